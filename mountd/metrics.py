@@ -1,0 +1,67 @@
+"""Counters of the daemon: declared once, added to from anywhere, read by `hfs status`.
+
+They only grow, count since the daemon started, and are plain integers changed on the event loop's thread. What runs in
+other threads returns its figures and is added by whoever awaited it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["COUNTERS", "Metrics"]
+
+COUNTERS: dict[str, str] = {
+    # what reached the source
+    "source_reads": "reads sent to the source",
+    "source_read_bytes": "bytes read from the source",
+    "source_opens": "files opened at the source",
+    "source_stats": "stat and xattr calls at the source",
+    "source_listings": "directories listed at the source",
+    "source_errors": "source operations that failed for good",
+    "source_retries": "source operations tried again",
+    "source_abandoned": "source operations given up with their thread still stuck",
+    # what the daemon answered, by tier
+    "reads_staged": "reads answered from staged files",
+    "reads_flight": "reads that joined a fetch of a chunk under way",
+    "reads_source": "reads that started the fetch of a chunk",
+    "reads_alone": "reads of a large file fetched alone",
+    "bytes_staged": "bytes answered from staged files",
+    "bytes_flight": "bytes answered from a fetch under way",
+    "bytes_source": "bytes answered from a fetch they started",
+    "bytes_alone": "bytes answered from a fetch of their own",
+    "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
+    "push_errors": "pushes that the kernel refused",
+    # fetched ahead
+    "prefetched_chunks": "chunks fetched before they were asked for",
+    "prefetch_dropped": "wishes to fetch ahead that found the queue full",
+    "sibling_files": "small files fetched because their siblings were read",
+    # staging
+    "staging_errors": "failures of the cache disk or its index",
+    "staging_dropped": "chunks not staged because the queue, the disk or the cache was full",
+    "staging_put_chunks": "chunks staged",
+    "staging_put_bytes": "bytes staged",
+    "staged_checksum_failures": "staged chunks found damaged and dropped",
+    "evicted_files": "staged files evicted",
+    "evicted_bytes": "bytes evicted",
+    # promises
+    "stale_served": "lookups and opens answered from memory because the source did not answer in time",
+    "version_changes": "files found changed at the source",
+    "short_replies": "replies that would have been too short and became errors",
+    "unexpected_errors": "exceptions that no rule foresaw (each is in the log)",
+}
+
+
+class Metrics:
+    """The counters of one daemon. `add` of an undeclared name raises KeyError: a typing error must not hide."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(COUNTERS, 0)
+
+    def add(self, name: str, n: int = 1) -> None:
+        """Add `n` to counter `name`. Event loop only."""
+        self._counts[name] += n
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts[name]
+
+    def snapshot(self) -> dict[str, int]:
+        """All counters as they are now."""
+        return dict(self._counts)
