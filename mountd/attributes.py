@@ -1,0 +1,59 @@
+"""Attributes of one source inode, as stat(2) gave them, and the version they stand for. Immutable; no I/O here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from mountd.version import Version
+
+__all__ = ["Attributes"]
+
+
+class Attributes(NamedTuple):
+    """What lstat(2) says of one inode. Times in nanoseconds since the epoch, `blocks` in units of 512 bytes."""
+
+    mode: int
+    inode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    size: int
+    blocks: int
+    block_bytes: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, result: os.stat_result) -> Attributes:
+        """From what os.stat or os.fstat returned."""
+        return cls(
+            result.st_mode,
+            result.st_ino,
+            result.st_nlink,
+            result.st_uid,
+            result.st_gid,
+            result.st_rdev,
+            result.st_size,
+            result.st_blocks,
+            result.st_blksize,
+            result.st_atime_ns,
+            result.st_mtime_ns,
+            result.st_ctime_ns,
+        )
+
+    @property
+    def is_file(self) -> bool:
+        """A regular file: the only kind whose bytes are fetched and staged."""
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    def version(self, source_id: str) -> Version:
+        """The version of the file in this state."""
+        return Version(source_id, self.inode, self.size, self.mtime_ns, self.ctime_ns)

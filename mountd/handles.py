@@ -1,0 +1,87 @@
+"""Open files and open directories: what one file handle of the kernel stands for.
+
+A file handle belongs to one version for as long as it is open. It keeps the node alive, the staged file pinned (never
+evicted while open) and the pattern of its reads. A directory handle holds the listing it was opened with, so that a
+directory that changes meanwhile is shown as one state. Handle numbers are never used twice in a daemon's life.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from itertools import count
+
+from mountd.errors import SourceError
+from mountd.listing import Listing
+from mountd.node import Node
+from mountd.staging import StagedFile
+from policies.readahead import Pattern
+
+__all__ = ["DirectoryHandle", "FileHandle", "Handles"]
+
+
+@dataclass(eq=False, slots=True)
+class FileHandle:
+    """One open file."""
+
+    node: Node
+    file: StagedFile
+    pattern: Pattern = field(default_factory=Pattern)
+
+
+@dataclass(eq=False, slots=True)
+class DirectoryHandle:
+    """One open directory. `listing` is None until the first readdir."""
+
+    node: Node
+    listing: Listing | None = None
+
+
+class Handles:
+    """The table of open handles, by number."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._files: dict[int, FileHandle] = {}
+        self._directories: dict[int, DirectoryHandle] = {}
+
+    def add_file(self, handle: FileHandle) -> int:
+        """Register an open file; its number."""
+        number = next(self._numbers)
+        self._files[number] = handle
+        return number
+
+    def add_directory(self, handle: DirectoryHandle) -> int:
+        """Register an open directory; its number."""
+        number = next(self._numbers)
+        self._directories[number] = handle
+        return number
+
+    def file(self, number: int) -> FileHandle:
+        """The open file `number`. Raises SourceError(EBADF)."""
+        try:
+            return self._files[number]
+        except KeyError:
+            raise SourceError(errno.EBADF, f"file handle {number}") from None
+
+    def directory(self, number: int) -> DirectoryHandle:
+        """The open directory `number`. Raises SourceError(EBADF)."""
+        try:
+            return self._directories[number]
+        except KeyError:
+            raise SourceError(errno.EBADF, f"directory handle {number}") from None
+
+    def remove_file(self, number: int) -> FileHandle:
+        """Take the open file `number` out. Raises SourceError(EBADF)."""
+        handle = self.file(number)
+        del self._files[number]
+        return handle
+
+    def remove_directory(self, number: int) -> None:
+        """Take the open directory `number` out. Raises SourceError(EBADF)."""
+        self.directory(number)
+        del self._directories[number]
+
+    def statistics(self) -> dict[str, int]:
+        """Open files and directories."""
+        return {"files": len(self._files), "directories": len(self._directories)}

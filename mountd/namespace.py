@@ -1,0 +1,363 @@
+"""Inodes and names: what the kernel knows of the tree, and what the daemon remembers of the source.
+
+**One node id, one version.** The FUSE node of a regular file belongs to one version: when the file changes at the source
+its name leads to a new node with a page cache of its own, and the old node lives on for the handles that have it open.
+A directory keeps its node and is known by its source inode, so a rename of it changes one parent pointer and no table of
+paths. The node id is the source's inode number where that is free (then `st_ino` is equal), else a number of our own.
+
+What is remembered of a name is good for the time-to-live. After it, one stat of the source; if that does not answer
+within two seconds, what was known is served and counted. The kernel is never told to remember longer than we would.
+
+Called by `read_path`, `prefetch`, `fuse` and `commands`. Does no I/O of its own: it asks `source`. Event loop only; an
+await may change everything, so each is followed by another look.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+
+import trio
+
+from mountd.attributes import Attributes
+from mountd.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.listing import Listing
+from mountd.metrics import Metrics
+from mountd.node import Dentry, Node
+from mountd.source import Source
+from mountd.version import Version
+
+__all__ = ["ROOT_ID", "Namespace", "seconds"]
+
+ROOT_ID = 1
+"""FUSE's number of the root, whatever its inode at the source."""
+
+_FIRST_OWN_ID = 1 << 62
+"""Ids for files whose inode number is taken: far above what file systems number."""
+
+_REVALIDATE_LIMIT_S = 2.0
+"""How long a stat may keep a reader whose file is known. design.md section 5."""
+
+_MAX_NEGATIVE = 65_536
+_LISTING_BYTES = 32 << 20
+"""Listings kept: 1.5 million names of 20 bytes."""
+
+_STAT_SLICE = 16
+"""Names a thread stats one after the other: at 1 ms each a slice takes as long as a hundred thread hops cost."""
+
+
+class Namespace:
+    """The tree below SOURCE. Construct, then `await start()` before anything else."""
+
+    def __init__(
+        self, source: Source, metrics: Metrics, *, ttl_s: float, strict: bool, clock: Callable[[], float] = trio.current_time
+    ) -> None:
+        """`ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known."""
+        self._source = source
+        self._metrics = metrics
+        self._clock = clock
+        self._strict = strict
+        self.ttl_s = ttl_s
+        self._nodes: dict[int, Node] = {}
+        self._by_version: dict[Version, Node] = {}
+        self._directories: dict[int, Node] = {}
+        self._own_ids = iter(range(_FIRST_OWN_ID, 1 << 63))
+        self._negative: OrderedDict[tuple[Node, bytes], None] = OrderedDict()
+        self._listings: OrderedDict[Node, tuple[Listing, float]] = OrderedDict()
+        self._listing_bytes = 0
+        self.on_changed: Callable[[Node], None] = lambda node: None
+        """Told of each node whose file was found changed; the daemon invalidates and supersedes."""
+
+    async def start(self) -> None:
+        """Ask the source for its root. Raises SourceError if it cannot be had."""
+        attributes = await self._source.stat(b"", b"")
+        self.root = Node(attributes, None, None, b"")
+        self.root.id, self.root.lookups = ROOT_ID, 1
+        self.root.expires_s = self._clock() + self.ttl_s
+        self._nodes[ROOT_ID] = self.root
+        self._directories[attributes.inode] = self.root
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def node(self, node_id: int) -> Node:
+        """The node the kernel knows as `node_id`. Raises SourceError(ESTALE) for an id that is not there."""
+        try:
+            return self._nodes[node_id]
+        except KeyError:
+            raise SourceError(errno.ESTALE, f"node {node_id}") from None
+
+    def valid_s(self, expires_s: float) -> float:
+        """Seconds for which the kernel may remember what expires at `expires_s`; never more than a day."""
+        return max(0.0, min(expires_s - self._clock(), 86_400.0))
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def known_nowait(self, parent: Node, name: bytes) -> Dentry | None:
+        """What `name` in `parent` is known to be, if that is still good."""
+        children = parent.children
+        if children is None:
+            raise SourceError(errno.ENOTDIR, f"{parent.path!r}")
+        dentry = children.get(name)
+        return dentry if dentry is not None and dentry.expires_s > self._clock() else None
+
+    async def child(self, parent: Node, name: bytes) -> Dentry:
+        """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not exist."""
+        dentry = self.known_nowait(parent, name)
+        if dentry is not None:
+            return dentry
+        known = (parent.children or {}).get(name)
+        try:
+            attributes = await self._source.stat(parent.path, name, limit_s=self._limit_s(known is not None))
+        except SourceTimeout:
+            if known is None:
+                raise
+            self._metrics.add("stale_served")
+            return Dentry(known.node, self._clock() + 1.0)
+        except SourceError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                return self._absent(parent, name)
+            raise
+        return self._seen(parent, name, attributes)
+
+    async def lookup(self, parent: Node, name: bytes) -> Dentry:
+        """`child`, for a kernel LOOKUP. The caller counts it with `referenced` when it replies with the node."""
+        return await self.child(parent, name)
+
+    async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
+        """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
+        unknown = [name for name in names if self.known_nowait(parent, name) is None]
+        slices = [unknown[i : i + _STAT_SLICE] for i in range(0, len(unknown), _STAT_SLICE)]
+        path = parent.path
+
+        async def ask(part: list[bytes]) -> None:
+            for name, attributes in zip(part, await self._source.stats(path, part), strict=True):
+                if attributes is None:
+                    self._absent(parent, name)
+                else:
+                    self._seen(parent, name, attributes)
+
+        if slices:
+            try:
+                async with trio.open_nursery() as nursery:
+                    for part in slices:
+                        nursery.start_soon(ask, part)
+            except* SourceError as group:
+                raise group.exceptions[0] from None
+        held = parent.children or {}
+        return [held.get(name) or Dentry(None, 0.0) for name in names]
+
+    async def resolve(self, path: bytes) -> Node:
+        """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
+        node = self.root
+        for name in filter(None, path.split(b"/")):
+            if name in (b".", b".."):
+                raise SourceError(errno.EINVAL, f"{path!r}: . and .. are not resolved here")
+            found = (await self.child(node, name)).node
+            if found is None:
+                raise SourceError(errno.ENOENT, path.decode("utf-8", "backslashreplace"))
+            node = found
+        return node
+
+    def _limit_s(self, known: bool) -> float | None:
+        return _REVALIDATE_LIMIT_S if known and not self._strict else None
+
+    def _seen(self, parent: Node, name: bytes, attributes: Attributes) -> Dentry:
+        """The source has just said what `name` is."""
+        expires_s = self._clock() + self.ttl_s
+        node = self._node_of(parent, name, attributes)
+        node.expires_s = expires_s
+        children = parent.children if parent.children is not None else {}
+        before = children.get(name)
+        if before is not None and before.node is not None and before.node is not node:
+            self._replaced(before.node)
+        dentry = Dentry(node, expires_s)
+        children[name] = dentry
+        self._negative.pop((parent, name), None)
+        return dentry
+
+    def _absent(self, parent: Node, name: bytes) -> Dentry:
+        children = parent.children if parent.children is not None else {}
+        before = children.get(name)
+        if before is not None and before.node is not None:
+            self._replaced(before.node)
+        dentry = Dentry(None, self._clock() + self.ttl_s)
+        children[name] = dentry
+        self._negative[(parent, name)] = None
+        self._negative.move_to_end((parent, name))
+        while len(self._negative) > _MAX_NEGATIVE:
+            (old_parent, old_name), _ = self._negative.popitem(last=False)
+            held = (old_parent.children or {}).get(old_name)
+            if held is not None and held.node is None and old_parent.children is not None:
+                del old_parent.children[old_name]
+        return dentry
+
+    def _node_of(self, parent: Node, name: bytes, attributes: Attributes) -> Node:
+        if attributes.is_directory:
+            known = self._directories.get(attributes.inode)
+            if known is not None:
+                if known is not self.root and (known.parent is not parent or known.name != name):
+                    self._source.forget_directory(known.path)
+                    known.parent, known.name = parent, name
+                known.attributes = attributes
+                return known
+            node = Node(attributes, None, parent, name)
+            self._directories[attributes.inode] = node
+            return node
+        if not attributes.is_file:
+            before = (parent.children or {}).get(name)
+            if before is not None and before.node is not None and _same_inode(before.node.attributes, attributes):
+                before.node.attributes = attributes
+                return before.node
+            return Node(attributes, None, parent, name)
+        version = attributes.version(self._source.source_id)
+        known = self._by_version.get(version)
+        if known is not None:
+            known.attributes = attributes
+            known.parent, known.name, known.stale = parent, name, False
+            return known
+        node = Node(attributes, version, parent, name)
+        self._by_version[version] = node
+        return node
+
+    def _replaced(self, node: Node) -> None:
+        """Another node stands under the name of `node` now, or none."""
+        if node.version is not None and not node.stale:
+            node.stale = True
+            self._metrics.add("version_changes")
+            self.on_changed(node)
+
+    # -- attributes ---------------------------------------------------------------------------------------------------
+
+    async def revalidate(self, node: Node) -> Attributes:
+        """The attributes of `node`, asked for again past the time-to-live.
+
+        Raises VersionChanged if its name leads to another node or nowhere now and nobody has it open; with handles open
+        the old attributes are given, since those handles keep their version.
+        """
+        if node.stale and not node.opens:
+            raise VersionChanged(f"{node.path!r} has changed at the source")
+        if node.stale or node.expires_s > self._clock():
+            return node.attributes
+        if node.parent is None:
+            return await self._revalidate_root(node)
+        dentry = await self.child(node.parent, node.name)
+        if dentry.node is not node:
+            if not node.opens:
+                raise VersionChanged(f"{node.path!r} has changed at the source")
+        return node.attributes
+
+    async def _revalidate_root(self, node: Node) -> Attributes:
+        try:
+            attributes = await self._source.stat(b"", b"", limit_s=self._limit_s(True))
+        except SourceTimeout:
+            self._metrics.add("stale_served")
+            return node.attributes
+        node.attributes, node.expires_s = attributes, self._clock() + self.ttl_s
+        return attributes
+
+    # -- listings -----------------------------------------------------------------------------------------------------
+
+    async def listing(self, node: Node) -> Listing:
+        """The names in directory `node`, within the time-to-live."""
+        held = self._listings.get(node)
+        if held is not None and held[1] > self._clock():
+            self._listings.move_to_end(node)
+            return held[0]
+        listing = await self._source.listing(node.path, node.attributes.inode)
+        self._drop_listing(node)
+        if self.ttl_s > 0:
+            self._listings[node] = (listing, self._clock() + self.ttl_s)
+            self._listing_bytes += listing.memory_bytes
+            while self._listing_bytes > _LISTING_BYTES and len(self._listings) > 1:
+                self._drop_listing(next(iter(self._listings)))
+        return listing
+
+    def _drop_listing(self, node: Node) -> None:
+        held = self._listings.pop(node, None)
+        if held is not None:
+            self._listing_bytes -= held[0].memory_bytes
+
+    # -- what the kernel holds ----------------------------------------------------------------------------------------
+
+    def referenced(self, node: Node) -> None:
+        """A reply with `node` goes to the kernel now: one lookup count more, and an id if it had none."""
+        if node.id == 0:
+            inode = node.attributes.inode
+            node.id = inode if inode > ROOT_ID and inode not in self._nodes else next(self._own_ids)
+            self._nodes[node.id] = node
+        node.lookups += 1
+
+    def forget(self, node_id: int, count: int) -> None:
+        """The kernel gives back `count` lookup counts. Unknown ids are not an error: an unmount forgets the root too."""
+        node = self._nodes.get(node_id)
+        if node is None or node is self.root:
+            return
+        node.lookups -= count
+        self._drop_if_unused(node)
+
+    def opened(self, node: Node) -> None:
+        """One open handle more."""
+        node.opens += 1
+
+    def closed(self, node: Node) -> None:
+        """One open handle less."""
+        node.opens -= 1
+        self._drop_if_unused(node)
+
+    def _drop_if_unused(self, node: Node) -> None:
+        if node.lookups > 0 or node.opens > 0:
+            return
+        if node.id:
+            del self._nodes[node.id]
+            node.id = 0
+        node.pushed = False
+        if node.children:
+            return  # its children's paths need it; `sweep` takes it when they have gone
+        self._unlink(node)
+
+    def _unlink(self, node: Node) -> None:
+        if node.version is not None and self._by_version.get(node.version) is node:
+            del self._by_version[node.version]
+        if node.children is not None:
+            self._drop_listing(node)
+            if self._directories.get(node.attributes.inode) is node:
+                del self._directories[node.attributes.inode]
+        siblings = node.parent.children if node.parent is not None else None
+        if siblings is not None:
+            held = siblings.get(node.name)
+            if held is not None and held.node is node:
+                del siblings[node.name]
+
+    def sweep(self) -> int:
+        """Drop names that are past their time and unknown to the kernel. How many went. Called now and then."""
+        now, dropped = self._clock(), 0
+        for directory in list(self._directories.values()):
+            children = directory.children or {}
+            for name in [n for n, d in children.items() if d.expires_s <= now]:
+                node = children[name].node
+                if node is None:
+                    del children[name]
+                    self._negative.pop((directory, name), None)
+                elif not node.lookups and not node.opens and not node.children:
+                    self._unlink(node)
+                    children.pop(name, None)
+                else:
+                    continue
+                dropped += 1
+        return dropped
+
+    def files(self) -> Iterator[Node]:
+        """The regular files that the kernel knows."""
+        return (node for node in self._nodes.values() if node.version is not None)
+
+
+def _same_inode(one: Attributes, other: Attributes) -> bool:
+    return one.inode == other.inode and one.mode == other.mode and one.rdev == other.rdev
+
+
+def seconds(ttl_s: float, *, immutable: bool) -> float:
+    """The time-to-live to work with: infinite for a source that never changes."""
+    return math.inf if immutable else ttl_s

@@ -1,0 +1,61 @@
+"""Nodes and dentries: what is remembered of one inode and of one name.
+
+Plain records, changed only by `namespace` (and `pushed` by `read_path`). A million of them may exist: slots, no
+back-references but the parent, which every path is made from.
+"""
+
+from __future__ import annotations
+
+from mountd.attributes import Attributes
+from mountd.version import Version
+
+__all__ = ["Dentry", "Node"]
+
+
+class Node:
+    """One inode: a directory, one version of a file, or anything else that has attributes."""
+
+    __slots__ = ("attributes", "children", "expires_s", "id", "lookups", "name", "opens", "parent", "pushed", "stale", "version")
+
+    def __init__(self, attributes: Attributes, version: Version | None, parent: Node | None, name: bytes) -> None:
+        self.id = 0
+        """0 until the kernel is told of it."""
+        self.attributes = attributes
+        self.version = version
+        """None unless a regular file."""
+        self.parent = parent
+        self.name = name
+        self.expires_s = 0.0
+        """trio time until which the attributes need not be asked for again."""
+        self.lookups = 0
+        self.opens = 0
+        self.pushed = False
+        """All its bytes were put into the kernel's page cache."""
+        self.stale = False
+        """The source has another version under this name now."""
+        self.children: dict[bytes, Dentry] | None = {} if attributes.is_directory else None
+
+    @property
+    def path(self) -> bytes:
+        """Where it was last seen, relative to the source; empty for the root."""
+        parts: list[bytes] = []
+        node: Node | None = self
+        while node is not None and node.name:
+            parts.append(node.name)
+            node = node.parent
+        return b"/".join(reversed(parts))
+
+    @property
+    def directory(self) -> bytes:
+        """The path of the directory it was last seen in."""
+        return self.parent.path if self.parent is not None else b""
+
+
+class Dentry:
+    """What a name meant when it was last looked up: a node, or None for a name that did not exist."""
+
+    __slots__ = ("expires_s", "node")
+
+    def __init__(self, node: Node | None, expires_s: float) -> None:
+        self.node = node
+        self.expires_s = expires_s

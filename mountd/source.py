@@ -1,0 +1,347 @@
+"""The source: the only file that opens, stats or lists anything below SOURCE.
+
+Every path is reached from one directory descriptor taken before the mount was made (so MOUNTPOINT may lie on SOURCE, and
+a file system that unmounts itself is an error, not an empty data set), beneath it and through no symlink: a directory is
+opened by `beneath`, a name in it with O_NOFOLLOW. Callers name a file by its directory's path and its name.
+
+A read is one large request: page-aligned, O_DIRECT for files of several chunks where the source takes it, since a
+buffered 8 MiB read reaches a FUSE or network source as 128 KiB requests (8 MiB: 64 requests buffered, 8 direct). Each
+read checks the version before and after; bytes that may be of two versions are never returned. Blocking work runs in
+`source_threads`. The source is never written to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal
+
+from mountd.attributes import Attributes
+from mountd.beneath import open_directory
+from mountd.errors import VersionChanged
+from mountd.listing import Listing
+from mountd.metrics import Metrics
+from mountd.source_threads import SourceThreads
+from mountd.version import Version
+from policies.geometry import Extent
+
+__all__ = ["Source"]
+
+_PAGE_BYTES = 4096
+"""What O_DIRECT wants of offset, length and memory everywhere we know of."""
+
+_MAX_DIRECTORIES = 1024
+"""Directory descriptors kept: the 1 000 classes of ImageNet fit."""
+
+_MAX_IDLE_FILES = 128
+"""Source descriptors kept between the chunks of large files. An open costs 2 ms on a busy Lustre."""
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread; it means nothing for regular files."""
+
+_MAX_NAMED_LINKS = 20
+
+
+class _Directory:
+    """An O_PATH descriptor, closed when nobody holds it any more: a thread in the middle of a call keeps it alive."""
+
+    __slots__ = ("__weakref__", "expires_s", "fd")
+
+    def __init__(self, fd: int, expires_s: float) -> None:
+        self.fd = fd
+        self.expires_s = expires_s
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class Source:
+    """The shared file system below one directory. Async methods belong to the event loop."""
+
+    def __init__(
+        self,
+        root_fd: int,
+        path: str,
+        source_id: str,
+        threads: SourceThreads,
+        metrics: Metrics,
+        *,
+        ttl_s: float,
+        direct: Literal["auto", "on", "off"] = "auto",
+        large_bytes: int,
+    ) -> None:
+        """`root_fd`: descriptor of SOURCE, owned from now on. Files above `large_bytes` are read with O_DIRECT."""
+        self.path = path
+        self.source_id = source_id
+        self.threads = threads
+        self.direct = direct != "off"
+        self.absolute_links: list[str] = []
+        self.absolute_link_count = 0
+        self._root = _Directory(root_fd, float("inf"))
+        self._metrics = metrics
+        self._ttl_s = ttl_s
+        self._large_bytes = large_bytes
+        self._lock = threading.Lock()
+        self._directories: OrderedDict[bytes, _Directory] = OrderedDict()
+        self._idle: OrderedDict[tuple[Version, int], None] = OrderedDict()
+
+    def close(self) -> None:
+        """Close every descriptor that no stuck thread still uses."""
+        with self._lock:
+            idle, self._idle = list(self._idle), OrderedDict()
+            self._directories.clear()
+        for _, fd in idle:
+            os.close(fd)
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
+        """Attributes of `name` in `directory`; symlinks are not followed; empty name: the directory itself.
+
+        Raises SourceError (ENOENT and the rest as the source says), SourceTimeout after `limit_s` or the general limit.
+        """
+        self._metrics.add("source_stats")
+        return await self.threads.call(
+            "metadata", f"stat of {_show(directory, name)}", self._stat, directory, name, limit_s=limit_s
+        )
+
+    async def stats(self, directory: bytes, names: Sequence[bytes]) -> list[Attributes | None]:
+        """Attributes of several names in one thread, one after the other; None for a name that has gone meanwhile."""
+        self._metrics.add("source_stats", len(names))
+        return await self.threads.call("metadata", f"stat in {_show(directory, b'')}", self._stats, directory, names)
+
+    async def listing(self, directory: bytes, inode: int) -> Listing:
+        """The names in `directory`, without . and .. . VersionChanged if its inode is no longer `inode`."""
+        self._metrics.add("source_listings")
+        return await self.threads.call(
+            "metadata", f"listing of {_show(directory, b'')}", self._listing, directory, inode
+        )
+
+    async def readlink(self, directory: bytes, name: bytes) -> bytes:
+        """The target of a symlink, as it stands."""
+        self._metrics.add("source_stats")
+        target = await self.threads.call("metadata", f"readlink {_show(directory, name)}", self._readlink, directory, name)
+        root = os.fsencode(self.path)
+        if target == root or target.startswith(root.rstrip(b"/") + b"/"):
+            shown = _show(directory, name)
+            if shown not in self.absolute_links:
+                self.absolute_link_count += 1
+                if len(self.absolute_links) < _MAX_NAMED_LINKS:
+                    self.absolute_links.append(shown)
+        return target
+
+    async def xattr(self, directory: bytes, name: bytes, attribute: bytes) -> bytes:
+        """One extended attribute; SourceError with ENODATA if it is not there."""
+        self._metrics.add("source_stats")
+        return await self.threads.call(
+            "metadata", f"xattr of {_show(directory, name)}", self._xattr, directory, name, attribute
+        )
+
+    async def xattrs(self, directory: bytes, name: bytes) -> list[bytes]:
+        """The names of all extended attributes."""
+        self._metrics.add("source_stats")
+        return await self.threads.call("metadata", f"xattrs of {_show(directory, name)}", self._xattrs, directory, name)
+
+    async def statvfs(self) -> os.statvfs_result:
+        """Size and room of the source."""
+        self._metrics.add("source_stats")
+        return await self.threads.call("metadata", "statvfs of the source", os.statvfs, self._root.fd)
+
+    def _directory(self, path: bytes) -> _Directory:
+        """In a thread: the descriptor of a directory, kept for the time-to-live of attributes."""
+        if not path:
+            return self._root
+        now_s = time.monotonic()
+        with self._lock:
+            held = self._directories.get(path)
+            if held is not None and held.expires_s > now_s:
+                self._directories.move_to_end(path)
+                return held
+        fresh = _Directory(open_directory(self._root.fd, path), now_s + self._ttl_s)
+        with self._lock:
+            self._directories[path] = fresh
+            while len(self._directories) > _MAX_DIRECTORIES:
+                self._directories.popitem(last=False)
+        return fresh
+
+    def forget_directory(self, path: bytes) -> None:
+        """The directory at `path` is another one now: open it anew next time. Any thread."""
+        with self._lock:
+            self._directories.pop(path, None)
+
+    def _stat(self, directory: bytes, name: bytes) -> Attributes:
+        where = self._directory(directory)
+        if not name:
+            return Attributes.of(os.fstat(where.fd))
+        return Attributes.of(os.stat(name, dir_fd=where.fd, follow_symlinks=False))
+
+    def _stats(self, directory: bytes, names: Sequence[bytes]) -> list[Attributes | None]:
+        found: list[Attributes | None] = []
+        for name in names:
+            try:
+                found.append(self._stat(directory, name))
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    def _listing(self, directory: bytes, inode: int) -> Listing:
+        where = self._directory(directory)
+        fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=where.fd)
+        try:
+            if directory and os.fstat(fd).st_ino != inode:
+                self.forget_directory(directory)
+                raise VersionChanged(f"{_show(directory, b'')}: another directory stands here now")
+            with os.scandir(fd) as entries:
+                return Listing(os.fsencode(entry.name) for entry in entries)
+        finally:
+            os.close(fd)
+
+    def _readlink(self, directory: bytes, name: bytes) -> bytes:
+        return os.readlink(name, dir_fd=self._directory(directory).fd)
+
+    def _by_descriptor(self, where: _Directory, name: bytes) -> bytes:
+        """A path whose only link is the kernel's own to our descriptor; xattr calls take no dir_fd."""
+        return b"/proc/self/fd/%d/%s" % (where.fd, name or b".")
+
+    def _xattr(self, directory: bytes, name: bytes, attribute: bytes) -> bytes:
+        where = self._directory(directory)
+        return os.getxattr(self._by_descriptor(where, name), attribute, follow_symlinks=False)
+
+    def _xattrs(self, directory: bytes, name: bytes) -> list[bytes]:
+        where = self._directory(directory)
+        return [os.fsencode(a) for a in os.listxattr(self._by_descriptor(where, name), follow_symlinks=False)]
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
+    ) -> None:
+        """Fill `into[:extent.size]` with the bytes of `extent`, all of `version`.
+
+        `into` is page-aligned and holds `extent.size` rounded up to whole pages (the rest is scratch); `extent` starts at
+        a page. Raises VersionChanged, SourceError, SourceTimeout; then the contents of `into` mean nothing.
+        """
+        calls = await self.threads.call(
+            "demand" if urgent else "prefetch",
+            f"read of {_show(directory, name)} at {extent.start}",
+            self._read,
+            directory,
+            name,
+            version,
+            extent,
+            into,
+        )
+        opened, reads = calls
+        self._metrics.add("source_opens", opened)
+        self._metrics.add("source_reads", reads)
+        self._metrics.add("source_read_bytes", extent.size)
+
+    def release(self, version: Version) -> None:
+        """The last handle of `version` is closed: its idle source descriptors go. Any thread; never blocks for long."""
+        with self._lock:
+            mine = [key for key in self._idle if key[0] == version]
+            for key in mine:
+                del self._idle[key]
+        for _, fd in mine:
+            os.close(fd)
+
+    @property
+    def idle_files(self) -> int:
+        """Source descriptors kept open between reads."""
+        return len(self._idle)
+
+    def _read(
+        self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview
+    ) -> tuple[int, int]:
+        large = version.size > self._large_bytes
+        fd, opened = self._take(version), 0
+        if fd is None:
+            fd, opened = self._open(directory, name, direct=large and self.direct), 1
+        keep = False
+        try:
+            self._check(fd, version)
+            try:
+                reads = self._fill(fd, extent, into)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self.direct:
+                    raise
+                self.direct = False  # the file system opens with O_DIRECT and then refuses the read
+                buffered = self._open(directory, name, direct=False)
+                os.close(fd)
+                fd, opened = buffered, opened + 1
+                self._check(fd, version)
+                reads = self._fill(fd, extent, into)
+            self._check(fd, version)
+            keep = large
+            if not large or not self.direct:
+                # Read once and staged: these pages would only push out others.
+                os.posix_fadvise(fd, extent.start, extent.size, os.POSIX_FADV_DONTNEED)
+            return opened, reads
+        finally:
+            if keep:
+                self._keep(version, fd)
+            else:
+                os.close(fd)
+                if large:
+                    self.release(version)  # what ails this descriptor ails its brothers; the next try opens a new one
+
+    def _fill(self, fd: int, extent: Extent, into: memoryview) -> int:
+        wanted, done, reads = extent.size, 0, 0
+        length = -(-wanted // _PAGE_BYTES) * _PAGE_BYTES
+        while done < wanted:
+            got = os.preadv(fd, [into[done:length]], extent.start + done)
+            reads += 1
+            if got == 0:
+                # The file ends before its size says so: it shrank, or the client's attributes are old. The next try
+                # opens it anew and will see which.
+                raise OSError(errno.EIO, "the file ends early")
+            done += got
+            if done < wanted and done % _PAGE_BYTES:
+                done -= done % _PAGE_BYTES  # a short read must be taken up at a page for O_DIRECT
+                if got < _PAGE_BYTES:
+                    raise OSError(errno.EIO, "the source gives less than a page at a time")
+        return reads
+
+    def _open(self, directory: bytes, name: bytes, *, direct: bool) -> int:
+        where = self._directory(directory)
+        try:
+            return os.open(name, _OPEN | (os.O_DIRECT if direct else 0), dir_fd=where.fd)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                self.forget_directory(directory)
+                raise VersionChanged(f"{_show(directory, name)} has gone from the source") from error
+            if error.errno != errno.EINVAL or not direct:
+                raise
+        self.direct = False
+        return os.open(name, _OPEN, dir_fd=where.fd)
+
+    def _check(self, fd: int, version: Version) -> None:
+        now = os.fstat(fd)
+        if not stat.S_ISREG(now.st_mode) or Attributes.of(now).version(self.source_id) != version:
+            raise VersionChanged("the file has changed at the source")
+
+    def _take(self, version: Version) -> int | None:
+        with self._lock:
+            for key in self._idle:
+                if key[0] == version:
+                    del self._idle[key]
+                    return key[1]
+        return None
+
+    def _keep(self, version: Version, fd: int) -> None:
+        with self._lock:
+            self._idle[(version, fd)] = None
+            out = [self._idle.popitem(last=False)[0][1] for _ in range(len(self._idle) - _MAX_IDLE_FILES)]
+        for old in out:
+            os.close(old)
+
+
+def _show(directory: bytes, name: bytes) -> str:
+    """A path for a message: below the source, undecodable bytes escaped."""
+    joined = b"/".join(part for part in (directory, name) if part) or b"."
+    return joined.decode("utf-8", "backslashreplace")
