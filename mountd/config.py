@@ -1,0 +1,386 @@
+"""The configuration of one mount: one frozen object, made once, checked whole.
+
+The command line of hfs calls `load`, which takes every key from where it stands last in
+
+    defaults < TOML files < environment HFS_* < command line
+
+and remembers that place as the key's origin. A key has one name: `cache-size` on the command line and in TOML
+(underscores are accepted), HFS_CACHE_SIZE in the environment. Unknown keys and impossible values are faults, and all
+faults are reported together in one ConfigError: one line each with key, value, origin and what is allowed.
+
+Here only what can be judged without the file system; whether SOURCE exists is for `hfs/mounting.py`. Never changes the
+environment, never writes a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+
+from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
+from mountd.errors import ConfigError
+
+__all__ = [
+    "KEYS",
+    "SOCKET_PATH_BYTES",
+    "Config",
+    "ConfigFile",
+    "config_files",
+    "describe",
+    "dump",
+    "load",
+    "mount_options",
+    "runtime_directory",
+    "state_directory",
+    "undump",
+]
+
+KIB, MIB = 1024, 1024**2
+_CHUNK_BYTES = 8 * MIB
+"""Large enough that bandwidth, not latency, is what a chunk costs (42 ms at 200 MB/s against 1 ms)."""
+_BUFFER_BYTES = 128 * MIB
+"""Sixteen chunks in flight fill a shared 500 MB/s source several times over and keep the daemon well below 300 MB."""
+SOCKET_PATH_BYTES = 107
+"""sun_path of unix(7) holds 108 bytes with the ending zero."""
+
+IoMode = Literal["auto", "daemon"]
+Eviction = Literal["fill-once", "lru"]
+Direct = Literal["auto", "on", "off"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What one mount was told. Paths are absolute once `hfs mount` hands it to the daemon; they may hold surrogates."""
+
+    source: str
+    mountpoint: str
+    cache: str
+    cache_size_bytes: int | None = None
+    """None: leave max(10 %, 10 GB) of the cache's disk free."""
+    chunk_bytes: int = _CHUNK_BYTES
+    ttl_s: float = 60.0
+    """How long a lookup, a stat and a listing are believed. A minute: a training job's data set does not change under
+    it, a person who looks for a new file waits no longer than for a coffee, and one stat a minute and file is cheap."""
+    immutable: bool = False
+    """ttl_s for ever; wins over it."""
+    over: bool = False
+    io_mode: IoMode = "auto"
+    foreground: bool = False
+    source_id: str | None = None
+    """None: f_fsid where it is stable, else made once and kept in the cache."""
+    eviction: Eviction = "fill-once"
+    source_timeout_s: float = 600.0
+    """0 waits for ever. Ten minutes outlast a Lustre failover."""
+    strict: bool = False
+    buffer_bytes: int = _BUFFER_BYTES
+    source_threads: int = 64
+    prefetch_threads: int = 16
+    staging_threads: int = 2
+    sibling_bytes: int = 256_000_000
+    source_direct: Direct = "auto"
+    push: bool = True
+    allow_other: bool = False
+    control: str | None = None
+    """None: in the runtime directory."""
+    log_level: LogLevel = "info"
+    log_file: str | None = None
+    """None: stderr in the foreground, else a file in the state directory or below the cache."""
+
+
+class Key(NamedTuple):
+    """One key: the field of Config it fills, its one name, how its value is read and what is allowed, in words."""
+
+    field: str
+    name: str
+    parse: Callable[[object], Any]
+    allowed: str
+
+
+class ConfigFile(NamedTuple):
+    """A TOML file to read. A file that the user named must exist; one of the usual places may be missing."""
+
+    path: str
+    named: bool
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong. `text` says what is wrong and what is allowed."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}"
+
+
+def _impossible(key: str, value: object, origin: str, allowed: str) -> Fault:
+    return Fault(key, f"{_show(value)} is not possible ({origin}); allowed: {allowed}")
+
+
+def _unknown(key: str, value: object, origin: str) -> Fault:
+    near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return Fault(key, f"no such key, with the value {_show(value)} ({origin}); {hint}allowed: {', '.join(_BY_NAME)}")
+
+
+def _show(value: object) -> str:
+    if isinstance(value, str):
+        return '"' + value.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n") + '"'
+    return json.dumps(value, default=str)
+
+
+def _between(parse: Callable[[object], int], low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        number = parse(value)
+        if not low <= number <= high:
+            raise ValueError(value)
+        return number
+
+    return check
+
+
+def _chunk(value: object) -> int:
+    size = parse_size(value)
+    if not 64 * KIB <= size <= 64 * MIB or size & (size - 1):
+        raise ValueError(value)
+    return size
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(value)
+    return value
+
+
+def _socket_path(value: object) -> str:
+    path = _path(value)
+    if len(os.fsencode(os.path.abspath(path))) > SOCKET_PATH_BYTES:
+        raise ValueError(value)
+    return path
+
+
+def _source_id(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{16}", value):
+        raise ValueError(value)
+    return value.lower()
+
+
+def _choice(name: str, field: str, literal: object) -> Key:
+    choices = get_args(literal)
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(value)
+        return str(value)
+
+    return Key(field, name, parse, " or ".join(choices))
+
+
+_PATH = "the path of a directory"
+_FLAG = "true or false"
+_THREADS = "a whole number from 1 to 1024"
+_threads = _between(parse_count, 1, 1024)
+
+KEYS: tuple[Key, ...] = (
+    Key("source", "source", _path, _PATH),
+    Key("mountpoint", "mountpoint", _path, _PATH),
+    Key("cache", "cache", _path, _PATH),
+    Key("cache_size_bytes", "cache-size", parse_size, "a size like 500G or 1.5TB (K=KiB=1024, KB=1000)"),
+    Key("chunk_bytes", "chunk", _chunk, "a power of two from 64K to 64M"),
+    Key("ttl_s", "ttl", parse_duration, "seconds, or like 500ms, 10m, 2h; 0 asks the source every time"),
+    Key("immutable", "immutable", parse_flag, _FLAG),
+    Key("over", "over", parse_flag, _FLAG),
+    _choice("io-mode", "io_mode", IoMode),
+    Key("foreground", "foreground", parse_flag, _FLAG),
+    Key("source_id", "source-id", _source_id, "16 hexadecimal digits, as hfs status shows them"),
+    _choice("eviction", "eviction", Eviction),
+    Key("source_timeout_s", "source-timeout", parse_duration, "seconds, or like 10m, 2h; 0 waits for ever"),
+    Key("strict", "strict", parse_flag, _FLAG),
+    Key("buffer_bytes", "buffer", parse_size, "a size like 128M, at least two chunks"),
+    Key("source_threads", "source-threads", _threads, _THREADS),
+    Key("prefetch_threads", "prefetch-threads", _threads, _THREADS),
+    Key("staging_threads", "staging-threads", _threads, _THREADS),
+    Key("sibling_bytes", "siblings", parse_size, "a size like 256MB; 0 fetches no siblings"),
+    _choice("source-direct", "source_direct", Direct),
+    Key("push", "push", parse_flag, _FLAG),
+    Key("allow_other", "allow-other", parse_flag, _FLAG),
+    Key("control", "control", _socket_path, f"a path for the control socket, at most {SOCKET_PATH_BYTES} bytes"),
+    _choice("log-level", "log_level", LogLevel),
+    Key("log_file", "log-file", _path, "the path of a file"),
+)
+_BY_NAME = {key.name: key for key in KEYS}
+_BY_FIELD = {key.field: key for key in KEYS}
+_ENVIRONMENT_ONLY = {"HFS_CONFIG"}
+"""Names the file, so it cannot stand in one."""
+_REQUIRED = {
+    "source": "the directory to show",
+    "mountpoint": "the directory to show it at",
+    "cache": "--cache DIR, a directory on a disk of this machine",
+}
+
+# fstab lines hold words for mount(8), systemd and other file systems; these change nothing here. See mount(8).
+_IGNORED_OPTIONS = {
+    *("ro", "nosuid", "nodev", "defaults", "_netdev", "nofail", "auto", "noauto", "user", "nouser", "users", "owner"),
+    *("group", "async", "noatime", "nodiratime", "relatime", "norelatime", "strictatime", "lazytime", "nolazytime"),
+}
+
+
+def mount_options(options: Iterable[str]) -> tuple[dict[str, str], list[Fault]]:
+    """The keys of `-o key=value,...` as in mount(8): a bare key is true; a comma in a value is written \\, .
+
+    Dashes and underscores are the same. Words that mean nothing here (x-systemd.*, nofail, ro) are passed over; `rw` is
+    a fault, since the mount is read-only. Unknown keys are left for `load` to report.
+    """
+    found: dict[str, str] = {}
+    faults = []
+    for text in options:
+        for part in re.split(r"(?<!\\),", text):
+            word = part.replace("\\,", ",").strip()
+            name, equals, value = word.partition("=")
+            if not word or word.startswith("x-") or name in _IGNORED_OPTIONS:
+                continue
+            if word == "rw":
+                faults.append(_impossible("-o", "rw", "command line", "ro, since the mount is read-only"))
+                continue
+            found[name] = value if equals else "true"
+    return found, faults
+
+
+def config_files(environ: Mapping[str, str], named: str | None) -> list[ConfigFile]:
+    """The TOML files, weakest first: the one that --config or HFS_CONFIG names alone, or else the usual two."""
+    if named or environ.get("HFS_CONFIG"):
+        return [ConfigFile(named or environ["HFS_CONFIG"], named=True)]
+    home = environ.get("XDG_CONFIG_HOME") or (f"{environ['HOME']}/.config" if environ.get("HOME") else "")
+    places = ["/etc/hfs/config.toml", *([f"{home}/hfs/config.toml"] if home else [])]
+    return [ConfigFile(place, named=False) for place in places]
+
+
+def load(
+    command_line: Mapping[str, object],
+    environ: Mapping[str, str],
+    files: Iterable[ConfigFile],
+    *,
+    options: Iterable[str] = (),
+    required: bool = True,
+) -> tuple[Config, dict[str, str]]:
+    """The configuration, and for each field of Config where its value came from.
+
+    `command_line`: field or key name -> value; None means not given. `options`: the texts of -o, weaker than the flags.
+    Without `required`, a missing source, mountpoint or cache is "" (for `hfs config`). Raises ConfigError with all
+    faults. Origins are "default", "file PATH", "environment HFS_X", "command line" and "command line -o".
+    """
+    faults: list[Fault] = []
+    values: dict[str, Any] = {"allow_other": os.geteuid() == 0}
+    origins = dict.fromkeys(_BY_FIELD, "default")
+
+    def take(name: str, value: object, origin: str, shown: str) -> None:
+        plain = name.lower().replace("_", "-")
+        key = _BY_NAME.get(plain) or _BY_FIELD.get(name)
+        if key is None:
+            faults.append(_unknown(shown, value, origin))
+            return
+        try:
+            values[key.field] = key.parse(value)
+            origins[key.field] = origin
+        except (ValueError, TypeError):
+            faults.append(_impossible(shown, value, origin, key.allowed))
+
+    for file in files:
+        for name, value in _read(file, faults).items():
+            take(name, value, f"file {file.path}", name)
+    for name, value in sorted(environ.items()):
+        if name.startswith("HFS_") and name not in _ENVIRONMENT_ONLY:
+            take(name.removeprefix("HFS_"), value, f"environment {name}", name)
+    from_options, option_faults = mount_options(options)
+    faults.extend(option_faults)
+    for name, value in from_options.items():
+        take(name, value, "command line -o", name)
+    for name, value in command_line.items():
+        if value is not None:
+            take(name, value, "command line", name.replace("_", "-"))
+
+    seen = {fault.key.lower().removeprefix("hfs_") for fault in faults}
+    for field, what in _REQUIRED.items():
+        if field not in values:
+            values[field] = ""
+            if required and field not in seen:
+                faults.append(Fault(field, f"missing; give {what}"))
+    _check_together(values, origins, faults)
+    if faults:
+        raise ConfigError("\n".join(str(fault) for fault in faults))
+    return Config(**values), origins
+
+
+def _read(file: ConfigFile, faults: list[Fault]) -> dict[str, object]:
+    try:
+        with open(file.path, "rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError:
+        if file.named:
+            faults.append(_impossible("config", file.path, "no such file", "the path of a TOML file"))
+    except OSError as error:
+        faults.append(_impossible("config", file.path, str(error.strerror), "a TOML file that can be read"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        faults.append(_impossible("config", file.path, str(error), "a TOML file of lines like cache-size = '500G'"))
+    return {}
+
+
+def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], faults: list[Fault]) -> None:
+    """Values that are possible alone but not beside each other."""
+    chunk_bytes = values.get("chunk_bytes", _CHUNK_BYTES)
+    buffer_bytes = values.get("buffer_bytes", _BUFFER_BYTES)
+    if buffer_bytes < 2 * chunk_bytes:
+        allowed = f"at least two chunks: {2 * chunk_bytes} bytes"
+        faults.append(_impossible("buffer", buffer_bytes, origins["buffer_bytes"], allowed))
+    size_bytes = values.get("cache_size_bytes")
+    if size_bytes is not None and size_bytes < chunk_bytes:
+        allowed = f"at least one chunk: {chunk_bytes} bytes"
+        faults.append(_impossible("cache-size", size_bytes, origins["cache_size_bytes"], allowed))
+
+
+def describe(config: Config, origins: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """Key name -> {"value", "origin"}, as `hfs status` and `hfs config` show it. Units are those of Config's fields."""
+    return {
+        key.name: {"value": getattr(config, key.field), "origin": origins.get(key.field, "default")} for key in KEYS
+    }
+
+
+def dump(config: Config, origins: Mapping[str, str]) -> bytes:
+    """Both as JSON, for another process. ASCII, so that paths that are not UTF-8 survive as surrogates."""
+    return json.dumps({"config": msgspec.structs.asdict(config), "origins": dict(origins)}).encode()
+
+
+def undump(data: bytes) -> tuple[Config, dict[str, str]]:
+    """The opposite of `dump`. Raises ConfigError when it is something else."""
+    try:
+        record = json.loads(data)
+        return msgspec.convert(record["config"], Config), msgspec.convert(record["origins"], dict[str, str])
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"the configuration handed over cannot be read: {error}") from None
+
+
+def runtime_directory(environ: Mapping[str, str], uid: int) -> str:
+    """Where sockets go by default: /run/hfs for root, else $XDG_RUNTIME_DIR/hfs, else /tmp/hfs-UID.
+
+    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out.
+    """
+    if uid == 0:
+        return "/run/hfs"
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return f"{runtime}/hfs" if runtime and os.path.isabs(runtime) else f"/tmp/hfs-{uid}"
+
+
+def state_directory(environ: Mapping[str, str]) -> str | None:
+    """$XDG_STATE_HOME/hfs where that is set, else None.
+
+    Never ~/.local/state by itself: on a cluster the home directory is the shared file system that hfs keeps quiet.
+    """
+    state = environ.get("XDG_STATE_HOME")
+    return f"{state}/hfs" if state and os.path.isabs(state) else None
