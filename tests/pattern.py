@@ -102,6 +102,5 @@ def write_pattern(path: str | bytes | os.PathLike[str], seed: int, size: int) ->
     """Make a file of `size` bytes of this seed. Returns its path."""
     step = 8 << 20
     with open(path, "wb") as file:
-        for offset in range(0, size, step):
-            file.write(pattern(seed, offset, min(step, size - offset)))
+        file.writelines(pattern(seed, offset, min(step, size - offset)) for offset in range(0, size, step))
     return Path(os.fsdecode(path))

@@ -11,9 +11,7 @@ OFFSETS = st.integers(0, 1 << 40)
 
 @given(SEEDS, OFFSETS, st.integers(0, 300), st.integers(0, 300))
 def test_a_run_is_the_same_however_it_is_cut(seed: int, offset: int, first: int, second: int) -> None:
-    assert pattern(seed, offset, first) + pattern(seed, offset + first, second) == pattern(
-        seed, offset, first + second
-    )
+    assert pattern(seed, offset, first) + pattern(seed, offset + first, second) == pattern(seed, offset, first + second)
 
 
 @given(SEEDS, OFFSETS)

@@ -1,0 +1,1 @@
+"""Through real mounts: the real commands, the real kernel."""

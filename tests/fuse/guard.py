@@ -1,0 +1,49 @@
+"""A process beside a test that ends what the test has started if the test hangs.
+
+A read of a mount whose daemon hangs cannot be interrupted, not even by the time limit of the test runner, and a page
+fault of a mapped file holds the interpreter as well. It ends with an error as soon as the daemon is dead. Started by
+tests/fuse/conftest.py around each test; its standard input is one line of JSON, then nothing until the test is over.
+
+Standard library only and nothing of the project: it is started once a test and must be ready in milliseconds.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+
+
+def processes_of_run(marker: str, below: str) -> dict[int, str]:
+    """pid -> command line of all with `marker` (NAME=value) in their environment or `below` on their command line."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                command = file.read()
+            with open(f"/proc/{name}/environ", "rb") as file:
+                marked = marker.encode() in file.read().split(b"\0")
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        if command and (marked or os.fsencode(below) in command):
+            found[int(name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+def main() -> None:
+    """Wait for the end of the input; past the limit kill what the marker finds."""
+    order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+    if select.select([sys.stdin], [], [], order["limit_s"])[0]:
+        return
+    for pid, command in processes_of_run(order["marker"], order["below"]).items():
+        print(f"guard: the test hangs, killing {pid}: {command}", file=sys.stderr)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Real mounts for tests: starts and ends the programs, finds what is left over, compares trees.
+
+Called by the fixtures in tests/fuse/conftest.py (and by them only to mount). Everything a test mounts, runs or writes
+lies below its tmp_path; what it starts carries RUN_ID in its environment, so that two test runs on one machine tell
+their processes apart. Waiting is always for an event (a process has ended, a command has answered), never for a time.
+"""
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.fuse import guard
+
+RUN_KEY = "MOUNT_TEST_RUN"
+RUN_ID = uuid.uuid4().hex
+
+# A command that has not answered by then hangs; below the time limit of a test, so that its stderr is shown.
+COMMAND_LIMIT_S = 40
+
+ROOT = Path(__file__).parent.parent.parent
+BIN = Path(sys.executable).parent
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without settings that would change what is tested, with RUN_ID."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HFS_", "XDG_"))}
+    return {**kept, "PATH": f"{BIN}:{kept.get('PATH', os.defpath)}", RUN_KEY: RUN_ID, **(extra or {})}
+
+
+def run(
+    *command: str | os.PathLike[str], env: Mapping[str, str] | None = None, limit_s: float = COMMAND_LIMIT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end, output captured. A command past the limit is an error that shows what it said."""
+    try:
+        return subprocess.run(
+            [os.fspath(part) for part in command],
+            env=environment(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"{command} did not end in {limit_s} s\n{error.stdout}\n{error.stderr}") from None
+
+
+def must(*command: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> str:
+    """Run, fail the test unless it exits with 0, return its stdout."""
+    done = run(*command, env=env)
+    assert done.returncode == 0, f"{command} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def mounts_below(path: Path) -> list[str]:
+    """Mount points below `path`, the innermost first."""
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+        points = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in file]
+    return sorted((point for point in points if Path(point).is_relative_to(path)), reverse=True)
+
+
+def processes_of_run(below: Path) -> dict[int, str]:
+    """pid -> command line of what this run started and what has `below` on its command line; not this process."""
+    return guard.processes_of_run(f"{RUN_KEY}={RUN_ID}", str(below))
+
+
+def open_files() -> dict[int, str]:
+    """This process's descriptors and what they lead to."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def wait_gone(pid: int, limit_s: float = COMMAND_LIMIT_S) -> bool:
+    """Wait until the process has ended, child or not. False if it has not within the limit."""
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watch], [], [], limit_s)[0])
+    finally:
+        os.close(watch)
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal and wait until the process has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+    assert wait_gone(pid), f"process {pid} did not end on signal {number}"
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def unmount_lazily(point: str | os.PathLike[str]) -> None:
+    """Take a mount away whatever state it is in."""
+    if os.geteuid() == 0:
+        run("umount", "-l", point)
+    else:
+        run("fusermount3", "-u", "-z", point)
+
+
+class Hfs:
+    """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon."""
+
+    def __init__(self, source: Path, path: Path, cache: Path, log: Path, options: tuple[str, ...]) -> None:
+        self.source, self.path, self.cache, self.log = source, path, cache, log
+        self.options = options
+        self.pid = 0
+        self.mounted = False
+        self._expected: list[str] = []
+
+    def mount(self) -> None:
+        """Run `hfs mount`; returns when the mount answers. Also after a kill or umount, to mount again."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        command = (hfs_command(), "mount", self.source, self.path, "--cache", self.cache, *self.options)
+        done = run(*command, env={"HFS_LOG_FILE": str(self.log), "XDG_CONFIG_HOME": str(self.log.parent / "no-config")})
+        if done.returncode != 0:
+            raise AssertionError(
+                f"{command} exited with {done.returncode}\n{done.stdout}{done.stderr}\n{self.log_text()}"
+            )
+        self.mounted = True
+        self.pid = int(self.status()["pid"])
+
+    def status(self) -> dict[str, Any]:
+        """`hfs status MOUNTPOINT --json`."""
+        return json.loads(must(hfs_command(), "status", self.path, "--json"))
+
+    def source_reads(self) -> int:
+        return int(self.status()["source"]["reads"])
+
+    def source_bytes(self) -> int:
+        return int(self.status()["source"]["bytes"])
+
+    def cache_command(self, *arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+        """`hfs cache ARGUMENTS`."""
+        return run(hfs_command(), "cache", *arguments)
+
+    def kill(self) -> None:
+        """kill -9 of the daemon: what a power cut leaves of the process. Mount and cache stay as they are."""
+        kill(self.pid)
+
+    def umount(self) -> None:
+        """`hfs umount`, which must work, end the daemon and leave no mount."""
+        must(hfs_command(), "umount", self.path)
+        self.mounted = False
+        assert wait_gone(self.pid), f"the daemon {self.pid} goes on after hfs umount\n{self.log_text()}"
+        assert not os.path.ismount(self.path)
+
+    def expect_warning(self, regex: str) -> None:
+        """The daemon may log warnings and errors that match."""
+        self._expected.append(regex)
+
+    def log_text(self) -> str:
+        """The daemon's log so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else "(no daemon log)"
+
+    def undeclared_warnings(self) -> list[str]:
+        """Lines of the log at WARNING and above, and stack traces, that no expect_warning covers."""
+        return [
+            line
+            for line in self.log_text().splitlines()
+            if re.search(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b", line)
+            and not any(re.search(regex, line) for regex in self._expected)
+        ]
+
+    def close(self) -> list[str]:
+        """End it whatever its state. Returns what was wrong: an umount that failed, a daemon that stayed, warnings."""
+        faults = []
+        if self.mounted:
+            try:
+                if wait_gone(self.pid, 0):
+                    unmount_lazily(self.path)  # the test killed it: what is left is a dead mount
+                else:
+                    self.umount()
+            except AssertionError as error:
+                faults.append(str(error))
+        for point in mounts_below(self.path):
+            unmount_lazily(point)
+        if self.pid and not wait_gone(self.pid, 0):
+            kill(self.pid)
+            faults.append(f"the daemon {self.pid} had to be killed")
+        return faults + [f"undeclared in the daemon's log: {line}" for line in self.undeclared_warnings()]
+
+
+def hfs_command() -> str:
+    """The installed command, as a user runs it."""
+    found = shutil.which("hfs", path=str(BIN))
+    assert found, f"no hfs in {BIN}: run scripts/setup"
+    return found
+
+
+@contextlib.contextmanager
+def unblock_after(limit_s: float, below: Path) -> Iterator[None]:
+    """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon."""
+    order = {"limit_s": limit_s, "marker": f"{RUN_KEY}={RUN_ID}", "below": str(below)}
+    with subprocess.Popen([sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        try:
+            yield
+        finally:
+            process.stdin.close()

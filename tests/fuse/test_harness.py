@@ -1,0 +1,71 @@
+"""The helpers of these tests themselves: slowfs shows its folder, and each kind of leftover is noticed."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuse.conftest import SMALL_CHUNK_BYTES
+from tests.fuse.harness import environment, kill, open_files, processes_of_run, unblock_after
+from tests.fuse.slowfs import SlowFs
+from tests.fuse.trees import different_contents, different_stats, make_odd_tree
+
+
+def test_slowfs_shows_its_folder_unchanged(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:
+    tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
+    slow = slow_source(tree)
+    assert different_stats(tree, slow.path) == []
+    assert different_contents(tree, slow.path) == []
+    assert slow.counters()["read"] > 0
+
+
+def test_differences_are_found(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for root in (one, other):
+        root.mkdir()
+        (root / "same-size").write_bytes(b"x" * 100_000)
+        (root / "longer").write_bytes(b"x" * 10)
+        (root / "link").symlink_to("longer")
+    (other / "same-size").write_bytes(b"x" * 99_999 + b"y")
+    (other / "longer").write_bytes(b"x" * 11)
+    (other / "link").unlink()
+    (other / "link").symlink_to("same-size")
+    (other / "more").touch()
+    contents = "\n".join(different_contents(one, other))
+    assert "b'same-size': 100000 bytes read at 0, 100000 in the source; first differing 99999" in contents
+    assert "b'longer': 11 bytes, in the source 10" in contents
+    assert "b'link': leads to" in contents
+    stats = "\n".join(different_stats(one, other))
+    assert "only in the mount: b'more'" in stats
+    assert "b'longer': st_size is 11, in the source 10" in stats
+
+
+def test_leftovers_are_found(tmp_path: Path) -> None:
+    before = open_files()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    assert open_files()[descriptor] != before.get(descriptor)
+    os.close(descriptor)
+    sleeper = [sys.executable, "-c", "input()"]
+    by_environment = subprocess.Popen(sleeper, stdin=subprocess.PIPE, env=environment())
+    by_command = subprocess.Popen([*sleeper, tmp_path / "x"], stdin=subprocess.PIPE, env={})
+    for process in (by_environment, by_command):
+        assert process.pid in processes_of_run(tmp_path)
+        assert process.stdin
+        process.stdin.close()
+        kill(process.pid)
+        process.wait()
+
+
+def test_a_read_of_a_hung_mount_is_ended(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:
+    """The guard kills what hangs, so that the reader gets an error instead of waiting for ever."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_bytes(b"x" * 10)
+    slow = slow_source(tmp_path / "tree")
+    slow.order("fault read hang")
+    with unblock_after(0.1, tmp_path):
+        try:
+            answer = (slow.path / "file").read_bytes()
+        except OSError as error:
+            answer = error.strerror.encode()
+    assert answer in {b"Transport endpoint is not connected", b"Software caused connection abort"}

@@ -1,0 +1,207 @@
+"""What may import what, and which file alone may do what: the house rules as data, and the checker over the AST.
+
+Called by tests/test_layers.py, for the real files and for planted breaches. A new file in mountd gets its rank here; a
+file that needs a right gets it here with its reason, or better, asks the file that has it.
+
+Only reads source text; imports nothing of what it checks.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MAX_LINES = 500
+
+# A file imports only lower ranks. Files of one noun (staging, staging_files) count as one: they may import each other.
+RANKS = {
+    "version": 1,
+    "errors": 1,
+    "metrics": 1,
+    "protocol": 1,
+    "config": 1,
+    "buffers": 1,
+    "beneath": 1,
+    "flight": 2,
+    "source": 2,
+    "index": 2,
+    "staging": 2,
+    "fastpath": 2,
+    "namespace": 3,
+    "handles": 3,
+    "prefetch": 3,
+    "read_path": 4,
+    "fuse": 5,
+    "control": 5,
+    "commands": 5,
+    "daemon": 6,
+}
+# The one import inside a rank that the design allows: staged files are found through their index.
+SAME_RANK = {("staging", "index")}
+# Every file of mountd may use the plain words; they know nobody.
+WORDS = {"version", "errors", "metrics"}
+
+# Modules that only these files may import. A name ending in * stands for all files of that noun.
+IMPORT_RIGHTS = {
+    "pyfuse3": ("mountd/fuse.py",),
+    "mpi4py": ("mountd/peers.py",),
+    "sqlite3": ("mountd/index*",),
+    "errno": (
+        "mountd/errors.py",  # the table
+        "mountd/fuse.py",  # the decorator
+        "mountd/flight.py",  # a cancelled fetch is EIO to its waiters
+        # These make system calls and tell one OSError from another:
+        "mountd/source*",
+        "mountd/beneath.py",
+        "mountd/staging*",
+        "mountd/index*",
+        "mountd/fastpath*",
+        "mountd/control.py",
+        "hfs/*",
+    ),
+    "click": ("hfs/*",),
+    "rich": ("hfs/*",),
+}
+# Code that training jobs import must not bring an event loop or a framework with it.
+JOB_SIDE = ("hfs/hint.py", "hfs/client.py", "mountd/protocol.py", "mountd/__init__.py", "hfs/__init__.py")
+NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
+
+# policies: state in, decision out. The modules of the standard library that they may use; numpy besides.
+PURE_MODULES = {
+    *("__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq"),
+    *("itertools", "math", "operator", "typing", "numpy"),
+}
+
+# attribute -> the files that may name it
+ATTRIBUTE_RIGHTS = {
+    ("os", "environ"): ("mountd/config.py", "hfs/*"),
+    ("os", "getenv"): ("mountd/config.py", "hfs/*"),
+    ("sys", "argv"): ("mountd/config.py", "hfs/*"),
+}
+
+# Calls that follow a path, by name in os, and the files that may make them. Calls on a descriptor are not limited.
+PATH_CALLS = {
+    *("open", "stat", "lstat", "statvfs", "scandir", "listdir", "readlink", "walk", "access", "getxattr", "listxattr"),
+    *("mkdir", "makedirs", "unlink", "remove", "rmdir", "rename", "replace", "link", "symlink", "truncate", "chmod"),
+    *("chown", "utime", "mknod", "mkfifo"),
+}
+PATH_RIGHTS = (
+    "mountd/source*",  # paths under the source
+    "mountd/beneath.py",  # its system call
+    "mountd/index*",  # paths under the cache directory
+    "mountd/staging*",
+    "mountd/config.py",  # configuration files
+    "mountd/control.py",  # the control socket
+    "mountd/fastpath*",  # /sys: kernel settings of the mount
+    "mountd/daemon.py",  # the mountpoint, the log file, /proc
+    "hfs/*",
+)
+
+
+def matches(file: str, allowed: tuple[str, ...]) -> bool:
+    """Whether `file` ("mountd/index_rows.py") is one of `allowed` ("mountd/index*": all files of that noun)."""
+    return any(file.startswith(name[:-1]) if name.endswith("*") else file == name for name in allowed)
+
+
+def noun(module: str) -> str:
+    """The noun of a file of mountd: the longest name in RANKS that it begins with."""
+    names = [name for name in RANKS if module == name or module.startswith(f"{name}_")]
+    return max(names, key=len, default=module)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    """(statement, dotted module) of every import; `from mountd import errors` gives mountd.errors."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                yield node, f".{module}"
+            elif module in {"hfs", "mountd", "policies"}:
+                for alias in node.names:
+                    yield node, f"{module}.{alias.name}"
+            else:
+                yield node, module
+
+
+def typing_only(tree: ast.AST) -> set[ast.stmt]:
+    """Statements below `if TYPE_CHECKING:`: they name types and bring nothing at run time."""
+    found: set[ast.stmt] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            for statement in node.body:
+                found.update(inner for inner in ast.walk(statement) if isinstance(inner, ast.stmt))
+    return found
+
+
+def breaches(file: str, text: str) -> list[str]:
+    """The rules that `file` (a path from the project's root) with this text breaks, one line each."""
+    found = []
+    tree = ast.parse(text, file)
+    package, module = file.split("/", maxsplit=1)[0], file.split("/")[1].removesuffix(".py")
+    types = typing_only(tree)
+
+    def breach(node: ast.AST, rule: str) -> None:
+        found.append(f"{file}:{getattr(node, 'lineno', 1)}: {rule}")
+
+    if text.count("\n") > MAX_LINES:
+        breach(tree, f"{text.count(chr(10))} lines, at most {MAX_LINES}: it holds two nouns")
+    if package in {"hfs", "mountd", "policies"} and not ast.get_docstring(tree):
+        breach(tree, "opens without its story (a docstring)")
+
+    for statement, name in imports(tree):
+        top = name.split(".")[0]
+        if name.startswith("."):
+            breach(statement, "relative import: say the package")
+        elif package == "policies" and top != "policies" and top not in PURE_MODULES:
+            breach(statement, f"policies are pure: {name} is not in PURE_MODULES")
+        elif package == "mountd" and top == "hfs":
+            breach(statement, "mountd may not import hfs")
+        elif package == "mountd" and top == "mountd":
+            found.extend(f"{file}:{statement.lineno}: {rule}" for rule in rank_breaches(module, name))
+        if top in IMPORT_RIGHTS and not matches(file, IMPORT_RIGHTS[top]):
+            breach(statement, f"only {', '.join(IMPORT_RIGHTS[top])} may import {top}")
+        if file in JOB_SIDE and statement not in types and top in NEVER_IN_JOBS:
+            breach(statement, f"runs inside training jobs, so it may not import {top}")
+        if package != "hfs" and top in sys.stdlib_module_names and top == "subprocess":
+            breach(statement, "only hfs may start processes")
+
+    path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            pair = (node.value.id, node.attr)
+            if pair in ATTRIBUTE_RIGHTS and not matches(file, ATTRIBUTE_RIGHTS[pair]):
+                breach(node, f"only {', '.join(ATTRIBUTE_RIGHTS[pair])} may use {'.'.join(pair)}")
+            if not path_right and pair[0] == "os" and pair[1] in PATH_CALLS:
+                breach(node, f"may not follow paths: os.{pair[1]} (see PATH_RIGHTS)")
+        if not path_right and isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in {"open", "Path", "pathlib.Path"}:
+                breach(node, f"may not follow paths: {called}() (see PATH_RIGHTS)")
+    return found
+
+
+def rank_breaches(module: str, imported: str) -> Iterator[str]:
+    """What is wrong with mountd/`module` importing `imported` ("mountd.index")."""
+    target = imported.split(".")[1] if "." in imported else ""
+    if module == "__init__":
+        yield "mountd/__init__ imports nothing: training jobs import it"
+        return
+    here, there = noun(module), noun(target)
+    if here not in RANKS or there not in RANKS:
+        yield f"{here if here not in RANKS else there} has no rank: give it one in tests/layers.py"
+    elif here != there and RANKS[there] >= RANKS[here] and there not in WORDS and (here, there) not in SAME_RANK:
+        yield f"{here} (rank {RANKS[here]}) may not import {there} (rank {RANKS[there]})"
+
+
+def project_files(root: Path) -> Iterator[tuple[str, str]]:
+    """(path from the root, text) of every Python file of the project, and of its scripts and C files."""
+    for folder in ("hfs", "mountd", "policies", "tests", "scripts"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                try:
+                    yield str(path.relative_to(root)), path.read_text()
+                except UnicodeDecodeError:
+                    continue  # compiled

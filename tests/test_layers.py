@@ -1,0 +1,89 @@
+"""The house rules hold: ranks, exclusive rights, pure policies, light job-side modules, file length.
+
+The rules are in tests/layers.py. Each rule is also shown to bite, on a planted breach.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.layers import JOB_SIDE, MAX_LINES, NEVER_IN_JOBS, breaches, project_files
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_house_rules_hold() -> None:
+    found = [
+        breach
+        for file, text in project_files(ROOT)
+        if file.endswith(".py") and file.split("/")[0] in {"hfs", "mountd", "policies"}
+        for breach in breaches(file, text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_file_is_longer_than_the_limit() -> None:
+    long = {file: text.count("\n") for file, text in project_files(ROOT) if text.count("\n") > MAX_LINES}
+    assert not long
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "rule"),
+    [
+        ("mountd/flight.py", "import mountd.read_path", "may not import read_path"),
+        ("mountd/source.py", "from mountd import staging", "may not import staging"),
+        ("mountd/source.py", "from mountd.staging_files import Files", "may not import staging"),
+        ("mountd/source.py", "from mountd.newcomer import it", "has no rank"),
+        ("mountd/__init__.py", "from mountd import errors", "imports nothing"),
+        ("mountd/daemon.py", "import hfs.cli", "may not import hfs"),
+        ("mountd/daemon.py", "from .errors import HfsError", "relative import"),
+        ("mountd/read_path.py", "import pyfuse3", "may import pyfuse3"),
+        ("mountd/daemon.py", "def f():\n    from mpi4py import MPI", "may import mpi4py"),
+        ("mountd/read_path.py", "import errno", "may import errno"),
+        ("mountd/staging.py", "import sqlite3", "may import sqlite3"),
+        ("mountd/read_path.py", "import os\nos.open('x', 0)", "may not follow paths"),
+        ("mountd/namespace.py", "import os\nstat = os.lstat", "may not follow paths"),
+        ("mountd/handles.py", "open('x')", "may not follow paths"),
+        ("mountd/fuse.py", "import os\nx = os.environ['X']", "may use os.environ"),
+        ("mountd/control.py", "import sys\nx = sys.argv", "may use sys.argv"),
+        ("mountd/control.py", "import subprocess", "may start processes"),
+        ("policies/readahead.py", "import time", "policies are pure"),
+        ("policies/readahead.py", "import trio", "policies are pure"),
+        ("policies/readahead.py", "from mountd import errors", "policies are pure"),
+        ("hfs/client.py", "import trio", "may not import trio"),
+        ("mountd/protocol.py", "import trio", "may not import trio"),
+        ("hfs/cli.py", "\n" * (MAX_LINES + 1), "two nouns"),
+    ],
+)
+def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
+    story = '"""What it is."""\n'
+    assert any(rule in breach for breach in breaches(file, story + text))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("mountd/staging.py", "from mountd.index import Index\nfrom mountd.staging_files import Files"),
+        ("mountd/index_rows.py", "import sqlite3\nimport errno"),
+        ("mountd/config.py", "import os\nx = os.environ\nfrom mountd.errors import ConfigError"),
+        ("policies/geometry.py", "import numpy as np\nfrom policies.readahead import advise"),
+        ("hfs/client.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trio"),
+    ],
+)
+def test_what_is_allowed_passes(file: str, text: str) -> None:
+    assert breaches(file, '"""What it is."""\n' + text) == []
+
+
+def test_a_file_without_its_story_is_found() -> None:
+    assert breaches("hfs/cli.py", "x = 1")
+
+
+@pytest.mark.parametrize("file", [file for file in JOB_SIDE if (ROOT / file).exists()])
+def test_job_side_modules_are_light(file: str) -> None:
+    """Importing them, with all that they import in turn, brings no event loop and no framework into the job."""
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    code = f"import {module}, sys; print(*({NEVER_IN_JOBS!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
