@@ -32,6 +32,7 @@ __all__ = [
     "SOCKET_PATH_BYTES",
     "Config",
     "ConfigFile",
+    "Key",
     "config_files",
     "describe",
     "dump",
