@@ -15,6 +15,7 @@ environment, never writes a file.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from mountd.errors import ConfigError
 __all__ = [
     "KEYS",
     "SOCKET_PATH_BYTES",
+    "SOCKET_SUFFIX",
     "Config",
     "ConfigFile",
     "Key",
@@ -38,7 +40,8 @@ __all__ = [
     "dump",
     "load",
     "mount_options",
-    "runtime_directory",
+    "runtime_directories",
+    "socket_prefix",
     "state_directory",
     "undump",
 ]
@@ -50,6 +53,8 @@ _BUFFER_BYTES = 128 * MIB
 """Sixteen chunks in flight fill a shared 500 MB/s source several times over and keep the daemon well below 300 MB."""
 SOCKET_PATH_BYTES = 107
 """sun_path of unix(7) holds 108 bytes with the ending zero."""
+
+SOCKET_SUFFIX = ".sock"
 
 IoMode = Literal["auto", "daemon"]
 Eviction = Literal["fill-once", "lru"]
@@ -367,15 +372,19 @@ def undump(data: bytes) -> tuple[Config, dict[str, str]]:
         raise ConfigError(f"the configuration handed over cannot be read: {error}") from None
 
 
-def runtime_directory(environ: Mapping[str, str], uid: int) -> str:
-    """Where sockets go by default: /run/hfs for root, else $XDG_RUNTIME_DIR/hfs, else /tmp/hfs-UID.
+def runtime_directories(uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Where sockets may go by default, the best first: $XDG_RUNTIME_DIR/hfs (/run/hfs for root), then /tmp/hfs-UID.
 
-    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out.
+    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out. Another
+    user may have made /tmp/hfs-UID: whoever uses one of these verifies its owner.
     """
-    if uid == 0:
-        return "/run/hfs"
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    return f"{runtime}/hfs" if runtime and os.path.isabs(runtime) else f"/tmp/hfs-{uid}"
+    runtime = "/run" if uid == 0 else (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
+    return [*([f"{runtime}/hfs"] if os.path.isabs(runtime) else []), f"/tmp/hfs-{uid}"]
+
+
+def socket_prefix(mountpoint: str) -> str:
+    """How the names of the sockets of a mountpoint begin, so that one can be found when the mount does not answer."""
+    return hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest() + "-"
 
 
 def state_directory(environ: Mapping[str, str]) -> str | None:

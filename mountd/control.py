@@ -1,7 +1,7 @@
 """The control socket: who may talk to the daemon, how many, for how long; each request handed to `Commands`.
 
-`mountd/daemon.py` starts `serve` in its nursery and cancels it at the end; then the socket file goes. What a request
-does is not known here: `mountd/commands.py` implements `Commands`.
+`mountd/daemon.py` enters `serve`; the socket file goes when it leaves. What a request does is not known here:
+`mountd/commands.py` implements `Commands`.
 
 A client is never trusted to be quick, polite or alive: a request must arrive within REQUEST_S, each reply must be taken
 within SEND_S, a client that goes away cancels its request, and the daemon's other work never waits for any of it. Only
@@ -10,17 +10,21 @@ root and the owner of the mount are answered. All on the event loop's thread; op
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import secrets
 import socket
 import stat
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 import trio
 
+from mountd.config import SOCKET_PATH_BYTES, SOCKET_SUFFIX, Config, runtime_directories, socket_prefix
 from mountd.errors import ConfigError, HfsError, MountError
 from mountd.protocol import (
     HEADER_BYTES,
@@ -86,33 +90,69 @@ class Commands(Protocol):
         """Report Rows of what is staged; the sums are the Result."""
 
 
-async def serve(
-    path: str,
-    commands: Commands,
-    owner_uid: int,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Answer at the Unix socket `path` until cancelled; `started` once a client can connect.
+@contextlib.asynccontextmanager
+async def serve(config: Config, commands: Commands, nursery: trio.Nursery) -> AsyncIterator[str]:
+    """Answer in `nursery` until the block ends; gives the path of the socket, which goes with the block.
 
-    Its directory must exist. A socket file that nobody answers is replaced; raises MountError for one that somebody
-    does, for anything else at `path`, and when the socket cannot be made.
+    The path is config.control, else a new name in the user's runtime directory. A socket file that nobody answers is
+    replaced; raises MountError for one that somebody does, for anything else at the path, and when none can be made.
     """
-    listener = _listen(path)
-    mark = _identity(path)
+    with _place(config) as path:
+        listener = _listen(path)
+        mark = _identity(path)
+        gate = _Gate(commands, frozenset({0, os.geteuid()}))
+        scope = trio.CancelScope()
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
+
+        async def listen() -> None:
+            with scope:
+                await trio.serve_listeners(gate.answer, listeners)
+
+        nursery.start_soon(listen)
+        try:
+            yield path
+        finally:
+            scope.cancel()
+            listener.close()
+            if mark is not None and _identity(path) == mark:  # not one that was put in its place
+                os.unlink(path)
+
+
+@contextlib.contextmanager
+def _place(config: Config) -> Iterator[str]:
+    """The path of the socket, in a directory that nobody else can write to."""
+    if config.control is not None:
+        yield os.path.abspath(config.control)
+        return
+    prefix = socket_prefix(config.mountpoint)
+    name = f"{prefix}{secrets.token_hex(4)}{SOCKET_SUFFIX}"
+    for directory in runtime_directories(os.geteuid()):
+        if _is_private(directory) and len(os.fsencode(f"{directory}/{name}")) <= SOCKET_PATH_BYTES:
+            _sweep(directory, prefix)
+            yield f"{directory}/{name}"
+            return
+    # A container or a user namespace where none of them is ours.
+    with tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp", ignore_cleanup_errors=True) as directory:
+        yield f"{directory}/{name}"
+
+
+def _is_private(directory: str) -> bool:
+    """Make the directory if it is missing; whether it is ours alone to write to."""
     try:
-        async with trio.open_nursery() as nursery:
-            gate = _Gate(commands, frozenset({0, owner_uid}))
-            await nursery.start(
-                trio.serve_listeners,
-                gate.answer,
-                [trio.SocketListener(trio.socket.from_stdlib_socket(listener))],
-            )
-            task_status.started()
-    finally:
-        listener.close()
-        if mark is not None and _identity(path) == mark:  # not one that was put in its place
-            os.unlink(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _sweep(directory: str, prefix: str) -> None:
+    """Remove what killed daemons of the same mountpoint left behind."""
+    for name in os.listdir(directory):
+        if name.startswith(prefix) and name.endswith(SOCKET_SUFFIX):
+            with contextlib.suppress(MountError):  # in use after `umount --lazy`, or gone meanwhile
+                _remove_stale(f"{directory}/{name}")
 
 
 def _listen(path: str) -> socket.socket:
@@ -156,12 +196,13 @@ def _remove_stale(path: str) -> None:
     raise MountError(f"control socket {path} is in use by {owner}; give another with --control PATH")
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int, int] | None:
+    # ctime as well: ext4 gives the number of a removed inode to the next file.
     try:
         found = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def _peer(connection: socket.socket | trio.socket.SocketType) -> tuple[int, int]:

@@ -1,0 +1,442 @@
+"""The control socket, with real sockets and a fake daemon behind it: good clients, bad ones, slow ones, too many.
+
+No time passes but the clock's own: limits are made short by the test or met at once.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from mountd import control
+from mountd.config import Config, socket_prefix
+from mountd.control import Report, serve
+from mountd.errors import ConfigError, MountError
+from mountd.protocol import (
+    Check,
+    Evict,
+    Failure,
+    List,
+    PathFault,
+    Progress,
+    Reply,
+    Result,
+    Row,
+    Rows,
+    Status,
+    Warm,
+    decode_reply,
+    encode,
+)
+
+
+class FakeCommands:
+    """Answers status; the other commands do what the test gives as `work`."""
+
+    def __init__(self, work: Callable[[Report], Awaitable[Result]] | None = None) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self._work = work
+
+    async def _do(self, *call: object, report: Report) -> Result:
+        self.calls.append(call)
+        return await self._work(report) if self._work else Result()
+
+    async def status(self) -> dict[str, object]:
+        self.calls.append(("status",))
+        await trio.lowlevel.checkpoint()
+        return {"pid": 5, "path": "caf\udce9"}
+
+    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
+        return await self._do("warm", list(paths), jobs, report=report)
+
+    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
+        return await self._do("evict", list(paths), everything, report=report)
+
+    async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
+        return await self._do("check", list(paths), against_source, report=report)
+
+    async def list(self, paths: Sequence[bytes], report: Report) -> Result:
+        return await self._do("list", list(paths), report=report)
+
+
+def config(path: Path | None, mountpoint: str = "/m") -> Config:
+    return Config(source="/s", mountpoint=mountpoint, cache="/c", control=None if path is None else str(path))
+
+
+@contextlib.asynccontextmanager
+async def served(path: Path | None, commands: FakeCommands) -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery, serve(config(path), commands, nursery) as place:
+        yield place
+
+
+async def replies(stream: trio.SocketStream) -> list[Reply]:
+    """All replies until the daemon closes."""
+    data = b""
+    # Closing with something unread is a reset to the other end, after what was sent to it.
+    with trio.fail_after(20), contextlib.suppress(trio.BrokenResourceError):
+        while part := await stream.receive_some(65536):
+            data += part
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(decode_reply(data[4 : 4 + size]))
+        data = data[4 + size :]
+    return found
+
+
+async def ask(path: str | Path, frame: bytes) -> list[Reply]:
+    stream = await trio.open_unix_socket(path)
+    async with stream:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(frame)
+        return await replies(stream)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        with trio.fail_after(30):
+            await test()
+
+    trio.run(limited)
+
+
+def test_each_request_reaches_its_command(tmp_path: Path) -> None:
+    async def test() -> None:
+        commands = FakeCommands()
+        async with served(tmp_path / "s", commands) as path:
+            assert await ask(path, encode(Status())) == [Result(detail={"pid": 5, "path": "caf\\udce9"})]
+            for request in (
+                Warm([b"a", b"\xff"], 3),
+                Evict([], all=True),
+                Check([b"c"], against_source=True),
+                List([]),
+            ):
+                assert await ask(path, encode(request)) == [Result()]
+        assert commands.calls == [
+            ("status",),
+            ("warm", [b"a", b"\xff"], 3),
+            ("evict", [], True),
+            ("check", [b"c"], True),
+            ("list", []),
+        ]
+
+    run(test)
+
+
+def test_the_socket_is_private_and_goes(tmp_path: Path) -> None:
+    async def test() -> None:
+        path = tmp_path / "s"
+        async with served(path, FakeCommands()) as place:
+            assert place == str(path)
+            assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+        assert not path.exists()
+        async with served(path, FakeCommands()):
+            path.unlink()
+            path.write_text("another's")
+        assert path.read_text() == "another's"
+
+    run(test)
+
+
+def test_progress_rows_and_faults_arrive_once(tmp_path: Path) -> None:
+    async def work(report: Report) -> Result:
+        for n in range(100):
+            await report(Progress(files=n, faults=[PathFault(b"p%d" % n, "gone")]))
+        await report(Rows([Row(b"x", 1, 1, complete=True)]))
+        await report(Rows([Row(b"y", 1, 1, complete=True)]))
+        return Result(files=100, failed=101, faults=[PathFault(b"last", "gone")], detail={"k": 1})
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            got = await ask(path, encode(Warm([])))
+        progress = [reply for reply in got if isinstance(reply, Progress)]
+        assert 1 <= len(progress) < 100
+        assert [reply.rows[0].path for reply in got if isinstance(reply, Rows)] == [b"x", b"y"]
+        last = got[-1]
+        assert isinstance(last, Result)
+        assert (last.files, last.failed, last.detail) == (100, 101, {"k": 1})
+        named = [fault.path for reply in (*progress, last) for fault in reply.faults]
+        assert named == [*(b"p%d" % n for n in range(100)), b"last"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message", "code"),
+    [
+        (b"\xff\xff\xff\xff", "a frame of 4294967295 bytes", 2),
+        (b"\0\0\0\0", "a frame of 0 bytes", 2),
+        (b"\0\0\0\1\xc1", "means nothing", 2),
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of", 2),
+        (b"\0\0\0\x0b" + msgspec.msgpack.encode({"type": "x"})[:11].ljust(11, b"\0"), "means nothing", 2),
+    ],
+)
+def test_a_bad_frame_is_told_and_closed(tmp_path: Path, frame: bytes, message: str, code: int) -> None:
+    async def test() -> None:
+        commands = FakeCommands()
+        async with served(tmp_path / "s", commands) as path:
+            (reply,) = await ask(path, frame)
+            assert isinstance(reply, Failure)
+            assert (message in reply.message, reply.code) == (True, code)
+            assert await ask(path, encode(Status()))  # it lives
+        assert commands.calls == [("status",)]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [
+        (ConfigError("no such path"), Failure("no such path", 2)),
+        (MountError("no"), Failure("no", 1)),
+        (OSError(5, "Input/output error"), Failure("[Errno 5] Input/output error", 1)),
+        (ExceptionGroup("nursery", [MountError("wrapped")]), Failure("wrapped", 1)),
+    ],
+)
+def test_what_a_command_raises_is_told(tmp_path: Path, error: Exception, reply: Failure) -> None:
+    async def work(report: Report) -> Result:
+        raise error
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            assert await ask(path, encode(Check([]))) == [reply]
+
+    run(test)
+
+
+def test_a_defect_is_logged_and_told(tmp_path: Path, logs: Any) -> None:
+    logs.expect("control: check failed")
+
+    async def work(report: Report) -> Result:
+        raise ZeroDivisionError("defect")
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            (reply,) = await ask(path, encode(Check([])))
+            assert isinstance(reply, Failure)
+            assert "ZeroDivisionError" in reply.message
+            assert await ask(path, encode(Status()))
+
+    run(test)
+
+
+def test_an_answer_that_cannot_be_sent_is_a_failure(tmp_path: Path) -> None:
+    async def work(report: Report) -> Result:
+        return Result(detail={"object": object()})
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            (reply,) = await ask(path, encode(Check([])))
+            assert isinstance(reply, Failure)
+            assert "cannot be sent" in reply.message
+
+    run(test)
+
+
+def test_a_client_that_leaves_cancels_its_command(tmp_path: Path) -> None:
+    async def test() -> None:
+        started, cancelled = trio.Event(), trio.Event()
+
+        async def work(report: Report) -> Result:
+            started.set()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                cancelled.set()
+                raise
+            raise AssertionError
+
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            stream = await trio.open_unix_socket(path)
+            await stream.send_all(encode(Warm([])))
+            await started.wait()
+            await stream.aclose()
+            await cancelled.wait()
+            assert await ask(path, encode(Status()))
+
+    run(test)
+
+
+def test_a_client_that_speaks_out_of_turn_is_cut_off(tmp_path: Path) -> None:
+    async def work(report: Report) -> Result:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            assert await ask(path, encode(Warm([])) + encode(Status())) == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("part", [b"", b"\0\0", encode(Status())[:-1]])
+def test_a_slow_request_is_told_and_a_client_without_one_is_let_go(
+    tmp_path: Path, part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands()) as path:
+            stream = await trio.open_unix_socket(path)
+            await stream.send_all(part)
+            await stream.aclose()
+            monkeypatch.setattr(control, "REQUEST_S", 0.0)
+            (reply,) = await ask(path, part)
+            assert isinstance(reply, Failure)
+            assert "did not arrive" in reply.message
+
+    run(test)
+
+
+def test_a_client_that_stops_reading_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "SEND_S", 0.0)
+
+    async def test() -> None:
+        ended = trio.Event()
+
+        async def work(report: Report) -> Result:
+            try:
+                while True:
+                    await report(Rows([Row(bytes(65536), 1, 1, complete=True)]))
+            finally:
+                ended.set()
+
+        async with served(tmp_path / "s", FakeCommands(work)) as path:
+            async with await trio.open_unix_socket(path) as stream:
+                await stream.send_all(encode(List([])))
+                await ended.wait()
+            monkeypatch.undo()
+            assert await ask(path, encode(Status()))
+
+    run(test)
+
+
+def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "MAX_CONNECTIONS", 2)
+
+    async def work(report: Report) -> Result:
+        await report(Progress())
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands(work)) as path, contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                stream = await stack.enter_async_context(await trio.open_unix_socket(path))
+                await stream.send_all(encode(Warm([])))
+                assert await stream.receive_some()
+            (reply,) = await ask(path, encode(Status()))
+            assert isinstance(reply, Failure)
+            assert "2 commands are running" in reply.message
+            await stack.aclose()
+            while not isinstance((await ask(path, encode(Status())))[0], Result):
+                await trio.lowlevel.checkpoint()
+
+    run(test)
+
+
+def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any) -> None:
+    logs.expect("was refused")
+    # What the kernel would say of a process of user 12345.
+    monkeypatch.setattr(control, "_peer", lambda _connection: (1, 12345))
+
+    async def test() -> None:
+        commands = FakeCommands()
+        async with served(tmp_path / "s", commands) as path:
+            (reply,) = await ask(path, b"")
+            assert isinstance(reply, Failure)
+            assert "only root and the owner" in reply.message
+        assert commands.calls == []
+
+    run(test)
+
+
+def test_the_kernel_names_the_peer(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        assert control._peer(ours) == (os.getpid(), os.geteuid())
+    assert control._CREDENTIALS.size == struct.calcsize("iII")
+
+
+def bound(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    return listener
+
+
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    bound(tmp_path / "s").close()
+
+    async def test() -> None:
+        async with served(tmp_path / "s", FakeCommands()) as path:
+            assert await ask(path, encode(Status()))
+
+    run(test)
+
+
+def error_of(path: Path | None) -> str:
+    async def test() -> None:
+        async with served(path, FakeCommands()):
+            raise AssertionError("it was served")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(test)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, MountError)
+    return str(error)
+
+
+def test_places_where_no_socket_can_be(tmp_path: Path) -> None:
+    with bound(tmp_path / "live") as live:
+        live.listen()
+        assert f"in use by process {os.getpid()}" in error_of(tmp_path / "live")
+    (tmp_path / "file").write_text("mine")
+    assert "something else" in error_of(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert "No such file" in error_of(tmp_path / "absent" / "s")
+    assert "Not a directory" in error_of(tmp_path / "file" / "s")
+    assert all("--control PATH" in error_of(path) for path in (tmp_path / "file", tmp_path / "absent" / "s"))
+
+
+def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "hfs"
+    home.mkdir(mode=0o700)
+    unsafe = tmp_path / "unsafe"
+    unsafe.mkdir()
+    unsafe.chmod(0o777)
+    monkeypatch.setattr(
+        control, "runtime_directories", lambda _uid: [str(tmp_path / "no" / "x"), str(unsafe), str(home)]
+    )
+    dead, other = home / f"{socket_prefix('/m')}00.sock", home / f"{socket_prefix('/n')}00.sock"
+    bound(dead).close()
+    bound(other).close()
+
+    async def test() -> None:
+        async with served(None, FakeCommands()) as path, served(None, FakeCommands()) as second:
+            assert path != second
+            assert os.path.dirname(path) == str(home)
+            assert os.path.basename(path).startswith(socket_prefix("/m"))
+            assert await ask(path, encode(Status()))
+            assert await ask(second, encode(Status()))
+            assert not dead.exists()
+        assert os.listdir(home) == [other.name]
+
+    run(test)
+
+
+def test_the_last_resort_is_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "runtime_directories", lambda _uid: ["/proc/hfs"])
+
+    async def test() -> None:
+        async with served(None, FakeCommands()) as path:
+            assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+            assert await ask(path, encode(Status()))
+        assert not await trio.Path(path).parent.exists()
+
+    run(test)
