@@ -1,0 +1,172 @@
+"""The quickstart: trains train.py twice on a simulated parallel file system, directly and through hfs, and compares.
+
+Run by scripts/quickstart inside .venv. Makes the data set, mounts scripts/slowfs before it anew for each way (so that
+each starts cold), runs the unmodified train.py, and reads slowfs's own counters at the end of each epoch. Everything
+lies below build/quickstart and is gone at the end, mounts first, also after a failure or Ctrl-C.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import make_images
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+WORK = ROOT / "build" / "quickstart"
+SLOWFS = ROOT / "scripts" / "slowfs" / "slowfs"
+DATA, SLOW, MOUNT, CACHE = WORK / "data", WORK / "slow", WORK / "mnt", WORK / "cache"
+
+EPOCHS = 2
+EPOCH_LINE = re.compile(r"epoch (\d+): ([\d.]+) s, loss ([\d.]+), accuracy ([\d.]+)")
+PRESETS = ["lustre", "busy"]
+DIRECT, HFS = "direct", "through hfs"
+console = Console(highlight=False)
+
+
+def unmount(point: Path) -> None:
+    """Take away a mount, if there is one, whatever state it is in."""
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+        # Spaces and the like stand there as octal numbers.
+        points = {re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file}
+    if str(point) not in points:
+        return
+    for command in (["umount"], ["fusermount3", "-u"], ["umount", "-l"], ["fusermount3", "-uz"]):
+        with contextlib.suppress(OSError):
+            if subprocess.run([*command, point], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+                return
+
+
+def clean_up() -> None:
+    """Nothing of this or of an earlier, broken run stays: mounts first, so that nothing below them is touched."""
+    for point in (MOUNT, SLOW):
+        unmount(point)
+    shutil.rmtree(WORK, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def slow_file_system(preset: str) -> Iterator[None]:
+    """A cold simulated file system at SLOW that shows DATA."""
+    SLOW.mkdir(exist_ok=True)
+    subprocess.run([SLOWFS, "--preset", preset, DATA, SLOW], check=True)
+    try:
+        yield
+    finally:
+        unmount(SLOW)
+
+
+def counters() -> dict[str, int]:
+    """slowfs's own count of what has reached it."""
+    descriptor = os.open(SLOW / ".slowfs", os.O_RDONLY)
+    try:
+        return json.loads(os.read(descriptor, 1 << 16))
+    finally:
+        os.close(descriptor)
+
+
+def train(command: list[str | Path]) -> list[dict[str, float]]:
+    """Run a training command to its end, showing its output. One row per epoch, with what it asked of slowfs."""
+    rows: list[dict[str, float]] = []
+    before = counters()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stdout
+        for line in process.stdout:
+            console.print(f"  {line.rstrip()}", style="dim", markup=False, soft_wrap=True)
+            if match := EPOCH_LINE.search(line):
+                after = counters()
+                requests = sum(after[kind] - before[kind] for kind in ("lookup", "getattr", "open", "readdir", "read"))
+                rows.append(
+                    {
+                        "seconds": float(match[2]),
+                        "loss": float(match[3]),
+                        "requests": requests,
+                        "bytes": after["read_bytes"] - before["read_bytes"],
+                    }
+                )
+                before = after
+    if process.returncode != 0 or len(rows) != EPOCHS:
+        raise SystemExit(f"quickstart: the training ended with exit code {process.returncode} after {len(rows)} epochs")
+    return rows
+
+
+def show(results: dict[tuple[str, str], list[dict[str, float]]]) -> None:
+    """The table, and what it says. Fails if training through hfs computed anything else than training directly."""
+    table = Table(title="An unmodified PyTorch script on a simulated parallel file system")
+    table.add_column("source")
+    table.add_column("way")
+    for epoch in range(1, EPOCHS + 1):
+        for column in (f"epoch {epoch}", "requests", "read"):
+            table.add_column(column, justify="right", no_wrap=True)
+    for (preset, way), rows in results.items():
+        cells = [(f"{row['seconds']:.1f} s", f"{row['requests']:.0f}", f"{row['bytes'] / 1e6:.1f} MB") for row in rows]
+        table.add_row(preset, way, *(cell for row in cells for cell in row), end_section=way == HFS)
+    console.print(table)
+    console.print(
+        "requests, read: what reached the source, as the simulated file system counts it.\n"
+        "lustre: a parallel file system in good order; busy: ten times slower.\n"
+        "The data set is small: in epoch 2 the direct way finds its bytes in this machine's memory,\n"
+        "where a real data set does not fit, and pays for lookups and opens only.",
+        soft_wrap=True,
+    )
+    losses = {tuple(row["loss"] for row in rows) for rows in results.values()}
+    if len(losses) != 1:
+        raise SystemExit("quickstart: training through the mount gave other losses than training directly")
+    console.print("The losses of every epoch are the same in all ways.")
+
+
+def main() -> None:
+    """Make, train, compare, clean up."""
+    parser = argparse.ArgumentParser(prog="scripts/quickstart", description="Shows on one machine what hfs does.")
+    parser.add_argument("--images", type=int, default=400, help="JPEG files of about 110 KB (default %(default)s)")
+    parser.add_argument("--preset", nargs="+", choices=PRESETS, default=PRESETS, help="how slow the source is")
+    parser.add_argument("--workers", type=int, default=2, help="DataLoader worker processes (default %(default)s)")
+    args = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        raise SystemExit("quickstart: PyTorch is not installed here, so there is nothing to train with")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise SystemExit("quickstart: /dev/fuse is missing or closed to this user, so nothing can be mounted here")
+    # A closed terminal and a plain kill clean up as Ctrl-C does.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
+
+    clean_up()
+    try:
+        for folder in (DATA, MOUNT, CACHE):
+            folder.mkdir(parents=True)
+        size = make_images.make(DATA, args.images)
+        console.print(f"made {args.images} JPEG files of {size / args.images / 1000:.0f} KB")
+        script = [sys.executable, HERE / "train.py"]
+        options = ["--epochs", str(EPOCHS), "--workers", str(args.workers)]
+        results = {}
+        source, mount, cache = (path.relative_to(ROOT) for path in (SLOW, MOUNT, CACHE))
+        for preset in args.preset:
+            console.print(f"\n[bold]{preset}[/bold] $ python train.py {source}")
+            with slow_file_system(preset):
+                results[preset, DIRECT] = train([*script, SLOW, *options])
+            run_text = f"hfs run --source {source} --at {mount} --cache {cache} -- python train.py {mount}"
+            console.print(f"\n[bold]{preset}[/bold] $ {run_text}", soft_wrap=True)
+            run = ["hfs", "run", "--source", SLOW, "--at", MOUNT, "--cache", CACHE, "--"]
+            with slow_file_system(preset):
+                results[preset, HFS] = train([*run, *script, MOUNT, *options])
+            unmount(MOUNT)
+            shutil.rmtree(CACHE)
+            CACHE.mkdir()
+        console.print()
+        show(results)
+    finally:
+        clean_up()
+
+
+if __name__ == "__main__":
+    main()
