@@ -13,7 +13,7 @@ from itertools import count
 
 from mountd.errors import SourceError
 from mountd.listing import Listing
-from mountd.node import Node
+from mountd.node import Dentry, Node
 from mountd.staging import StagedFile
 from policies.readahead import Pattern
 
@@ -31,10 +31,21 @@ class FileHandle:
 
 @dataclass(eq=False, slots=True)
 class DirectoryHandle:
-    """One open directory. `listing` is None until the first readdir."""
+    """One open directory. `listing` is None until the first readdir.
+
+    `batch` holds what the names from position `batch_start` on are: the kernel takes some thirty entries a call, the
+    source is asked for hundreds at once.
+    """
 
     node: Node
     listing: Listing | None = None
+    batch: list[Dentry] = field(default_factory=list)
+    batch_start: int = 0
+
+    def known(self, position: int) -> Dentry | None:
+        """What the name at `position` is, if the batch reaches there."""
+        ahead = position - self.batch_start
+        return self.batch[ahead] if 0 <= ahead < len(self.batch) else None
 
 
 class Handles:

@@ -52,7 +52,13 @@ class Namespace:
     """The tree below SOURCE. Construct, then `await start()` before anything else."""
 
     def __init__(
-        self, source: Source, metrics: Metrics, *, ttl_s: float, strict: bool, clock: Callable[[], float] = trio.current_time
+        self,
+        source: Source,
+        metrics: Metrics,
+        *,
+        ttl_s: float,
+        strict: bool,
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
         """`ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known."""
         self._source = source
@@ -257,6 +263,13 @@ class Namespace:
             return node.attributes
         node.attributes, node.expires_s = attributes, self._clock() + self.ttl_s
         return attributes
+
+    def expire(self, node: Node) -> None:
+        """The source has refused bytes of this version: ask for its name at the next look."""
+        node.expires_s = 0.0
+        held = (node.parent.children or {}).get(node.name) if node.parent is not None else None
+        if held is not None and held.node is node:
+            held.expires_s = 0.0
 
     # -- listings -----------------------------------------------------------------------------------------------------
 

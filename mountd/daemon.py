@@ -1,0 +1,175 @@
+"""The daemon: builds everything in one function, each start beside its stop, and waits until the mount is gone.
+
+Order matters: the source's descriptor is taken before the mount is made (MOUNTPOINT may lie on SOURCE); the cache is
+opened and locked before anything is visible; `ready` is called only when the mount answers. At the end the mount goes
+first, so that nobody asks any more, then what fetches ahead, then staging gets a bounded time to write what it holds.
+
+Signals: SIGTERM and SIGINT unmount and end cleanly. A second one ends at once. Called by `hfs`; never by anything here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import trio
+
+from mountd import fastpath
+from mountd.buffers import Buffers
+from mountd.commands import Commands
+from mountd.config import Config
+from mountd.control import serve
+from mountd.errors import ConfigError, MountError, SourceError
+from mountd.fetcher import Fetcher
+from mountd.fuse import Fuse
+from mountd.handles import Handles
+from mountd.identity import source_id
+from mountd.metrics import Metrics
+from mountd.namespace import Namespace, seconds
+from mountd.node import Node
+from mountd.prefetch import Prefetch
+from mountd.read_path import ReadPath
+from mountd.source import Source
+from mountd.source_threads import SourceThreads
+from mountd.staging import open_staging
+
+__all__ = ["run"]
+
+log = logging.getLogger(__name__)
+
+_WANTED_FILES = 65_536
+"""Open files wished for: staged files, source descriptors, sockets. The hard limit rules."""
+
+_SWEEP_S = 30.0
+_ANSWER_LIMIT_S = 30.0
+
+
+def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
+    """Mount and serve until unmounted. `ready` is called once, when the mount answers.
+
+    Raises ConfigError, MountError, SourceError before `ready`; then nothing is left mounted.
+    """
+    _raise_file_limit()
+    trio.run(_serve, config, origins, ready, strict_exception_groups=True)
+
+
+async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
+    metrics = Metrics()
+    async with contextlib.AsyncExitStack() as stack:
+        source = _open_source(config, metrics)
+        stack.callback(source.close)
+
+        staging = await stack.enter_async_context(open_staging(config.cache, config, metrics))
+        nursery = await stack.enter_async_context(_cancelled_at_exit())
+
+        ttl_s = seconds(config.ttl_s, immutable=config.immutable)
+        namespace = Namespace(source, metrics, ttl_s=ttl_s, strict=config.strict)
+        await namespace.start()
+        handles = Handles()
+        buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
+
+        fuse: Fuse
+
+        async def push(node: Node, offset: int, data: memoryview) -> bool:
+            return await fuse.push(node, offset, data)
+
+        fetcher = Fetcher(source, staging, buffers, nursery, metrics, push if config.push else None)
+        read_path = ReadPath(namespace, handles, staging, fetcher, source, metrics, config.sibling_bytes)
+        prefetch = Prefetch(read_path, metrics, workers=config.prefetch_threads)
+        read_path.prefetch = prefetch
+        commands = Commands(config, origins, namespace, handles, staging, source, read_path, prefetch, buffers, metrics)
+        fuse = Fuse(read_path, namespace, handles, source, metrics, commands.own_xattr)
+
+        def changed(node: Node) -> None:
+            if node.version is not None:
+                source.release(node.version)
+                nursery.start_soon(staging.supersede, node.version)
+            nursery.start_soon(fuse.invalidate, node)
+
+        namespace.on_changed = changed
+
+        commands.control_path = await stack.enter_async_context(serve(config, commands, nursery))
+        try:
+            fuse.mount(config.mountpoint, config.source, allow_other=config.allow_other)
+        except RuntimeError as error:
+            raise MountError(f"{config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
+        stack.callback(lambda: fuse.close(unmount=True))
+
+        nursery.start_soon(_sweep, namespace)
+        nursery.start_soon(prefetch.run)
+        async with trio.open_nursery() as serving:
+            serving.start_soon(_stop_on_signal, fuse)
+            serving.start_soon(_announce, config, commands, ready)
+            await fuse.run()
+            serving.cancel_scope.cancel()
+        log.info("%s: unmounted", config.mountpoint)
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_at_exit() -> AsyncIterator[trio.Nursery]:
+    """The nursery of all fetches and background tasks; they end when the mount has gone."""
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def _open_source(config: Config, metrics: Metrics) -> Source:
+    try:
+        root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(f"source: {config.source}: {error.strerror}; name a directory that you can read") from error
+    threads = SourceThreads(
+        metrics,
+        demand=config.source_threads,
+        prefetch=config.prefetch_threads,
+        time_limit_s=config.source_timeout_s,
+    )
+    return Source(
+        root_fd,
+        os.path.realpath(config.source),
+        config.source_id or source_id(root_fd, config.source),
+        threads,
+        metrics,
+        ttl_s=seconds(config.ttl_s, immutable=config.immutable),
+        direct=config.source_direct,
+        large_bytes=config.chunk_bytes,
+    )
+
+
+async def _announce(config: Config, commands: Commands, ready: Callable[[], None]) -> None:
+    """Tell the kernel our settings and the caller that the mount answers, once it does."""
+    device = await trio.to_thread.run_sync(fastpath.device_of, config.mountpoint)
+    if device is None:
+        raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
+    commands.kernel = await trio.to_thread.run_sync(fastpath.tune, device)
+    with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
+        await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
+    if limit.cancelled_caught:
+        raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
+    commands.ready_s = time.time()
+    log.info("%s: serving %s", config.mountpoint, config.source)
+    ready()
+
+
+async def _stop_on_signal(fuse: Fuse) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("%s: unmounting", signal.Signals(number).name)
+            fuse.terminate()
+            signal.signal(number, signal.SIG_DFL)
+
+
+async def _sweep(namespace: Namespace) -> None:
+    while True:
+        await trio.sleep(_SWEEP_S)
+        namespace.sweep()
+
+
+def _raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _WANTED_FILES) if hard != -1 else _WANTED_FILES, hard))

@@ -1,0 +1,143 @@
+"""Fetching: one chunk of one version, from the source into a buffer, once for however many want it.
+
+A fetch is a single flight in the daemon's nursery: take a buffer, one large read, wake the waiters; only then is the
+chunk put to staging and, where it pays, pushed into the kernel's page cache. Until staging has written it the chunk is
+answered from its buffer (`held_nowait`), so no byte is read from the source twice. Chunks that staging does not take
+stay for a moment in a small ring, since the next read of a sequential reader wants the other half of its chunk.
+
+Called by `read_path` for demand and, through it, by `prefetch`. Never decides what to fetch, never answers a reader.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from mountd.buffers import Buffers
+from mountd.flight import SingleFlight
+from mountd.metrics import Metrics
+from mountd.node import Node
+from mountd.source import Source
+from mountd.staging import StagedFile, Staging
+from mountd.version import Version
+from policies.geometry import Extent, chunk_extent
+
+__all__ = ["Fetcher", "Push"]
+
+Push = Callable[[Node, int, memoryview], Awaitable[bool]]
+"""Puts bytes into the kernel's page cache of a node at an offset; False if that was not possible. Never raises."""
+
+_PAGE_BYTES = mmap.PAGESIZE
+_UNSTAGED_CHUNKS = 2
+"""Chunks kept for readers though staging did not take them: the one being read and the one after it."""
+
+Key = tuple[Version, int]
+
+
+class Fetcher:
+    """Chunks and lone extents from the source. Event loop only."""
+
+    def __init__(
+        self,
+        source: Source,
+        staging: Staging,
+        buffers: Buffers,
+        nursery: trio.Nursery,
+        metrics: Metrics,
+        push: Push | None,
+    ) -> None:
+        self._source = source
+        self._staging = staging
+        self._buffers = buffers
+        self._nursery = nursery
+        self._metrics = metrics
+        self._push = push
+        self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
+        self._landed: dict[Key, memoryview] = {}
+        self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks being fetched now."""
+        return len(self._flights)
+
+    @property
+    def pushes(self) -> bool:
+        """True if bytes may be put into the kernel's page cache before they are asked for."""
+        return self._push is not None
+
+    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
+        """Put `data` into the page cache of `node`; False if that was not possible. Never raises."""
+        return self._push is not None and await self._push(node, offset, data)
+
+    def held_nowait(self, version: Version, index: int) -> memoryview | None:
+        """The bytes of a chunk that has arrived and is not readable from staging yet."""
+        key = (version, index)
+        held = self._landed.get(key)
+        return held if held is not None else self._unstaged.get(key)
+
+    def is_coming(self, version: Version, index: int) -> bool:
+        """True while the chunk is being fetched or waits for staging."""
+        key = (version, index)
+        return key in self._flights or key in self._landed
+
+    async def chunk(self, node: Node, file: StagedFile, index: int, *, push: bool = False) -> memoryview:
+        """The bytes of chunk `index`, for a reader: from the fetch under way, or from one started now.
+
+        `push`: put the chunk into the page cache once it is here. Raises SourceError, VersionChanged.
+        """
+        key = (file.version, index)
+        return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
+
+    async def ahead(self, node: Node, file: StagedFile, index: int, *, push: bool = False) -> bool:
+        """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
+
+        The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that prefetch
+        has to wait for. Raises as `chunk`.
+        """
+        key = (file.version, index)
+        extent = chunk_extent(index, file.version.size, file.chunk_bytes)
+        into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
+        if index in file.present or self.is_coming(file.version, index):
+            return False
+        await self._flights.run(key, lambda: self._fetch(key, node, file, into, push=push))
+        return True
+
+    async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
+        """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged."""
+        into = await self._buffers.take(_whole_pages(extent.size), urgent=True)
+        await self._source.read(node.directory, node.name, file.version, extent, into, urgent=True)
+        return into[: extent.size].toreadonly()
+
+    async def _fetch(
+        self, key: Key, node: Node, file: StagedFile, buffer: memoryview | None, *, push: bool
+    ) -> memoryview:
+        """`buffer`: taken ahead by prefetch; None for a reader's fetch, which is urgent."""
+        version, index = key
+        extent = chunk_extent(index, version.size, file.chunk_bytes)
+        into = buffer
+        if into is None:
+            into = await self._buffers.take(_whole_pages(extent.size), urgent=True)
+        await self._source.read(node.directory, node.name, version, extent, into, urgent=buffer is None)
+        data = into[: extent.size].toreadonly()
+        # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
+        if self._staging.put_nowait(file, index, data, on_done=lambda: self._landed.pop(key, None)):
+            self._landed[key] = data
+        else:
+            self._unstaged[key] = data
+            while len(self._unstaged) > _UNSTAGED_CHUNKS:
+                self._unstaged.popitem(last=False)
+        if push and self._push is not None and node.lookups:
+            self._nursery.start_soon(self._push_chunk, node, extent, data)
+        return data
+
+    async def _push_chunk(self, node: Node, extent: Extent, data: memoryview) -> None:
+        if await self.push(node, extent.start, data) and extent.size == node.attributes.size:
+            node.pushed = True
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // _PAGE_BYTES) * _PAGE_BYTES

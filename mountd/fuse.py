@@ -1,0 +1,325 @@
+"""The protocol adapter: FUSE requests in, replies and errnos out. The only file that imports pyfuse3.
+
+Every handler is a few lines: look the node or handle up, ask `read_path` or `namespace`, put the answer into pyfuse3's
+words. One decorator turns exceptions into errnos by the table of `errors`: pyfuse3 ends the mount for everybody on any
+exception but FUSEError. What no rule foresaw is logged with its traceback, counted and answered EIO. A read reply shorter
+than what the file has is taken by the kernel for the end of the file, which is a wrong byte: it becomes EIO here.
+
+Never: cache decisions, paths, retries. The mount is read-only: the kernel's own `ro` answers EROFS before we are asked.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import stat
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import pyfuse3
+import trio
+
+from mountd.attributes import Attributes
+from mountd.errors import SourceError, errno_of
+from mountd.handles import DirectoryHandle, Handles
+from mountd.metrics import Metrics
+from mountd.namespace import ROOT_ID, Namespace
+from mountd.node import Dentry, Node
+from mountd.read_path import ReadPath
+from mountd.source import Source
+from policies.geometry import clamp
+
+__all__ = ["Fuse"]
+
+log = logging.getLogger(__name__)
+
+_Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Any]])
+
+_READDIR_AHEAD = 512
+"""Names whose attributes are asked for at once while a directory is listed: 32 threads of 16 names."""
+
+_MAX_TASKS = 2000
+"""Requests served at once. With pyfuse3's 99 as many readers hung in the source stopped every other read."""
+
+_MIN_TASKS = 8
+"""Idle workers kept: pyfuse3 ends and starts tasks on every burst otherwise."""
+
+_STORE_BYTES = 1 << 20
+"""Bytes of one push: the largest the kernel takes in one notification."""
+
+_ACL_PREFIX = "system.posix_acl_"
+
+
+def _boundary(handler: _Handler) -> _Handler:
+    """Turns every exception of a handler into the FUSEError of the errno table."""
+
+    @functools.wraps(handler)
+    async def guarded(self: Fuse, *args: Any) -> Any:
+        try:
+            return await handler(self, *args)
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:  # the boundary: nothing else may leave a handler
+            number = errno_of(error)
+            if number is None:
+                self.metrics.add("unexpected_errors")
+                log.exception("unforeseen error in %s", handler.__name__)
+                number = errno.EIO
+            elif number == errno.EIO:
+                log.warning("%s answered with an I/O error: %s", handler.__name__, error)
+            raise pyfuse3.FUSEError(number) from None
+
+    return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature, mypy cannot see it
+
+
+class Fuse(pyfuse3.Operations):
+    """One mount. `mount` makes it, `run` serves it until it is unmounted, `close` takes what is left away."""
+
+    enable_acl = True
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(
+        self,
+        read_path: ReadPath,
+        namespace: Namespace,
+        handles: Handles,
+        source: Source,
+        metrics: Metrics,
+        own_xattrs: Callable[[Node, str], bytes | None],
+    ) -> None:
+        """`own_xattrs(node, name)`: the value of one of our own `user.hfs.` attributes, or None."""
+        super().__init__()
+        self.metrics = metrics
+        self._read_path = read_path
+        self._namespace = namespace
+        self._handles = handles
+        self._source = source
+        self._own_xattrs = own_xattrs
+        self._acls = True
+        self._mounted = False
+        self._store_limiter = trio.CapacityLimiter(2)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def mount(self, mountpoint: str, source: str, *, allow_other: bool) -> None:
+        """Mount on `mountpoint`. Raises RuntimeError as libfuse does; its reason is on standard error."""
+        options = {
+            "ro",
+            "default_permissions",
+            "subtype=hfs",
+            "fsname=hfs#" + source.replace("\\", "\\\\").replace(",", "\\,"),
+        }
+        if allow_other:
+            options.add("allow_other")
+        pyfuse3.init(self, mountpoint, options)
+        self._mounted = True
+
+    async def run(self) -> None:
+        """Answer requests until the mount is gone."""
+        await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
+
+    def terminate(self) -> None:
+        """Make `run` return."""
+        pyfuse3.terminate()
+
+    def close(self, *, unmount: bool) -> None:
+        """Let go of the session; with `unmount` take the mount away too."""
+        if self._mounted:
+            self._mounted = False
+            pyfuse3.close(unmount=unmount)
+
+    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
+        """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.
+
+        In a thread: the kernel may wait for a page that a reader is being answered into.
+        """
+        if not node.lookups:
+            return False
+        extent = clamp(offset, len(data), node.attributes.size)
+        number, view = node.id, data[: extent.size]
+        try:
+            await trio.to_thread.run_sync(
+                _store, number, offset, view, limiter=self._store_limiter, abandon_on_cancel=True
+            )
+        except OSError:
+            self.metrics.add("push_errors")  # the kernel has forgotten the inode: nobody will miss the pages
+            return False
+        self.metrics.add("pushed_bytes", extent.size)
+        return True
+
+    async def invalidate(self, node: Node) -> None:
+        """Make the kernel look the name of `node` up again. Its open handles keep their pages."""
+        if node.parent is None or not node.parent.id or not node.name:
+            return
+        parent, name = node.parent.id, node.name
+        try:
+            await trio.to_thread.run_sync(
+                pyfuse3.invalidate_entry, parent, name, limiter=self._store_limiter, abandon_on_cancel=True
+            )
+        except OSError:
+            pass  # not in the kernel's memory: what we wanted
+
+    # -- names and attributes -----------------------------------------------------------------------------------------
+
+    @_boundary
+    async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        dentry = await self._namespace.child(self._namespace.node(parent_inode), name)
+        return self._entry_reply(dentry)
+
+    @_boundary
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        node = self._namespace.node(inode)
+        await self._namespace.revalidate(node)
+        return self._entry(node, node.expires_s)
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for inode, count in inode_list:
+            self._namespace.forget(inode, count)
+
+    @_boundary
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        node = self._namespace.node(inode)
+        return await self._source.readlink(node.directory, node.name)
+
+    @_boundary
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        figures = await self._source.statvfs()
+        reply = pyfuse3.StatvfsData()
+        for field in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail"):
+            setattr(reply, field, getattr(figures, field))
+        reply.f_namemax = figures.f_namemax
+        return reply
+
+    def _entry_reply(self, dentry: Dentry) -> pyfuse3.EntryAttributes:
+        node = dentry.node
+        if node is None:
+            absent = pyfuse3.EntryAttributes()
+            absent.st_ino = 0  # a negative entry: the kernel remembers that the name does not exist
+            absent.entry_timeout = self._namespace.valid_s(dentry.expires_s)
+            if absent.entry_timeout == 0:
+                raise pyfuse3.FUSEError(errno.ENOENT)
+            return absent
+        self._namespace.referenced(node)
+        return self._entry(node, dentry.expires_s)
+
+    def _entry(self, node: Node, expires_s: float) -> pyfuse3.EntryAttributes:
+        entry = pyfuse3.EntryAttributes()
+        attributes = node.attributes
+        _fill(entry, attributes)
+        entry.st_ino = node.id
+        entry.entry_timeout = entry.attr_timeout = self._namespace.valid_s(expires_s)
+        return entry
+
+    # -- directories --------------------------------------------------------------------------------------------------
+
+    @_boundary
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        return self._handles.add_directory(DirectoryHandle(self._namespace.node(inode)))
+
+    @_boundary
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        handle = self._handles.directory(fh)
+        if handle.listing is None or start_id == 0:  # opened, or rewound: rewinddir(3) shows the directory anew
+            handle.listing = await self._namespace.listing(handle.node)
+            handle.batch = []
+        listing = handle.listing
+        for position in range(start_id, len(listing)):
+            dentry = handle.known(position)
+            if dentry is None:
+                names = [listing[i] for i in range(position, min(position + _READDIR_AHEAD, len(listing)))]
+                handle.batch, handle.batch_start = await self._namespace.children(handle.node, names), position
+                dentry = handle.batch[0]
+            if dentry.node is None:
+                continue  # gone since it was listed
+            if not self._add_entry(token, listing[position], dentry, position + 1):
+                return
+
+    def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, next_id: int) -> bool:
+        assert dentry.node is not None
+        self._namespace.referenced(dentry.node)
+        entry = self._entry(dentry.node, dentry.expires_s)
+        if pyfuse3.readdir_reply(token, name, entry, next_id):
+            return True
+        self._namespace.forget(dentry.node.id, 1)  # did not fit: the kernel has not seen it
+        return False
+
+    @_boundary
+    async def releasedir(self, fh: int) -> None:
+        self._handles.remove_directory(fh)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    @_boundary
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            raise pyfuse3.FUSEError(errno.EROFS)
+        node = self._namespace.node(inode)
+        number = await self._read_path.open(node)
+        return pyfuse3.FileInfo(fh=number, keep_cache=True)
+
+    @_boundary
+    async def read(self, fh: int, off: int, size: int) -> bytes | bytearray | memoryview:
+        handle = self._handles.file(fh)
+        data = await self._read_path.read(handle, off, size)
+        if len(data) != clamp(off, size, handle.file.version.size).size:
+            self.metrics.add("short_replies")
+            raise SourceError(errno.EIO, f"{len(data)} bytes for a read of {size} at {off}")
+        return data
+
+    @_boundary
+    async def release(self, fh: int) -> None:
+        self._read_path.close(fh)
+
+    async def flush(self, fh: int) -> None:
+        raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking: nothing is ever written
+
+    # -- extended attributes ------------------------------------------------------------------------------------------
+
+    @_boundary
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        node, text = self._namespace.node(inode), os.fsdecode(name)
+        if text.startswith("user.hfs."):
+            value = self._own_xattrs(node, text)
+            if value is None:
+                raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
+            return value
+        if text.startswith(_ACL_PREFIX) and not self._acls:
+            raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
+        try:
+            return await self._source.xattr(node.directory, node.name, name)
+        except SourceError as error:
+            if error.errno == errno.EOPNOTSUPP and text.startswith(_ACL_PREFIX):
+                self._acls = False  # the kernel asks at every permission check: the source has no ACLs, remember it
+                raise pyfuse3.FUSEError(pyfuse3.ENOATTR) from None
+            raise
+
+    @_boundary
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        node = self._namespace.node(inode)
+        return await self._source.xattrs(node.directory, node.name)
+
+
+def _fill(entry: pyfuse3.EntryAttributes, attributes: Attributes) -> None:
+    entry.st_mode = attributes.mode
+    entry.st_nlink = attributes.nlink
+    entry.st_uid = attributes.uid
+    entry.st_gid = attributes.gid
+    entry.st_rdev = attributes.rdev if not stat.S_ISREG(attributes.mode) else 0
+    entry.st_size = attributes.size
+    entry.st_blocks = attributes.blocks
+    entry.st_blksize = max(attributes.block_bytes, 512)
+    entry.st_atime_ns = attributes.atime_ns
+    entry.st_mtime_ns = attributes.mtime_ns
+    entry.st_ctime_ns = attributes.ctime_ns
+
+
+def _store(number: int, offset: int, data: memoryview) -> None:
+    """In a thread, without the GIL: the kernel copies `data` into its page cache."""
+    for start in range(0, len(data), _STORE_BYTES):
+        pyfuse3.notify_store(number, offset + start, data[start : start + _STORE_BYTES])
+
+
+assert ROOT_ID == pyfuse3.ROOT_INODE

@@ -1,0 +1,164 @@
+"""Prefetch: what should be fetched before anybody asks, and a bounded number of workers that fetch it.
+
+Three kinds of wishes, in this order: readahead windows (a reader will want them in milliseconds), fills (the rest of a
+large file whose random reads have become dense), siblings (small files of a directory being read). A wish is never
+waited for: `..._nowait` notes it and returns, a full queue drops the oldest. Fills and siblings pause while a demand
+read waits for a source thread. What a worker fetches it gets through `Fetches`, handed in by the daemon, the one
+callback of the house; an error of a prefetch is nobody's error, a demand read will meet it again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import trio
+
+from mountd.errors import HfsError
+from mountd.metrics import Metrics
+from mountd.node import Node
+from mountd.staging import StagedFile
+
+__all__ = ["Fetches", "Prefetch"]
+
+_MAX_WINDOW_CHUNKS = 1024
+"""Wishes kept: 64 readers with 16 chunks ahead each. Older ones have been overtaken by their readers."""
+
+
+class Fetches(Protocol):
+    """What prefetch needs of the rest of the daemon."""
+
+    async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
+        """Fetch and stage one chunk unless it is there, coming or not admitted."""
+
+    async def prefetch_sibling(self, directory: Node, name: bytes) -> int:
+        """Fetch and stage a small file unless it is there; its size, 0 if nothing was fetched."""
+
+    def next_siblings(self, limit: int) -> list[tuple[Node, bytes]]:
+        """Small files worth fetching now, at most `limit`; the policy takes them as under way."""
+
+    def demand_waits(self) -> bool:
+        """True while a demand read waits for the source."""
+
+    def worth_filling(self, file: StagedFile) -> bool:
+        """False once the cache has no room for the rest of `file`."""
+
+
+class _Fill:
+    """The rest of one large file, in file order."""
+
+    __slots__ = ("file", "indexes", "node")
+
+    def __init__(self, node: Node, file: StagedFile) -> None:
+        self.node = node
+        self.file = file
+        self.indexes: Iterator[int] = iter(range(file.present.count))
+
+    def next_index(self) -> int | None:
+        return next((i for i in self.indexes if i not in self.file.present), None)
+
+
+class Prefetch:
+    """The wishes and the workers. Event loop only; `run` is a task of the daemon's nursery."""
+
+    def __init__(self, fetches: Fetches, metrics: Metrics, *, workers: int) -> None:
+        self._fetches = fetches
+        self._metrics = metrics
+        self._workers = workers
+        self._windows: deque[tuple[Node, StagedFile, int]] = deque()
+        self._fills: OrderedDict[Node, _Fill] = OrderedDict()
+        self._siblings_wanted = False
+        self._work = trio.lowlevel.ParkingLot()
+        self._busy = 0
+
+    def window_nowait(self, node: Node, file: StagedFile, indexes: list[int]) -> None:
+        """Chunks that the reader of an open file will want next, in that order."""
+        for index in indexes:
+            self._windows.append((node, file, index))
+        while len(self._windows) > _MAX_WINDOW_CHUNKS:
+            self._windows.popleft()
+            self._metrics.add("prefetch_dropped")
+        self._work.unpark(count=len(indexes))
+
+    def fill_nowait(self, node: Node, file: StagedFile) -> None:
+        """The whole of a large file, behind everything that is more urgent. Asked for again, it changes nothing."""
+        if node not in self._fills:
+            self._fills[node] = _Fill(node, file)
+            self._work.unpark(count=self._workers)
+
+    def siblings_nowait(self) -> None:
+        """The sibling policy may have something new."""
+        self._siblings_wanted = True
+        self._work.unpark(count=self._workers)
+
+    def demand_served_nowait(self) -> None:
+        """A demand read has its bytes: what paused for it may go on."""
+        if self._fills or self._siblings_wanted:
+            self._work.unpark(count=self._workers)
+
+    def forget(self, node: Node) -> None:
+        """The last handle of `node` is closed: its fill stops."""
+        self._fills.pop(node, None)
+
+    def statistics(self) -> dict[str, int]:
+        """Wishes waiting, by kind, and workers busy."""
+        return {"windows": len(self._windows), "fills": len(self._fills), "workers_busy": self._busy}
+
+    async def run(self) -> None:
+        """Start the workers; they end with their nursery."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._workers):
+                nursery.start_soon(self._worker)
+
+    async def _worker(self) -> None:
+        while True:
+            if self._windows:
+                node, file, index = self._windows.popleft()
+                await self._chunk(node, file, index)
+            elif (fill := self._next_fill()) is not None:
+                await self._chunk(*fill)
+            elif (sibling := self._next_sibling()) is not None:
+                await self._sibling(*sibling)
+            else:
+                await self._work.park()
+
+    async def _chunk(self, node: Node, file: StagedFile, index: int) -> None:
+        if index in file.present:
+            return
+        self._busy += 1
+        try:
+            await self._fetches.prefetch_chunk(node, file, index)
+        except HfsError:
+            self._fills.pop(node, None)  # the source is in trouble, or the file has changed
+        finally:
+            self._busy -= 1
+
+    async def _sibling(self, directory: Node, name: bytes) -> None:
+        self._busy += 1
+        try:
+            if await self._fetches.prefetch_sibling(directory, name):
+                self._metrics.add("sibling_files")
+        except HfsError:
+            pass
+        finally:
+            self._busy -= 1
+
+    def _next_fill(self) -> tuple[Node, StagedFile, int] | None:
+        while self._fills and not self._fetches.demand_waits():
+            node, fill = next(iter(self._fills.items()))
+            index = fill.next_index() if self._fetches.worth_filling(fill.file) else None
+            if index is not None:
+                self._fills.move_to_end(node)  # several files take turns
+                return fill.node, fill.file, index
+            del self._fills[node]
+        return None
+
+    def _next_sibling(self) -> tuple[Node, bytes] | None:
+        if not self._siblings_wanted or self._fetches.demand_waits():
+            return None
+        found = self._fetches.next_siblings(1)
+        if not found:
+            self._siblings_wanted = False
+            return None
+        return found[0]

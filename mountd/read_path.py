@@ -1,0 +1,316 @@
+"""The read path: what happens between a READ and its reply, and what is fetched because of it.
+
+One read: cut to the end of the file, split at chunk boundaries; each piece from the first that has it:
+  staged   on NVMe: without waiting if its pages are in memory, else in a thread
+  held     arrived from the source, not written yet
+  coming   a fetch under way: join it
+  source   alone (a small extent) or its whole chunk, as `policies.density` decides
+Staging can only make it faster: its faults are counted and the next tier is asked. Errors of the source reach the reader.
+
+Also here, because it is the same decision: opening a file (its version asked for again past the time-to-live, a small file
+put into the page cache before its first READ), closing it, and the fetches that `prefetch` orders. Called by `fuse` and
+`commands`. Event loop only; opens no path.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import trio
+
+from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
+from mountd.fetcher import Fetcher
+from mountd.handles import FileHandle, Handles
+from mountd.metrics import Metrics
+from mountd.namespace import Namespace
+from mountd.node import Node
+from mountd.prefetch import Prefetch
+from mountd.sibling_watch import SiblingWatch
+from mountd.source import Source
+from mountd.staging import StagedFile, Staging
+from policies.density import Decision, Density, Fetch, Follow, alone_extent
+from policies.geometry import Extent, Piece, chunk_range, clamp, split
+from policies.readahead import Advice, Kind, Limits, advise
+
+__all__ = ["ReadPath"]
+
+_PUSH_WHOLE_BYTES = 1 << 20
+"""Files up to here are put into the page cache when opened: one push costs less than the two to five READs that the
+kernel's growing readahead makes of 110 KB, and the reader of a small file reads all of it."""
+
+_OPEN_WAIT_S = 2.0
+"""How long an open may wait for the bytes of a small file; after that its reads wait."""
+
+_WINDOW_BUFFER_SHARE = 4
+"""A reader's window takes at most a quarter of the buffers, so that four sequential readers do not starve each other."""
+
+
+class ReadPath:
+    """Reads, opens and ordered fetches. The daemon sets `prefetch` before the mount answers."""
+
+    prefetch: Prefetch
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        handles: Handles,
+        staging: Staging,
+        fetcher: Fetcher,
+        source: Source,
+        metrics: Metrics,
+        siblings: SiblingWatch,
+        *,
+        chunk_bytes: int,
+        buffer_bytes: int,
+    ) -> None:
+        self._namespace = namespace
+        self._handles = handles
+        self._staging = staging
+        self._fetcher = fetcher
+        self._source = source
+        self._metrics = metrics
+        self._siblings = siblings
+        self._chunk_bytes = chunk_bytes
+        self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
+        self._limits: dict[int, Limits] = {}
+        self._densities: dict[Node, Density] = {}
+
+    # -- open and close -----------------------------------------------------------------------------------------------
+
+    async def open(self, node: Node) -> int:
+        """Open `node` for a kernel that knows it; the number of the handle.
+
+        Raises VersionChanged if the source has another version under its name: the kernel looks it up again.
+        """
+        if node.version is None:
+            raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        await self._namespace.revalidate(node)
+        file = self._staging.file_nowait(node.version)
+        if file is None:
+            file = await self._staging.file(node.version, node.path)
+        number = self._handles.add_file(FileHandle(node, file))
+        self._staging.pin(file)
+        self._namespace.opened(node)
+        if 0 < file.size <= self._chunk_bytes:
+            self._siblings.opened(node, staged=0 in file.present)
+            try:
+                await self._open_small(node, file)
+            except BaseException:
+                self.close(number)
+                raise
+        return number
+
+    def close(self, number: int) -> None:
+        """The kernel lets go of a handle."""
+        handle = self._handles.remove_file(number)
+        node = handle.node
+        self._staging.unpin(handle.file)
+        self._namespace.closed(node)
+        if not node.opens:
+            self._densities.pop(node, None)
+            self.prefetch.forget(node)
+            if node.version is not None and node.version.size > self._chunk_bytes:
+                self._source.release(node.version)
+
+    async def _open_small(self, node: Node, file: StagedFile) -> None:
+        """Have the bytes of a small file in the page cache before its reader asks: no READ reaches us then."""
+        if node.pushed:
+            return
+        if file.size > _PUSH_WHOLE_BYTES or not self._fetcher.pushes:
+            if 0 not in file.present:
+                self.prefetch.window_nowait(node, file, [0])
+            return
+        with trio.move_on_after(_OPEN_WAIT_S):
+            try:
+                data = await self._small(node, file)
+            except HfsError:
+                return  # the first READ meets the same error and tells it to its reader
+            if not node.pushed:
+                node.pushed = await self._fetcher.push(node, 0, data)
+
+    async def _small(self, node: Node, file: StagedFile) -> memoryview:
+        if 0 in file.present:
+            extent = Extent(0, file.size)
+            data = self._staging.read_nowait(file, extent)
+            if data is not None:
+                return memoryview(data)
+            try:
+                return memoryview(await self._staging.read_chunk(file, 0))
+            except StagingError:
+                pass  # counted there; the source has it
+        held = self._fetcher.held_nowait(file.version, 0)
+        return held if held is not None else await self._fetcher.chunk(node, file, 0)
+
+    # -- read ---------------------------------------------------------------------------------------------------------
+
+    async def read(self, handle: FileHandle, offset: int, size: int) -> bytes | bytearray | memoryview:
+        """The bytes of `[offset, offset + size)` that exist, all of the handle's version.
+
+        Raises SourceError, and VersionChanged for bytes that only a version the source no longer has could give.
+        """
+        file = handle.file
+        extent = clamp(offset, size, file.size)
+        if not extent.size:
+            return b""
+        advice = None if file.complete else self._advise(handle, extent)
+        handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
+        try:
+            pieces = split(extent, file.chunk_bytes)
+            if len(pieces) == 1:
+                return await self._piece(handle, pieces[0], advice)
+            return await self._joined(handle, extent, pieces, advice)
+        except VersionChanged:
+            self._namespace.expire(handle.node)
+            raise
+
+    async def _joined(
+        self, handle: FileHandle, extent: Extent, pieces: list[Piece], advice: Advice | None
+    ) -> bytearray:
+        """A read across chunk boundaries: all pieces at once, then together."""
+        joined = bytearray(extent.size)
+
+        async def put(piece: Piece) -> None:
+            joined[piece.start - extent.start : piece.end - extent.start] = await self._piece(handle, piece, advice)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for piece in pieces:
+                    nursery.start_soon(put, piece)
+        except* HfsError as group:
+            raise _first(group) from None
+        return joined
+
+    async def _piece(self, handle: FileHandle, piece: Piece, advice: Advice | None) -> bytes | bytearray | memoryview:
+        file, index = handle.file, piece.index
+        extent = Extent(piece.start, piece.end)
+        if index in file.present:
+            data: bytearray | None = self._staging.read_nowait(file, extent)
+            if data is None:
+                try:
+                    data = await self._staging.read(file, extent)
+                except StagingError:
+                    data = None  # counted there
+            if data is not None:
+                self._count("staged", extent)
+                return data
+        begin = index * file.chunk_bytes
+        held = self._fetcher.held_nowait(file.version, index)
+        if held is not None:
+            self._count("flight", extent)
+            return held[piece.start - begin : piece.end - begin]
+        node = handle.node
+        if self._fetcher.is_coming(file.version, index):
+            tier, decision = "flight", None
+        else:
+            decision = self._decide(handle, extent, advice)
+            if decision.fetch is Fetch.ALONE:
+                return await self._alone(node, file, index, extent, decision)
+            tier = "source"
+        random = advice is not None and advice.kind is not Kind.SEQUENTIAL and file.size > self._chunk_bytes
+        self._follow(node, file, index, decision)
+        chunk = await self._fetcher.chunk(node, file, index, push=random)
+        self.prefetch.demand_served_nowait()
+        self._count(tier, extent)
+        return chunk[piece.start - begin : piece.end - begin]
+
+    async def _alone(self, node: Node, file: StagedFile, index: int, extent: Extent, decision: Decision) -> memoryview:
+        wanted = alone_extent(extent, file.size)
+        data = await self._fetcher.alone(node, file, wanted)
+        self._count("alone", extent)
+        self._follow(node, file, index, decision)  # behind the read: its reader must not share the bandwidth
+        return data[extent.start - wanted.start : extent.end - wanted.start]
+
+    def _decide(self, handle: FileHandle, extent: Extent, advice: Advice | None) -> Decision:
+        file, node = handle.file, handle.node
+        density = self._densities.get(node)
+        if density is None:
+            density = self._densities[node] = Density(file.size, file.chunk_bytes)
+        return density.missed(
+            extent,
+            sequential=advice is not None and advice.kind is Kind.SEQUENTIAL,
+            missing_chunks=file.present.count - len(file.present),
+            can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
+        )
+
+    def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision | None) -> None:
+        if decision is None or decision.follow is Follow.NOTHING:
+            return
+        if decision.follow is Follow.CHUNK:
+            self.prefetch.window_nowait(node, file, [index])
+        else:
+            self.prefetch.fill_nowait(node, file)
+
+    def _advise(self, handle: FileHandle, extent: Extent) -> Advice:
+        file = handle.file
+        limits = self._limits.get(file.chunk_bytes)
+        if limits is None:
+            limits = Limits(file.chunk_bytes, max(file.chunk_bytes, self._window_bytes))
+            self._limits[file.chunk_bytes] = limits
+        advice = advise(handle.pattern, extent, file.size, limits)
+        for window in advice.windows:
+            indexes = [i for i in chunk_range(window, file.chunk_bytes) if i not in file.present]
+            if not self._staging.admits_nowait(file, file.chunk_bytes):
+                indexes = indexes[:1]  # what is not staged must not be far ahead: nobody keeps it
+            if indexes:
+                self.prefetch.window_nowait(handle.node, file, indexes)
+        return advice
+
+    def _count(self, tier: str, extent: Extent) -> None:
+        self._metrics.add("reads_" + tier)
+        self._metrics.add("bytes_" + tier, extent.size)
+
+    # -- fetched ahead ------------------------------------------------------------------------------------------------
+
+    async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
+        """For `prefetch`: one chunk of an open or warmed file."""
+        if index in file.present or self._fetcher.is_coming(file.version, index):
+            return
+        pattern_random = node in self._densities and self._densities[node].touches > 0
+        if await self._fetcher.ahead(node, file, index, push=pattern_random):
+            self._metrics.add("prefetched_chunks")
+
+    async def prefetch_sibling(self, directory: Node, name: bytes) -> int:
+        """For `prefetch`: a small file whose siblings are being read."""
+        try:
+            (dentry,) = await self._namespace.children(directory, [name])
+            node = dentry.node
+            if node is not None and node.version is not None and node.version.size <= self._chunk_bytes:
+                file = self._staging.file_nowait(node.version) or await self._staging.file(node.version, node.path)
+                wanted = 0 not in file.present and self._staging.admits_nowait(file, file.size)
+                if wanted and self._siblings.admit(directory, name, file.size):
+                    small = file.size <= _PUSH_WHOLE_BYTES
+                    return file.size if await self._fetcher.ahead(node, file, 0, push=small) else 0
+        except HfsError:
+            self._siblings.drop(directory, name)
+            raise
+        self._siblings.drop(directory, name)
+        return 0
+
+    def next_siblings(self, limit: int) -> list[tuple[Node, bytes]]:
+        """For `prefetch`: what the sibling policy would fetch now."""
+        return self._siblings.next(limit)
+
+    def demand_waits(self) -> bool:
+        """For `prefetch`."""
+        return self._source.threads.demand_waits
+
+    def worth_filling(self, file: StagedFile) -> bool:
+        """For `prefetch`."""
+        return self._staging.admits_nowait(file, file.chunk_bytes)
+
+    async def stage_whole(self, node: Node, file: StagedFile) -> int:
+        """For `warm`: every missing chunk of a file, one after the other; bytes fetched. Raises as `read`, and
+        StagingError when a chunk was not admitted."""
+        fetched = 0
+        for index in list(file.present.missing()):
+            size = min(file.chunk_bytes, file.size - index * file.chunk_bytes)
+            if not self._staging.admits_nowait(file, size):
+                raise StagingError(f"no room in the cache for {node.path!r}")
+            if await self._fetcher.ahead(node, file, index):
+                fetched += size
+        return fetched
+
+
+def _first(group: BaseExceptionGroup[HfsError]) -> HfsError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

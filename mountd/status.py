@@ -1,0 +1,120 @@
+"""Status: the one object that `hfs status --json` prints, gathered from everybody's figures.
+
+Nothing here waits for the source or a disk: it answers while every reader hangs. Reads that the kernel answers from its
+page cache never reach the daemon, so they are in no counter; what of our files lies in that cache is asked of the kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+
+from mountd.buffers import Buffers
+from mountd.config import Config, describe
+from mountd.fastpath import KernelSettings
+from mountd.handles import Handles
+from mountd.metrics import COUNTERS, Metrics
+from mountd.namespace import Namespace
+from mountd.prefetch import Prefetch
+from mountd.source import Source
+from mountd.staging import Staging
+
+__all__ = ["Status"]
+
+_TIERS = ("staged", "flight", "source", "alone")
+_SOURCE = ("reads", "read_bytes", "opens", "stats", "listings", "errors", "retries", "abandoned")
+_FAULTS = (
+    "staging_errors",
+    "staging_dropped",
+    "staged_checksum_failures",
+    "push_errors",
+    "short_replies",
+    "unexpected_errors",
+)
+
+
+class Status:
+    """Gathers the figures of one daemon."""
+
+    def __init__(
+        self,
+        config: Config,
+        origins: Mapping[str, str],
+        *,
+        metrics: Metrics,
+        source: Source,
+        staging: Staging,
+        namespace: Namespace,
+        handles: Handles,
+        prefetch: Prefetch,
+        buffers: Buffers,
+        in_flight: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._origins = origins
+        self._metrics = metrics
+        self._source = source
+        self._staging = staging
+        self._namespace = namespace
+        self._handles = handles
+        self._prefetch = prefetch
+        self._buffers = buffers
+        self._in_flight = in_flight
+        self._started_s = time.time()
+        self.kernel = KernelSettings()
+
+    def gather(self) -> dict[str, object]:
+        """The whole object; only numbers, texts, lists and dicts."""
+        counts = self._metrics.snapshot()
+        staged = dataclasses.asdict(self._staging.statistics())
+        return {
+            "pid": os.getpid(),
+            "version": metadata.version("hfs-cache"),
+            "mountpoint": self._config.mountpoint,
+            "uptime_s": round(time.time() - self._started_s, 1),
+            "io_mode": {
+                "mode": "daemon",
+                "reason": "every read that the page cache cannot answer goes through the daemon",
+            },
+            "source": {
+                "path": self._source.path,
+                "id": self._source.source_id,
+                **{("bytes" if name == "read_bytes" else name): counts["source_" + name] for name in _SOURCE},
+                "direct": self._source.direct,
+                "absolute_links": self._source.absolute_link_count,
+                "absolute_links_named": list(self._source.absolute_links),
+            },
+            "reads": {tier: counts["reads_" + tier] for tier in _TIERS},
+            "read_bytes": {tier: counts["bytes_" + tier] for tier in _TIERS},
+            "staged": staged,
+            "ahead": {
+                name: counts[name]
+                for name in ("prefetched_chunks", "prefetch_dropped", "sibling_files", "pushed_bytes")
+            },
+            "queues": {
+                "fetches": self._in_flight(),
+                **self._prefetch.statistics(),
+                **self._source.threads.statistics(),
+                "buffers_waiting": self._buffers.waiting,
+            },
+            "memory": {"buffer_bytes": self._buffers.used_bytes, "resident_bytes": _resident_bytes()},
+            "open": {"nodes": len(self._namespace), **self._handles.statistics()},
+            "faults": {name: counts[name] for name in _FAULTS},
+            "evicted": {"files": counts["evicted_files"], "bytes": counts["evicted_bytes"]},
+            "version_changes": counts["version_changes"],
+            "stale_served": counts["stale_served"],
+            "page_cache": {
+                "note": "reads answered by the kernel's page cache never reach the daemon and are in no counter here",
+            },
+            "kernel": dataclasses.asdict(self.kernel),
+            "config": describe(self._config, self._origins),
+            "counters": {name: {"value": counts[name], "meaning": meaning} for name, meaning in COUNTERS.items()},
+        }
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as figures:
+        return int(figures.read().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -1,0 +1,95 @@
+"""The byte budget of chunk buffers: held while a slice lives, demand before prefetch, pages used again."""
+
+from __future__ import annotations
+
+import threading
+
+import trio
+import trio.testing
+
+from mountd.buffers import PAGE_BYTES, Buffers
+
+CHUNK = 1 << 20
+
+
+async def test_a_slice_keeps_the_buffer_and_its_death_returns_it() -> None:
+    buffers = Buffers(4 * CHUNK, CHUNK)
+    view = await buffers.take(CHUNK, urgent=True)
+    part = view[10:20].toreadonly()
+    del view
+    assert buffers.used_bytes == CHUNK
+    del part
+    assert buffers.used_bytes == 0
+
+
+async def test_large_buffers_are_page_aligned_and_used_again() -> None:
+    import numpy as np
+
+    buffers = Buffers(4 * CHUNK, CHUNK)
+    first = await buffers.take(CHUNK, urgent=True)
+    address = np.frombuffer(first, np.uint8).ctypes.data
+    assert address % PAGE_BYTES == 0
+    del first
+    second = await buffers.take(CHUNK, urgent=True)
+    assert np.frombuffer(second, np.uint8).ctypes.data == address
+
+
+async def test_small_buffers_are_page_aligned_and_cost_their_pages() -> None:
+    import numpy as np
+
+    buffers = Buffers(4 * CHUNK, CHUNK)
+    view = await buffers.take(5000, urgent=True)
+    assert np.frombuffer(view, np.uint8).ctypes.data % PAGE_BYTES == 0
+    assert (len(view), buffers.used_bytes) == (5000, 2 * PAGE_BYTES)
+
+
+async def test_prefetch_gets_half_and_demand_all() -> None:
+    buffers = Buffers(4 * CHUNK, CHUNK)
+    held = [await buffers.take(CHUNK, urgent=False) for _ in range(2)]
+    with trio.move_on_after(1) as limit:
+        await buffers.take(CHUNK, urgent=False)
+    assert limit.cancelled_caught
+    held += [await buffers.take(CHUNK, urgent=True) for _ in range(2)]
+    assert buffers.used_bytes == 4 * CHUNK
+    assert buffers.waiting == 0
+
+
+async def test_a_return_wakes_demand_before_prefetch() -> None:
+    buffers = Buffers(2 * CHUNK, CHUNK)
+    held = [await buffers.take(CHUNK, urgent=True) for _ in range(2)]
+    order: list[str] = []
+
+    async def take(name: str, urgent: bool) -> None:
+        view = await buffers.take(CHUNK, urgent=urgent)
+        order.append(name)
+        del view
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, "prefetch", False)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(take, "demand", True)
+        await trio.testing.wait_all_tasks_blocked()
+        held.clear()
+    assert order == ["demand", "prefetch"]
+
+
+async def test_a_return_from_another_thread_wakes(real_clock: None) -> None:
+    buffers = Buffers(2 * CHUNK, CHUNK)
+    held = [await buffers.take(CHUNK, urgent=True) for _ in range(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: buffers.take(CHUNK, urgent=True))
+        await trio.testing.wait_all_tasks_blocked()
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        await trio.to_thread.run_sync(thread.join)
+    assert buffers.used_bytes <= 2 * CHUNK
+
+
+async def test_a_cancelled_waiter_takes_nothing() -> None:
+    buffers = Buffers(2 * CHUNK, CHUNK)
+    held = [await buffers.take(CHUNK, urgent=True) for _ in range(2)]
+    with trio.move_on_after(1):
+        await buffers.take(CHUNK, urgent=True)
+    assert buffers.waiting == 0
+    held.clear()
+    assert buffers.used_bytes == 0

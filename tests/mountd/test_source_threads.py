@@ -1,0 +1,125 @@
+"""Patience with the source: retries, time limits, abandoned threads, in virtual time."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from mountd import source_threads
+from mountd.errors import SourceError, SourceTimeout
+from mountd.metrics import Metrics
+from mountd.source_threads import SourceThreads
+
+
+class Script:
+    """Stands in for a thread: each call takes (seconds, result or error); an endless one never comes back."""
+
+    def __init__(self, *rows: tuple[float, object]) -> None:
+        self.rows = list(rows)
+        self.calls = 0
+
+    async def __call__(
+        self, function: Callable[[], Any], *, abandon_on_cancel: bool, limiter: trio.CapacityLimiter
+    ) -> object:
+        async with limiter:
+            delay_s, result = self.rows[min(self.calls, len(self.rows) - 1)]
+            self.calls += 1
+            self.running = function.__self__  # type: ignore[attr-defined]
+            self.running.running = True
+            await trio.sleep(delay_s)
+            self.running.running = False
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+
+def threads(script: Script, metrics: Metrics, time_limit_s: float = 10.0) -> SourceThreads:
+    return SourceThreads(metrics, demand=2, prefetch=1, time_limit_s=time_limit_s, run_in_thread=script)
+
+
+async def test_a_transient_error_is_tried_again_with_growing_pauses() -> None:
+    metrics, script = Metrics(), Script((0.01, OSError(errno.EIO, "")), (0.01, OSError(errno.ESTALE, "")), (0.01, 7))
+    start = trio.current_time()
+    assert await threads(script, metrics).call("demand", "read", lambda: None) == 7
+    assert trio.current_time() - start == pytest.approx(0.03 + 0.05 + 0.1)
+    assert (metrics["source_retries"], metrics["source_errors"]) == (2, 0)
+
+
+async def test_a_lasting_error_reaches_the_caller_after_six_tries() -> None:
+    metrics, script = Metrics(), Script((0, OSError(errno.EIO, "")))
+    with pytest.raises(SourceError) as caught:
+        await threads(script, metrics).call("demand", "read", lambda: None)
+    assert (caught.value.errno, script.calls, metrics["source_errors"]) == (errno.EIO, 6, 1)
+
+
+async def test_an_answer_is_not_tried_again() -> None:
+    metrics, script = Metrics(), Script((0, OSError(errno.ENOENT, "")))
+    with pytest.raises(SourceError) as caught:
+        await threads(script, metrics).call("metadata", "stat", lambda: None)
+    assert (caught.value.errno, script.calls, metrics["source_errors"]) == (errno.ENOENT, 1, 0)
+
+
+async def test_a_hang_ends_at_the_time_limit_and_its_thread_is_counted() -> None:
+    metrics, script = Metrics(), Script((1e9, None), (0, 5))
+    calls = threads(script, metrics)
+    start = trio.current_time()
+    with pytest.raises(SourceTimeout):
+        await calls.call("demand", "read", lambda: None, limit_s=2.0)
+    assert trio.current_time() - start == pytest.approx(2.0)
+    assert (calls.stuck, metrics["source_abandoned"]) == (1, 1)
+    assert await calls.call("demand", "read", lambda: None) == 5  # the pool got another place
+
+
+async def test_zero_waits_for_ever() -> None:
+    script = Script((1e7, 3))
+    assert await threads(script, Metrics(), time_limit_s=0).call("demand", "read", lambda: None) == 3
+
+
+async def test_too_many_stuck_threads_fail_new_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_threads, "_MAX_ABANDONED", 3)
+    metrics, script = Metrics(), Script((1e9, None))
+    calls = threads(script, metrics)
+    for _ in range(3):
+        with pytest.raises(SourceTimeout, match="no answer"):
+            await calls.call("demand", "read", lambda: None, limit_s=1.0)
+    start = trio.current_time()
+    with pytest.raises(SourceTimeout, match="stuck"):
+        await calls.call("demand", "read", lambda: None)
+    assert trio.current_time() == start
+    assert script.calls == 3
+
+
+async def test_waiting_for_a_place_is_not_a_stuck_thread() -> None:
+    metrics, script = Metrics(), Script((1e9, None))
+    calls = threads(script, metrics)
+    async with trio.open_nursery() as nursery:
+
+        async def hang() -> None:
+            with trio.move_on_after(100):
+                await calls.call("prefetch", "read", lambda: None, limit_s=1e8)
+
+        nursery.start_soon(hang)
+        await trio.sleep(1)
+        with pytest.raises(SourceTimeout):
+            await calls.call("prefetch", "read", lambda: None, limit_s=5.0)
+        assert calls.stuck == 0
+        assert script.calls == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_abandoned_thread_that_returns_gives_its_place_back(real_clock: None) -> None:
+    import threading
+
+    metrics, go = Metrics(), threading.Event()
+    calls = SourceThreads(metrics, demand=1, prefetch=1, time_limit_s=10)
+    with pytest.raises(SourceTimeout):
+        await calls.call("demand", "read", go.wait, limit_s=0.01)
+    assert calls.stuck == 1
+    go.set()
+    while calls.stuck:
+        await trio.lowlevel.checkpoint()
+    assert calls.statistics()["stuck"] == 0
