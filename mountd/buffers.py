@@ -100,7 +100,7 @@ class Buffers:
         self._used_bytes += length
         # The array is what every slice of its memoryview keeps alive; its death is the return of the buffer.
         weakref.finalize(owner, self._on_death, length, mapping).atexit = False
-        return memoryview(owner)[:size]
+        return memoryview(owner.data)[:size]
 
     def _on_death(self, length: int, mapping: mmap.mmap | None) -> None:
         """In whatever thread dropped the last slice: only appends, which is atomic."""

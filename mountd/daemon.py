@@ -14,7 +14,6 @@ import logging
 import os
 import resource
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import trio
@@ -24,7 +23,7 @@ from mountd.buffers import Buffers
 from mountd.commands import Commands
 from mountd.config import Config
 from mountd.control import serve
-from mountd.errors import ConfigError, MountError, SourceError
+from mountd.errors import ConfigError, MountError
 from mountd.fetcher import Fetcher
 from mountd.fuse import Fuse
 from mountd.handles import Handles
@@ -34,9 +33,12 @@ from mountd.namespace import Namespace, seconds
 from mountd.node import Node
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
+from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
 from mountd.staging import open_staging
+from mountd.status import Status
+from policies.siblings import Siblings
 
 __all__ = ["run"]
 
@@ -79,10 +81,37 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             return await fuse.push(node, offset, data)
 
         fetcher = Fetcher(source, staging, buffers, nursery, metrics, push if config.push else None)
-        read_path = ReadPath(namespace, handles, staging, fetcher, source, metrics, config.sibling_bytes)
-        prefetch = Prefetch(read_path, metrics, workers=config.prefetch_threads)
-        read_path.prefetch = prefetch
-        commands = Commands(config, origins, namespace, handles, staging, source, read_path, prefetch, buffers, metrics)
+        siblings = SiblingWatch(
+            Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
+            nursery,
+            namespace.listing,
+            lambda: prefetch.siblings_nowait(),
+        )
+        read_path = ReadPath(
+            namespace,
+            handles,
+            staging,
+            fetcher,
+            source,
+            metrics,
+            siblings,
+            chunk_bytes=config.chunk_bytes,
+            buffer_bytes=config.buffer_bytes,
+        )
+        prefetch = read_path.prefetch = Prefetch(read_path, metrics, workers=config.prefetch_threads)
+        status = Status(
+            config,
+            origins,
+            metrics=metrics,
+            source=source,
+            staging=staging,
+            namespace=namespace,
+            handles=handles,
+            prefetch=prefetch,
+            buffers=buffers,
+            in_flight=lambda: fetcher.in_flight,
+        )
+        commands = Commands(status, namespace, staging, source, read_path, fetcher)
         fuse = Fuse(read_path, namespace, handles, source, metrics, commands.own_xattr)
 
         def changed(node: Node) -> None:
@@ -104,7 +133,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         nursery.start_soon(prefetch.run)
         async with trio.open_nursery() as serving:
             serving.start_soon(_stop_on_signal, fuse)
-            serving.start_soon(_announce, config, commands, ready)
+            serving.start_soon(_announce, config, status, ready)
             await fuse.run()
             serving.cancel_scope.cancel()
         log.info("%s: unmounted", config.mountpoint)
@@ -141,17 +170,16 @@ def _open_source(config: Config, metrics: Metrics) -> Source:
     )
 
 
-async def _announce(config: Config, commands: Commands, ready: Callable[[], None]) -> None:
+async def _announce(config: Config, status: Status, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
     device = await trio.to_thread.run_sync(fastpath.device_of, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
-    commands.kernel = await trio.to_thread.run_sync(fastpath.tune, device)
+    status.kernel = await trio.to_thread.run_sync(fastpath.tune, device)
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
         await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
-    commands.ready_s = time.time()
     log.info("%s: serving %s", config.mountpoint, config.source)
     ready()
 

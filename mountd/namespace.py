@@ -118,7 +118,7 @@ class Namespace:
         try:
             attributes = await self._source.stat(parent.path, name, limit_s=self._limit_s(known is not None))
         except SourceTimeout:
-            if known is None:
+            if known is None or self._strict:
                 raise
             self._metrics.add("stale_served")
             return Dentry(known.node, self._clock() + 1.0)
@@ -127,10 +127,6 @@ class Namespace:
                 return self._absent(parent, name)
             raise
         return self._seen(parent, name, attributes)
-
-    async def lookup(self, parent: Node, name: bytes) -> Dentry:
-        """`child`, for a kernel LOOKUP. The caller counts it with `referenced` when it replies with the node."""
-        return await self.child(parent, name)
 
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
@@ -259,6 +255,8 @@ class Namespace:
         try:
             attributes = await self._source.stat(b"", b"", limit_s=self._limit_s(True))
         except SourceTimeout:
+            if self._strict:
+                raise
             self._metrics.add("stale_served")
             return node.attributes
         node.attributes, node.expires_s = attributes, self._clock() + self.ttl_s

@@ -15,7 +15,19 @@ __all__ = ["Dentry", "Node"]
 class Node:
     """One inode: a directory, one version of a file, or anything else that has attributes."""
 
-    __slots__ = ("attributes", "children", "expires_s", "id", "lookups", "name", "opens", "parent", "pushed", "stale", "version")
+    __slots__ = (
+        "attributes",
+        "children",
+        "expires_s",
+        "id",
+        "lookups",
+        "name",
+        "opens",
+        "parent",
+        "pushed",
+        "stale",
+        "version",
+    )
 
     def __init__(self, attributes: Attributes, version: Version | None, parent: Node | None, name: bytes) -> None:
         self.id = 0

@@ -125,7 +125,9 @@ class Source:
     async def readlink(self, directory: bytes, name: bytes) -> bytes:
         """The target of a symlink, as it stands."""
         self._metrics.add("source_stats")
-        target = await self.threads.call("metadata", f"readlink {_show(directory, name)}", self._readlink, directory, name)
+        target = await self.threads.call(
+            "metadata", f"readlink {_show(directory, name)}", self._readlink, directory, name
+        )
         root = os.fsencode(self.path)
         if target == root or target.startswith(root.rstrip(b"/") + b"/"):
             shown = _show(directory, name)

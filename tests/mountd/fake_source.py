@@ -1,0 +1,105 @@
+"""A source made of a dict: what the daemon's parts ask of `mountd.source.Source`, without threads, with delays and faults.
+
+Bytes are computed from (inode, offset). Every call is noted in `calls`. `delay_s` is virtual time; `hang` makes every
+call last until the time limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+import trio
+
+from mountd.attributes import Attributes
+from mountd.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.listing import Listing
+from mountd.version import Version
+from policies.geometry import Extent
+from tests.pattern import pattern
+
+ID = "f" * 16
+
+
+def attributes(inode: int, size: int = 0, *, mode: int = stat.S_IFREG | 0o644, time_ns: int = 1) -> Attributes:
+    """Attributes with everything else fixed."""
+    return Attributes(mode, inode, 1, 0, 0, 0, size, 0, 4096, time_ns, time_ns, time_ns)
+
+
+class _Threads:
+    demand_waits = False
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+class FakeSource:
+    """`tree`: path -> Attributes; the root is b""."""
+
+    def __init__(self) -> None:
+        self.source_id = ID
+        self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
+        self.calls: list[tuple[str, bytes]] = []
+        self.reads: list[tuple[bytes, Extent]] = []
+        self.delay_s = 0.001
+        self.hang = False
+        self.error: int | None = None
+        self.threads = _Threads()
+        self.released: list[Version] = []
+
+    def file(self, path: bytes, inode: int, size: int, time_ns: int = 1) -> None:
+        self.tree[path] = attributes(inode, size, time_ns=time_ns)
+
+    def directory(self, path: bytes, inode: int) -> None:
+        self.tree[path] = attributes(inode, mode=stat.S_IFDIR | 0o755)
+
+    def content(self, path: bytes, extent: Extent) -> bytes:
+        found = self.tree[path]
+        return pattern(found.inode * 1000 + found.mtime_ns, extent.start, extent.size)
+
+    def forget_directory(self, path: bytes) -> None:
+        self.calls.append(("forget", path))
+
+    def release(self, version: Version) -> None:
+        self.released.append(version)
+
+    async def _answer(self, what: str, path: bytes, limit_s: float | None = None) -> None:
+        self.calls.append((what, path))
+        if self.hang:
+            await trio.sleep(600 if limit_s is None else limit_s)
+            raise SourceTimeout(f"{what} of {path!r}")
+        await trio.sleep(self.delay_s)
+        if self.error is not None:
+            raise SourceError(self.error, what)
+
+    async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
+        path = _join(directory, name)
+        await self._answer("stat", path, limit_s)
+        if path not in self.tree:
+            raise SourceError(errno.ENOENT, "stat")
+        return self.tree[path]
+
+    async def stats(self, directory: bytes, names: list[bytes]) -> list[Attributes | None]:
+        await self._answer("stats", directory)
+        return [self.tree.get(_join(directory, name)) for name in names]
+
+    async def listing(self, directory: bytes, inode: int) -> Listing:
+        await self._answer("listing", directory)
+        if self.tree[directory].inode != inode:
+            raise VersionChanged("another directory")
+        parents = {path: path.rpartition(b"/") for path in self.tree if path}
+        return Listing(name for parent, _, name in parents.values() if parent == directory)
+
+    async def read(
+        self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
+    ) -> None:
+        path = _join(directory, name)
+        self.reads.append((path, extent))
+        await self._answer("read" if urgent else "read ahead", path)
+        if path not in self.tree or self.tree[path].version(ID) != version:
+            raise VersionChanged(f"{path!r}")
+        into[: extent.size] = self.content(path, extent)
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return b"/".join(part for part in (directory, name) if part)
