@@ -2,7 +2,7 @@
 
 Run by scripts/quickstart inside .venv. Makes the data set, mounts scripts/slowfs before it anew for each way (so that
 each starts cold), runs the unmodified train.py, and reads slowfs's own counters at the end of each epoch. Everything
-lies below build/quickstart and is gone at the end, mounts first, also after a failure or Ctrl-C.
+lies below one folder (build/quickstart) and is gone at the end, mounts first, also after a failure or Ctrl-C.
 """
 
 import argparse
@@ -24,9 +24,8 @@ from rich.table import Table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-WORK = ROOT / "build" / "quickstart"
 SLOWFS = ROOT / "scripts" / "slowfs" / "slowfs"
-DATA, SLOW, MOUNT, CACHE = WORK / "data", WORK / "slow", WORK / "mnt", WORK / "cache"
+HFS_COMMAND = Path(sys.executable).parent / "hfs"
 
 EPOCHS = 2
 EPOCH_LINE = re.compile(r"epoch (\d+): ([\d.]+) s, loss ([\d.]+), accuracy ([\d.]+)")
@@ -48,43 +47,51 @@ def unmount(point: Path) -> None:
                 return
 
 
-def clean_up() -> None:
-    """Nothing of this or of an earlier, broken run stays: mounts first, so that nothing below them is touched."""
-    for point in (MOUNT, SLOW):
-        unmount(point)
-    shutil.rmtree(WORK, ignore_errors=True)
+class Places:
+    """The folders of one run, all below `work`."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.data, self.slow, self.mount, self.cache = (work / name for name in ("data", "slow", "mnt", "cache"))
+
+    def clean_up(self) -> None:
+        """Nothing of this or of an earlier, broken run stays: mounts first, so that nothing below them is touched."""
+        unmount(self.mount)
+        unmount(self.slow)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def cold(self, preset: str) -> Iterator[None]:
+        """A simulated file system at `slow` that shows `data` and of which nothing is in memory; an empty cache."""
+        for folder in (self.slow, self.mount, self.cache):
+            folder.mkdir(exist_ok=True)
+        subprocess.run([SLOWFS, "--preset", preset, self.data, self.slow], check=True)
+        try:
+            yield
+        finally:
+            unmount(self.mount)
+            unmount(self.slow)
+            shutil.rmtree(self.cache)
+
+    def counters(self) -> dict[str, int]:
+        """slowfs's own count of what has reached it."""
+        descriptor = os.open(self.slow / ".slowfs", os.O_RDONLY)
+        try:
+            return json.loads(os.read(descriptor, 1 << 16))
+        finally:
+            os.close(descriptor)
 
 
-@contextlib.contextmanager
-def slow_file_system(preset: str) -> Iterator[None]:
-    """A cold simulated file system at SLOW that shows DATA."""
-    SLOW.mkdir(exist_ok=True)
-    subprocess.run([SLOWFS, "--preset", preset, DATA, SLOW], check=True)
-    try:
-        yield
-    finally:
-        unmount(SLOW)
-
-
-def counters() -> dict[str, int]:
-    """slowfs's own count of what has reached it."""
-    descriptor = os.open(SLOW / ".slowfs", os.O_RDONLY)
-    try:
-        return json.loads(os.read(descriptor, 1 << 16))
-    finally:
-        os.close(descriptor)
-
-
-def train(command: list[str | Path]) -> list[dict[str, float]]:
+def train(places: Places, command: list[str | Path]) -> list[dict[str, float]]:
     """Run a training command to its end, showing its output. One row per epoch, with what it asked of slowfs."""
     rows: list[dict[str, float]] = []
-    before = counters()
+    before = places.counters()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout
         for line in process.stdout:
             console.print(f"  {line.rstrip()}", style="dim", markup=False, soft_wrap=True)
             if match := EPOCH_LINE.search(line):
-                after = counters()
+                after = places.counters()
                 requests = sum(after[kind] - before[kind] for kind in ("lookup", "getattr", "open", "readdir", "read"))
                 rows.append(
                     {
@@ -131,6 +138,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=400, help="JPEG files of about 110 KB (default %(default)s)")
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=PRESETS, help="how slow the source is")
     parser.add_argument("--workers", type=int, default=2, help="DataLoader worker processes (default %(default)s)")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "quickstart", help="folder to make and remove")
     args = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         raise SystemExit("quickstart: PyTorch is not installed here, so there is nothing to train with")
@@ -140,32 +148,29 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
 
-    clean_up()
+    places = Places(args.work.absolute())
+    places.clean_up()
     try:
-        for folder in (DATA, MOUNT, CACHE):
-            folder.mkdir(parents=True)
-        size = make_images.make(DATA, args.images)
+        places.data.mkdir(parents=True)
+        size = make_images.make(places.data, args.images)
         console.print(f"made {args.images} JPEG files of {size / args.images / 1000:.0f} KB")
         script = [sys.executable, HERE / "train.py"]
         options = ["--epochs", str(EPOCHS), "--workers", str(args.workers)]
+        hfs_run = [HFS_COMMAND, "run", "--source", places.slow, "--at", places.mount, "--cache", places.cache, "--"]
         results = {}
-        source, mount, cache = (path.relative_to(ROOT) for path in (SLOW, MOUNT, CACHE))
         for preset in args.preset:
-            console.print(f"\n[bold]{preset}[/bold] $ python train.py {source}")
-            with slow_file_system(preset):
-                results[preset, DIRECT] = train([*script, SLOW, *options])
-            run_text = f"hfs run --source {source} --at {mount} --cache {cache} -- python train.py {mount}"
-            console.print(f"\n[bold]{preset}[/bold] $ {run_text}", soft_wrap=True)
-            run = ["hfs", "run", "--source", SLOW, "--at", MOUNT, "--cache", CACHE, "--"]
-            with slow_file_system(preset):
-                results[preset, HFS] = train([*run, *script, MOUNT, *options])
-            unmount(MOUNT)
-            shutil.rmtree(CACHE)
-            CACHE.mkdir()
+            console.print(f"\n[bold]{preset}[/bold] $ python train.py slow")
+            with places.cold(preset):
+                results[preset, DIRECT] = train(places, [*script, places.slow, *options])
+            console.print(
+                f"\n[bold]{preset}[/bold] $ hfs run --source slow --at mnt --cache cache -- python train.py mnt"
+            )
+            with places.cold(preset):
+                results[preset, HFS] = train(places, [*hfs_run, *script, places.mount, *options])
         console.print()
         show(results)
     finally:
-        clean_up()
+        places.clean_up()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+"""The quickstart, small: an unmodified PyTorch script trains directly and through `hfs run`, and the losses agree."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuse.harness import ROOT, must
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.slow
+def test_quickstart(tmp_path: Path) -> None:
+    program = ROOT / "scripts" / "quickstart_files" / "quickstart.py"
+    work = tmp_path / "work"
+    said = must(sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre", env={"COLUMNS": "120"})
+    rows = re.findall(
+        r"(direct|through hfs) +│ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB │ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB", said
+    )
+    assert [row[0] for row in rows] == ["direct", "through hfs"], said
+    (_, _, direct_mb, _, _), (_, _, mount_mb, _, again_mb) = rows
+    assert float(mount_mb) <= float(direct_mb)
+    assert float(again_mb) == 0
+    assert "The losses of every epoch are the same in all ways." in said
+    assert not work.exists()
