@@ -5,13 +5,15 @@ file must not pay for chunks, one that reads all samples of a file must not pay 
 which it is, so this is ski rental, by file: reads alone are the rent, and what they have cost so far decides.
 
 `read_path` keeps one `Density` for each large file (all its handles together) and asks `missed(...)` at every READ
-whose bytes are not here and not on the way; it does at once what `fetch` says, and hands `follow` to `prefetch`, which
-ignores a wish that it already has. The stages, as long as nothing is evicted each entered once and never left:
+whose bytes are not here, also if their chunk is on the way: CHUNK then means to wait for it, ALONE not to. It does at
+once what `fetch` says, and hands `follow` to `prefetch`, which ignores a wish that it already has. The stages, each
+entered once and never left as long as nothing is evicted:
 
 1. The first touches are fetched alone. 4 touches of one chunk are a cluster (a tree node, a metadata block): the next
    reader finds the chunk, which follows in the background.
-2. One touch for 4 missing chunks: the rest of the file is filled in the background, in file order. Misses are still
-   fetched alone: the fill costs its reader nothing, so a job that stops here has lost no time.
+2. One touch for 2 missing chunks: the rest of the file is filled in the background, in file order. Misses are still
+   fetched alone, also from chunks on the way: the fill costs its reader nothing, so a job that stops here has lost no
+   time.
 3. Two touches for each missing chunk, or alone as many bytes as 1 % of the missing ones: now a miss fetches its chunk
    at once. This bounds what is read twice, and the number of requests, while every chunk that somebody waits for is
    one that the fill need not fetch.
@@ -42,12 +44,20 @@ _SMALL_CHUNK_BYTES = 256 << 10
 """Chunks so small that their transfer costs no more than the round trip: alone would save nothing."""
 
 _CLUSTER_TOUCHES = 4
-"""Uniform random touches up to the fill (0.25 a chunk) hit one chunk 4 times in 1 of 7500 cases (3 times: 1 of 460, 2
-times: 1 of 38, which over a set of large files adds up to more bytes than all touches); a cluster gets there with a
-tenth of the chunk's price."""
+"""Uniform random touches up to the fill (half a touch a chunk) hit one chunk 4 times in 1 of 570 cases (3 times in 1 of
+70, 2 times in 1 of 11: over a set of large files that is more bytes than all touches together). A cluster gets there
+for a tenth of the chunk's price; waiting for 8 made the skewed simulations slower by a tenth and read as much."""
 
-_CHUNKS_PER_TOUCH_FILL = 4
+_CHUNKS_PER_TOUCH_FILL = 2
+"""When to read a whole file in the background. Between 1 and 4 the time of no simulated job changed by more than 4 %: a
+job that reads everything gets here in 1 % of its time, since its touches are fetched alone. 4 read 3 times the bytes of
+2 for 600 reads of 20 GB, to no use; 1 lets clusters of 4 appear by chance."""
+
 _TOUCHES_PER_CHUNK_NOW = 2
+"""A miss that waits for its chunk costs 40 times one fetched alone, so this is what a job of middling length feels: at
+1/4, 1000 to 2000 reads of 20 GB took 20 times direct; at 2 up to 4000 reads take 1.2 times, the worst (6000) 6 times.
+More is not affordable: 80 000 reads of a 1.5 GB file must be 40 times fewer requests of 1 MiB, so at most 550 alone."""
+
 _BYTES_SHARE_NOW = 100
 """1 %: half of what may be read twice at most (the whole file with 1.02 of its bytes), the rest is for first reads."""
 
