@@ -1,0 +1,165 @@
+"""The client of a mount's daemon: finds its control socket, asks one thing, gives back the answer.
+
+Used by the command line and, later, by training jobs: blocking, standard library and msgspec only; no event loop, no
+FUSE, no framework. One connection carries one request; closing it (an exception in `news`, Ctrl-C) cancels the request.
+Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not a stuck job.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hfs import probe
+from mountd.config import SOCKET_SUFFIX, runtime_directories, socket_prefix
+from mountd.errors import HfsError
+from mountd.protocol import (
+    HEADER_BYTES,
+    Check,
+    Evict,
+    Failure,
+    List,
+    Progress,
+    ProtocolError,
+    Reply,
+    Request,
+    Result,
+    Rows,
+    Status,
+    Warm,
+    decode_reply,
+    encode,
+    frame_bytes,
+)
+
+__all__ = ["SOCKET_XATTR", "Client", "DaemonSilent", "Refused", "find_socket", "known_sockets"]
+
+SOCKET_XATTR = "user.hfs.socket"
+STATUS_S = 10.0
+"""The daemon answers status from memory, in milliseconds; ten seconds without is a daemon that hangs."""
+_CREDENTIALS = struct.Struct("3i")
+
+News = Callable[[Progress | Rows], None]
+
+
+class DaemonSilent(HfsError):
+    """The daemon cannot be reached or does not answer."""
+
+
+class Refused(HfsError):
+    """The daemon answered with a Failure. `code` is the exit code that it proposes."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Client:
+    """Asks the daemon behind the control socket `path`. Holds no connection between requests."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def status(self, limit_s: float = STATUS_S) -> dict[str, Any]:
+        """The object of `hfs status --json`."""
+        return self._ask(Status(), None, limit_s).detail
+
+    def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None) -> Result:
+        """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
+        return self._ask(Warm(list(paths), jobs), news, None)
+
+    def check(self, paths: Sequence[bytes], *, against_source: bool = False, news: News | None = None) -> Result:
+        """Verify what is staged; no paths: all."""
+        return self._ask(Check(list(paths), against_source), news, None)
+
+    def evict(self, paths: Sequence[bytes], *, everything: bool = False, news: News | None = None) -> Result:
+        """Drop what is staged."""
+        return self._ask(Evict(list(paths), everything), news, None)
+
+    def list(self, paths: Sequence[bytes], news: News) -> Result:
+        """Rows of what is staged, in parts to `news`; no paths: all."""
+        return self._ask(List(list(paths)), news, None)
+
+    def pid(self) -> int:
+        """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace."""
+        with self._connect(STATUS_S) as connection:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[0])
+
+    def _connect(self, limit_s: float | None) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(STATUS_S if limit_s is None else limit_s)
+            connection.connect(self.path)
+        except OSError as error:
+            connection.close()
+            raise DaemonSilent(f"no daemon answers at {self.path}: {error.strerror or error}") from None
+        connection.settimeout(limit_s)
+        return connection
+
+    def _ask(self, request: Request, news: News | None, limit_s: float | None) -> Result:
+        frame = encode(request)
+        with self._connect(limit_s) as connection:
+            try:
+                connection.sendall(frame)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # refused before it was read: the reason is waiting for us
+            except OSError as error:
+                raise DaemonSilent(f"the daemon at {self.path} does not listen: {error}") from None
+            while True:
+                reply = self._receive(connection)
+                if isinstance(reply, Result):
+                    return reply
+                if isinstance(reply, Failure):
+                    raise Refused(reply.message, reply.code)
+                if news is not None:
+                    news(reply)
+
+    def _receive(self, connection: socket.socket) -> Reply:
+        try:
+            return decode_reply(_exactly(connection, frame_bytes(_exactly(connection, HEADER_BYTES))))
+        except TimeoutError:
+            raise DaemonSilent(f"the daemon at {self.path} does not answer") from None
+        except EOFError:
+            raise DaemonSilent(f"the daemon at {self.path} ended before it answered") from None
+        except (OSError, ProtocolError) as error:
+            raise DaemonSilent(f"the daemon at {self.path} cannot be understood: {error}") from None
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> str:
+    """The path of the control socket of the mount that `mountpoint` (or any path below it) lies in.
+
+    Raises DaemonSilent: the path is in no mount of hfs, or its daemon is dead or does not answer.
+    """
+    try:
+        return os.fsdecode(probe.xattr(mountpoint, SOCKET_XATTR, limit_s=limit_s))
+    except TimeoutError:
+        raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None
+    except OSError as error:
+        raise DaemonSilent(f"{mountpoint}: not a mount of hfs that answers ({error.strerror})") from None
+
+
+def known_sockets(mountpoint: str, uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Sockets of user `uid` in the usual places with this (canonical) mountpoint's name: for a mount that hangs."""
+    found = []
+    prefix = socket_prefix(mountpoint)
+    for directory in runtime_directories(uid, environ):
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        found += [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(SOCKET_SUFFIX)]
+    return found

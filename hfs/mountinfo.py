@@ -1,0 +1,125 @@
+"""What is mounted where, from /proc/self/mountinfo: nothing here touches a mounted file system, so nothing can hang.
+
+Called by the command line before it looks at a MOUNTPOINT in any other way, and for completion. A path is compared with
+the table as text; `canonical` makes that text without a look below any mount.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["HFS_TYPE", "Mount", "at", "canonical", "enclosing", "hfs_mounts", "mounts", "parse"]
+
+HFS_TYPE = "fuse.hfs"
+_TABLE = "/proc/self/mountinfo"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_MAX_LINKS = 40
+"""As in the kernel's own path walk."""
+
+
+class Mount(NamedTuple):
+    """One line of mountinfo, see proc(5). Texts are decoded with surrogateescape, escapes undone."""
+
+    mount_id: int
+    device: str
+    mountpoint: str
+    options: str
+    fstype: str
+    source: str
+    super_options: str = ""
+
+    @property
+    def owner_uid(self) -> int | None:
+        """Who mounted it, where the file system says so: FUSE does."""
+        match = re.search(r"(?:^|,)user_id=([0-9]+)", self.super_options)
+        return int(match[1]) if match else None
+
+
+def _plain(text: str) -> str:
+    """Undo the octal escapes that the kernel writes for space, tab, newline and backslash."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def parse(table: str) -> list[Mount]:
+    """The mounts of a mountinfo table, in its order. Lines that are no mount are left out."""
+    found = []
+    for line in table.split("\n"):
+        left, separator, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if not separator or len(before) < 6 or len(after) < 2:
+            continue
+        found.append(
+            Mount(
+                mount_id=int(before[0]),
+                device=before[2],
+                mountpoint=_plain(before[4]),
+                options=before[5],
+                fstype=_plain(after[0]),
+                source=_plain(after[1]),
+                super_options=after[2] if len(after) > 2 else "",
+            )
+        )
+    return found
+
+
+def mounts() -> list[Mount]:
+    """What this process sees mounted. Where mounts are stacked, the later one lies on top."""
+    with open(_TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        return parse(file.read())
+
+
+def hfs_mounts(table: Iterable[Mount] | None = None) -> list[Mount]:
+    """The mounts of hfs, one for each mountpoint: those on top."""
+    top = {mount.mountpoint: mount for mount in (mounts() if table is None else table)}
+    return [mount for mount in top.values() if mount.fstype == HFS_TYPE]
+
+
+def at(mountpoint: str, table: Iterable[Mount] | None = None) -> Mount | None:
+    """The mount on top at exactly this (canonical) path."""
+    found = [mount for mount in (mounts() if table is None else table) if mount.mountpoint == mountpoint]
+    return found[-1] if found else None
+
+
+def enclosing(path: str, table: Iterable[Mount] | None = None) -> Mount | None:
+    """The mount that the (canonical) path lies in: the longest mountpoint above it, on top."""
+    found: Mount | None = None
+    for mount in mounts() if table is None else table:
+        inside = path == mount.mountpoint or path.startswith(mount.mountpoint.rstrip("/") + "/")
+        if inside and (found is None or len(mount.mountpoint) >= len(found.mountpoint)):
+            found = mount
+    return found
+
+
+def canonical(path: str, table: Iterable[Mount] | None = None) -> str:
+    """The absolute path without symlinks, as mountinfo would name it.
+
+    Goes down component by component and stops looking at the first that lies in a mount of hfs: what is below stays as
+    it was written (that daemon may be dead or hang). Missing components stay too. Raises OSError (ELOOP) only.
+    """
+    table = list(mounts() if table is None else table)
+    ours = {mount.mountpoint for mount in hfs_mounts(table)}
+    todo = [part for part in reversed(os.path.abspath(path).split("/")) if part]
+    done, links = "", 0
+    while todo:
+        part = todo.pop()
+        if part == "..":  # only from a symlink's text: abspath has removed the others
+            done = done.rpartition("/")[0]
+            continue
+        step = f"{done}/{part}"
+        if step in ours:
+            return "/".join([step, *reversed(todo)])
+        try:
+            text = os.readlink(step)
+        except OSError:  # no symlink, or not there
+            done = step
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(40, os.strerror(40), path)
+        if text.startswith("/"):
+            done = ""
+        todo.extend(piece for piece in reversed(text.split("/")) if piece not in {"", "."})
+    return done or "/"

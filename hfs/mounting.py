@@ -1,0 +1,257 @@
+"""Starting the daemon of a mount, and ending it: what `hfs mount`, `hfs run` and `hfs umount` share.
+
+The daemon is a new process in a session of its own. It gets its configuration on stdin and answers on stdout with one
+line of JSON, `{"ready": pid}` or `{"error": text, "code": exit code}`; its stderr is the log. So nothing is left half
+done: whoever calls `start` has a mount that answers, or an exception and no mount, also after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hfs import mountinfo, probe, processes
+from hfs.client import Client, DaemonSilent, find_socket, known_sockets
+from mountd.config import Config, dump
+from mountd.errors import ConfigError, HfsError, MountError
+
+__all__ = ["Busy", "Daemon", "clean_stale", "daemon_of", "detach", "start", "unmount"]
+
+READY_S = 90.0
+"""The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
+_END_S = 10.0
+"""After SIGTERM the daemon unmounts and drains; a start that was interrupted has nothing to drain."""
+DRAIN_S = 120.0
+"""What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
+_TAIL_LINES = 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
+_DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
+"""What a path of a FUSE mount answers when its daemon has gone, or its connection was aborted."""
+
+
+class Busy(MountError):
+    """The mount is in use; the message says by whom."""
+
+
+class Daemon:
+    """A daemon that `start` started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], mountpoint: str) -> None:
+        self._process = process
+        self.mountpoint = mountpoint
+        self.pid = process.pid
+
+    def leave(self) -> None:
+        """It lives on after this process, which will not wait for it."""
+        self._process.returncode = 0  # else subprocess warns that nobody has waited
+
+    def wait_gone(self, limit_s: float) -> bool:
+        """Wait until it has ended; whether it has."""
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def clean_stale(mountpoint: str) -> bool:
+    """Unmount mounts of hfs at this (canonical) path whose daemon is dead. Whether there were any."""
+    found = False
+    while (mount := mountinfo.at(mountpoint)) is not None and mount.fstype == mountinfo.HFS_TYPE:
+        try:
+            probe.look(mountpoint)
+            break
+        except OSError as error:
+            if error.errno not in _DEAD:
+                break
+        detach(mountpoint, lazy=True)  # lazy: a job of the dead daemon may still stand in it
+        if mountinfo.at(mountpoint) == mount:
+            break
+        found = True
+    return found
+
+
+def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> Daemon:
+    """Start the daemon; returns when the mount answers. Paths must be absolute and config.log_file set.
+
+    Raises ConfigError or MountError with the daemon's own words or the end of its log; then nothing is left mounted.
+    Anything else that is raised meanwhile, such as KeyboardInterrupt, ends the daemon too.
+    """
+    log_path = Path(config.log_file or os.devnull)
+    try:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_file = log_path.open("ab")
+    except OSError as error:
+        raise MountError(f"log file {log_path}: {error.strerror}; give another with --log-file PATH") from None
+    with log_file:
+        log_start = log_file.seek(0, os.SEEK_END)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hfs.daemon_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+            start_new_session=True,
+            # `-m` looks here first: the daemon is of the same release as its caller, installed or not.
+            cwd=Path(__file__).parent.parent,
+        )
+    try:
+        answer = _answer(process, dump(config, origins), limit_s)
+        if answer is None or "error" in answer:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            if answer is None:
+                raise MountError(_post_mortem(process.poll(), log_path, log_start))
+            raise (ConfigError if answer.get("code") == 2 else MountError)(str(answer["error"]))
+        _see_that_it_answers(config.mountpoint)
+    except BaseException:
+        _end(process, config.mountpoint)
+        raise
+    finally:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+    return Daemon(process, config.mountpoint)
+
+
+def _answer(process: subprocess.Popen[bytes], handed_over: bytes, limit_s: float) -> dict[str, Any] | None:
+    """The daemon's one line; None if it ended without. Raises MountError after `limit_s`."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(handed_over)
+        process.stdin.close()
+    except BrokenPipeError:
+        return None
+    deadline = time.monotonic() + limit_s
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise MountError(f"the mount did not answer within {limit_s:g} s; is SOURCE reachable?")
+            part = os.read(process.stdout.fileno(), 65536)
+            if not part:
+                return None
+            line += part
+    answer = json.loads(line)
+    return answer if isinstance(answer, dict) else None
+
+
+def _see_that_it_answers(mountpoint: str) -> None:
+    """The daemon says so; a caller's own look through the kernel is what counts."""
+    try:
+        probe.look(mountpoint)
+    except OSError as error:
+        raise MountError(f"{mountpoint}: the mount does not answer ({error.strerror})") from None
+    mount = mountinfo.at(mountpoint)
+    if mount is None or mount.fstype != mountinfo.HFS_TYPE:
+        raise MountError(f"{mountpoint}: the mount is gone again")
+
+
+def _post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:
+    if exit_code is None:
+        how = "did not end"
+    elif exit_code < 0:
+        how = f"was ended by {signal.Signals(-exit_code).name}"
+    else:
+        how = f"ended with exit code {exit_code}"
+    try:
+        with log_path.open("rb") as file:
+            file.seek(log_start)
+            tail = file.read()[-65536:].decode(errors="backslashreplace").splitlines()[-_TAIL_LINES:]
+    except OSError:
+        tail = []
+    return "\n".join([f"the daemon {how} before the mount answered; its log is {log_path}", *tail])
+
+
+def _end(process: subprocess.Popen[bytes], mountpoint: str) -> None:
+    """End a daemon whose start has failed, and take away the mount that it may have made."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            process.wait(_END_S)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    clean_stale(mountpoint)
+
+
+def detach(mountpoint: str, *, lazy: bool) -> None:
+    """Take the mount on top at this (canonical) path away. Raises Busy, MountError.
+
+    Lazy: it disappears at once and ends when its last user has gone.
+    """
+    if _libc.umount2(os.fsencode(mountpoint), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)) == 0:
+        return
+    number = ctypes.get_errno()
+    if number == errno.EPERM:
+        command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise MountError(f"{mountpoint}: {command[0]}: {error.strerror}; install the package fuse3") from None
+        if done.returncode == 0:
+            return
+        if "busy" not in done.stderr:
+            raise MountError(f"{mountpoint}: {done.stderr.strip() or 'fusermount3 failed'}")
+    elif number != errno.EBUSY:
+        raise MountError(f"{mountpoint}: cannot be unmounted ({os.strerror(number)})")
+    users = processes.users_of(mountpoint)
+    lines = [f"  {user}" for user in users] or ["  (no process that this user may see)"]
+    raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
+
+
+def daemon_of(mountpoint: str, *, limit_s: float = probe.PROBE_S) -> int | None:
+    """A descriptor (see `processes.open_pid`) of the daemon of the mount at this path; None if it cannot be found.
+
+    The pid is the kernel's word of who listens at the control socket. When the mount does not answer, sockets that
+    carry its name are tried.
+    """
+    try:
+        sockets = [find_socket(mountpoint, limit_s=limit_s)]
+    except DaemonSilent:
+        mount = mountinfo.at(mountpoint)
+        owner = os.geteuid() if mount is None or mount.owner_uid is None else mount.owner_uid
+        theirs = None if owner == os.geteuid() else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"}
+        sockets = known_sockets(mountpoint, owner, theirs)
+    for path in sockets:
+        try:
+            descriptor = processes.open_pid(Client(path).pid())
+        except HfsError:
+            continue
+        if descriptor is not None:
+            return descriptor
+    return None
+
+
+def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) -> None:
+    """Unmount hfs at this (canonical) path and wait until its daemon has ended, so that the cache is free.
+
+    With `lazy` nothing is waited for. Raises ConfigError when no hfs is mounted there, Busy, MountError.
+    """
+    mount = mountinfo.at(mountpoint)
+    if mount is None:
+        raise MountError(f"{mountpoint}: nothing is mounted there; hfs status lists the mounts")
+    if mount.fstype != mountinfo.HFS_TYPE:
+        raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
+    descriptor = None if lazy else daemon_of(mountpoint)
+    try:
+        detach(mountpoint, lazy=lazy)
+        if descriptor is not None and not processes.wait_gone(descriptor, limit_s):
+            raise MountError(f"{mountpoint}: unmounted, but its daemon still works on the cache after {limit_s:g} s")
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,206 @@
+"""Whether the places of a mount can be what they are meant to be: SOURCE, MOUNTPOINT, the cache, /dev/fuse.
+
+`hfs mount` and `hfs run` call `absolute` and then `check_places` before a daemon is started. All faults are found and
+told together, one line each with its remedy. What was given wrongly is a ConfigError (exit code 2), what is right but
+cannot be done here and now a MountError (1). Every look at a path that may hang has a time limit. The one thing made
+here is the cache directory itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import msgspec
+
+from hfs import mountinfo, probe
+from hfs.client import DaemonSilent, find_socket
+from mountd.config import Config
+from mountd.errors import ConfigError, MountError
+
+__all__ = ["absolute", "check_places", "describe_mount"]
+
+_FUSE_DEVICE = "/dev/fuse"
+_FUSE_CONFIG = "/etc/fuse.conf"
+
+
+class _Faults:
+    """Collects lines. One line of a wrong argument makes the whole a ConfigError."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._usage = False
+
+    def usage(self, line: str) -> None:
+        self._lines.append(line)
+        self._usage = True
+
+    def failed(self, line: str) -> None:
+        self._lines.append(line)
+
+    def raise_any(self) -> None:
+        if self._lines:
+            raise (ConfigError if self._usage else MountError)("\n".join(self._lines))
+
+
+def absolute(config: Config) -> Config:
+    """The same with absolute paths; MOUNTPOINT and the cache without symlinks, as the kernel will name them."""
+    paths = {
+        "source": os.path.abspath(config.source),
+        "mountpoint": mountinfo.canonical(config.mountpoint),
+        "cache": mountinfo.canonical(config.cache),
+    }
+    for field in ("control", "log_file"):
+        value = getattr(config, field)
+        if value is not None:
+            paths[field] = os.path.abspath(value)
+    return msgspec.structs.replace(config, **paths)
+
+
+def check_places(config: Config) -> None:
+    """Raise ConfigError or MountError with one line for each thing that is wrong. The paths must be absolute."""
+    faults = _Faults()
+    source = _check_source(config.source, faults)
+    mountpoint = _check_mountpoint(config, faults)
+    if source is not None and mountpoint is not None:
+        _check_nesting(config, source, mountpoint, faults)
+    _check_cache(config, source, faults)
+    _check_fuse(config, faults)
+    faults.raise_any()
+
+
+def _check_source(path: str, faults: _Faults) -> probe.Look | None:
+    try:
+        found = probe.look(path, listing=True)
+    except TimeoutError:
+        faults.failed(f"SOURCE {path}: does not answer within {probe.PROBE_S:g} s; is its file system up?")
+    except FileNotFoundError:
+        faults.usage(f"SOURCE {path}: no such directory; give the directory to show")
+    except NotADirectoryError:
+        faults.usage(f"SOURCE {path}: not a directory; give the directory to show")
+    except PermissionError:
+        faults.failed(f"SOURCE {path}: may not be read by user {os.geteuid()}; mount as a user who can list it")
+    except OSError as error:
+        faults.failed(f"SOURCE {path}: cannot be read ({error.strerror}); is its file system up?")
+    else:
+        return found
+    return None
+
+
+def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
+    path = config.mountpoint
+    mount = mountinfo.at(path)
+    if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
+        faults.failed(f"MOUNTPOINT {path}: {describe_mount(mount)}; end it first: hfs umount {path}")
+        return None
+    if mount is not None and not config.over:
+        faults.failed(f"MOUNTPOINT {path}: {describe_mount(mount)}; choose another, or --over to mount over it")
+        return None
+    try:
+        found = probe.look(path, listing=True)
+    except TimeoutError:
+        faults.failed(f"MOUNTPOINT {path}: does not answer within {probe.PROBE_S:g} s; choose another")
+    except FileNotFoundError:
+        faults.usage(f"MOUNTPOINT {path}: no such directory; make it: mkdir -p {path}")
+    except NotADirectoryError:
+        faults.usage(f"MOUNTPOINT {path}: not a directory; give an empty directory")
+    except OSError as error:
+        faults.failed(f"MOUNTPOINT {path}: cannot be used ({error.strerror}); choose another")
+    else:
+        if found.has_entries and not config.over:
+            faults.usage(f"MOUNTPOINT {path}: not empty; choose an empty directory, or --over to hide what is there")
+            return None
+        return found
+    return None
+
+
+def describe_mount(mount: mountinfo.Mount) -> str:
+    """What is mounted there and by whom, in one clause."""
+    if mount.fstype != mountinfo.HFS_TYPE:
+        return f"{mount.fstype} of {mount.source} is already mounted there"
+    what = f"hfs is already mounted there ({mount.source}"
+    try:
+        return f"{what}, process {_pid_of(mount.mountpoint)})"
+    except DaemonSilent:
+        return f"{what}) and does not answer"
+
+
+def _pid_of(mountpoint: str) -> int:
+    from hfs.client import Client
+
+    return Client(find_socket(mountpoint)).pid()
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _check_nesting(config: Config, source: probe.Look, mountpoint: probe.Look, faults: _Faults) -> None:
+    same = (source.device, source.inode) == (mountpoint.device, mountpoint.inode)
+    if not same and _inside(config.mountpoint, mountinfo.canonical(config.source)):
+        faults.usage(
+            f"MOUNTPOINT {config.mountpoint}: inside SOURCE {config.source}, so the daemon would read itself; "
+            "choose a directory elsewhere, or SOURCE itself with --over"
+        )
+
+
+def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> None:
+    path = config.cache
+    for name, directory in (("SOURCE", config.source), ("MOUNTPOINT", config.mountpoint)):
+        # SOURCE is looked into only if it has answered.
+        real = directory if name == "MOUNTPOINT" or source is None else mountinfo.canonical(directory)
+        if _inside(path, real) or (name == "SOURCE" and _has_ancestor(path, source)):
+            faults.usage(f"cache {path}: inside {name} {directory}; choose a directory on a disk of this machine")
+            return
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        faults.usage(f"cache {path}: not a directory; give a directory on a disk of this machine")
+        return
+    except OSError as error:
+        faults.failed(f"cache {path}: cannot be made ({error.strerror}); give a directory that you can write to")
+        return
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            pass  # permission bits tell root nothing, and a read-only or full disk tells nobody
+    except OSError as error:
+        faults.failed(f"cache {path}: cannot be written to ({error.strerror}); give a directory that you can write to")
+
+
+def _has_ancestor(path: str, directory: probe.Look | None) -> bool:
+    """Whether one of the existing directories above `path` is this one, by another name (a bind mount)."""
+    while directory is not None:
+        try:
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) == (directory.device, directory.inode):
+                return True
+        except OSError:
+            pass  # not made yet
+        if path == "/":
+            break
+        path = os.path.dirname(path)
+    return False
+
+
+def _check_fuse(config: Config, faults: _Faults) -> None:
+    if not os.path.exists(_FUSE_DEVICE):
+        faults.failed(f"{_FUSE_DEVICE}: missing; load the module (modprobe fuse), or give the container the device")
+    elif not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK):
+        faults.failed(
+            f"{_FUSE_DEVICE}: may not be opened by user {os.geteuid()}; ask for mode 0666 (it is the usual one)"
+        )
+    if os.geteuid() == 0:
+        return
+    if shutil.which("fusermount3") is None:
+        faults.failed("fusermount3: not installed; it is in the package fuse3")
+    if config.allow_other and not _user_allow_other():
+        faults.failed(f"allow-other: needs the line user_allow_other in {_FUSE_CONFIG}, or root")
+
+
+def _user_allow_other() -> bool:
+    try:
+        with open(_FUSE_CONFIG, encoding="utf-8", errors="replace") as file:
+            return any(line.split("#")[0].strip() == "user_allow_other" for line in file)
+    except OSError:
+        return False

@@ -1,0 +1,95 @@
+"""Looking at a path that may never answer: in a child process, with a time limit.
+
+A stat of a mount whose daemon hangs, or of a dead network file system, cannot be interrupted, and a process with such a
+thread cannot even end. So a child looks; when it does not answer in time it is killed and left behind, and nobody waits
+for it. Used by the command line for MOUNTPOINT and SOURCE, and by `hfs.client` to find the socket of a mount.
+
+The child is a bare interpreter (about 15 ms): a fork of a training job with threads and devices would not be safe.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from typing import NamedTuple
+
+__all__ = ["PROBE_S", "Look", "look", "xattr"]
+
+PROBE_S = 10.0
+"""A busy metadata server answers a stat within a second or two; ten without an answer is no answer."""
+
+# Reads argv itself: it is another process's text. Answers "errno N" or "ok FIELDS".
+_CODE = """
+import os, sys
+what, path = sys.argv[1], os.fsencode(sys.argv[2])
+try:
+    if what == "xattr":
+        print("ok", os.getxattr(path, sys.argv[3]).hex())
+    else:
+        s = os.stat(path)
+        entry = -1
+        if what == "list":
+            with os.scandir(path) as names:
+                entry = int(next(names, None) is not None)
+        print("ok", s.st_mode, s.st_dev, s.st_ino, entry)
+except OSError as error:
+    print("errno", error.errno)
+"""
+_left_behind: list[subprocess.Popen[bytes]] = []
+"""Children that did not end; kept so that nothing waits for them or warns about them."""
+
+
+class Look(NamedTuple):
+    """What a look at a path found."""
+
+    mode: int
+    device: int
+    inode: int
+    has_entries: bool | None
+    """Of a directory that was listed; None otherwise."""
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is one, or a symlink to one."""
+        return stat.S_ISDIR(self.mode)
+
+
+def look(path: str, *, listing: bool = False, limit_s: float = PROBE_S) -> Look:
+    """stat, and with `listing` the first directory entry. Raises OSError; TimeoutError when there is no answer."""
+    mode, device, inode, entries = (int(field) for field in _ask(["list" if listing else "stat", path], limit_s))
+    return Look(mode, device, inode, None if entries < 0 else bool(entries))
+
+
+def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:
+    """The value of an extended attribute. Raises OSError; TimeoutError when there is no answer."""
+    return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s)))
+
+
+def _ask(arguments: list[str], limit_s: float) -> list[str]:
+    path = arguments[1]
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _CODE, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+    )
+    try:
+        output, _ = child.communicate(timeout=limit_s)
+    except BaseException as error:
+        child.kill()
+        if child.stdout is not None:
+            child.stdout.close()
+        _left_behind.append(child)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(110, os.strerror(110), path) from None
+        raise
+    kind, *fields = output.decode().split() or ["lost"]
+    if kind == "errno":
+        number = int(fields[0])
+        raise OSError(number, os.strerror(number), path)
+    if kind != "ok":
+        raise OSError(5, f"the look at it ended with exit code {child.returncode}", path)
+    return fields

@@ -1,0 +1,106 @@
+"""Other processes: waiting until one is gone, and who holds files of a mount open.
+
+Called by `hfs umount` and `hfs run`. Reads /proc only: no path of a mount is touched, so a hung one cannot hang us.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["User", "open_pid", "users_of", "wait_gone"]
+
+_DELETED = " (deleted)"
+
+
+class User(NamedTuple):
+    """A process that keeps a mount busy, and by what."""
+
+    pid: int
+    command: str
+    how: str
+    """"cwd", "open PATH", "mapped PATH", ..."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command}): {self.how}"
+
+
+def open_pid(pid: int) -> int | None:
+    """A descriptor that stands for the process even when its number is used again; None if there is no such process."""
+    try:
+        return os.pidfd_open(pid) if pid > 0 else None
+    except OSError:  # gone, or of a kernel without pidfds
+        return None
+
+
+def wait_gone(descriptor: int, limit_s: float) -> bool:
+    """Wait until the process behind `open_pid`'s descriptor has ended; whether it has. Leaves it open."""
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLIN)
+    return bool(waiter.poll(limit_s * 1000))
+
+
+def users_of(mountpoint: str) -> list[User]:
+    """Processes with files, mappings or directories below the (canonical) mountpoint, as far as we may see them."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            how = next(_uses(f"/proc/{entry}", mountpoint), None)
+            if how is not None:
+                found.append(User(int(entry), _name(entry), how))
+    return sorted(found)
+
+
+def _name(entry: str) -> str:
+    try:
+        with open(f"/proc/{entry}/comm", encoding="utf-8", errors="backslashreplace") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"
+
+
+def _below(path: str, mountpoint: str) -> bool:
+    return path == mountpoint or path.startswith(mountpoint.rstrip("/") + "/")
+
+
+def _uses(process: str, mountpoint: str) -> Iterator[str]:
+    """What the process holds below the mountpoint, the most telling first. Nothing for one that is gone or hidden."""
+    for name, how in (("cwd", "its working directory"), ("root", "its root directory"), ("exe", "its program")):
+        try:
+            target = os.readlink(f"{process}/{name}")
+        except OSError:
+            continue
+        if _below(target, mountpoint):
+            yield f"{how} is {target}"
+    try:
+        descriptors = os.listdir(f"{process}/fd")
+    except OSError:
+        descriptors = []
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(f"{process}/fd/{descriptor}")
+        except OSError:
+            continue
+        if _below(target, mountpoint):
+            yield f"has {target.removesuffix(_DELETED)} open"
+    for target in _mapped(process):
+        if _below(target, mountpoint):
+            yield f"has {target.removesuffix(_DELETED)} mapped"
+
+
+def _mapped(process: str) -> Iterator[str]:
+    """Mapped files; not of a process with a thread that waits in the kernel: reading `maps` could wait with it."""
+    try:
+        for thread in os.listdir(f"{process}/task"):
+            with open(f"{process}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b") ")[2][:1] == b"D":
+                    return
+        with open(f"{process}/maps", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                fields = line.rstrip("\n").split(maxsplit=5)
+                if len(fields) == 6 and fields[5].startswith("/"):
+                    yield fields[5].replace("\\012", "\n")
+    except OSError:
+        return
