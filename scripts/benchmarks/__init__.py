@@ -1,0 +1,1 @@
+"""The benchmarks behind scripts/bench: each NAME is a module here with GROUPS, the rows it can measure."""

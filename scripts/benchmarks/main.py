@@ -1,0 +1,75 @@
+"""The command line of scripts/bench: which rows of which benchmark, how often, and where the result goes.
+
+A group that fails becomes rows that say so; the others are measured all the same.
+"""
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from scripts.benchmarks import common, mount, table
+from scripts.benchmarks.options import Options
+
+BENCHMARKS = {"mount": mount}
+
+
+def parser() -> argparse.ArgumentParser:
+    words = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measures what hfs promises. Ratios are taken within a run; a row shows the median of the runs.",
+    )
+    words.add_argument("name", metavar="NAME", choices=sorted(BENCHMARKS), help="what to measure: %(choices)s")
+    words.add_argument("--quick", action="store_true", help="one run, smaller data; the rows say how much smaller")
+    words.add_argument("--runs", type=int, metavar="N", help="runs of each row (default 3, with --quick 1)")
+    words.add_argument("--only", metavar="GROUP[,GROUP...]", help="only these groups of rows")
+    words.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE as well")
+    return words
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = parser()
+    args = words.parse_args(arguments)
+    groups = BENCHMARKS[args.name].GROUPS
+    chosen = list(groups) if args.only is None else args.only.split(",")
+    if unknown := [name for name in chosen if name not in groups]:
+        words.error(f"--only: {', '.join(unknown)} is none of {', '.join(groups)}")
+    runs = (1 if args.quick else 3) if args.runs is None else args.runs
+    if runs < 1:
+        words.error("--runs: at least 1")
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        words.error(f"--json: {args.json.absolute().parent} is no directory")
+
+    # A closed terminal and a plain kill clean up as Ctrl-C does.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
+    options = Options(args.quick, runs)
+    rows: list[table.Row] = []
+    console, news = Console(highlight=False), Console(stderr=True, highlight=False)
+    try:
+        with common.work_folder() as work:
+            for name in chosen:
+                begin = time.monotonic()
+                command = " ".join(["scripts/bench", args.name, "--only", name, *(["--quick"] if args.quick else [])])
+                news.print(f"[dim]{name} ...[/dim]")
+                try:
+                    rows += groups[name](work, options, command)
+                except Exception as error:  # noqa: BLE001 - one group that fails must not take the others with it
+                    if not isinstance(error, common.BenchError):
+                        traceback.print_exc()
+                    rows.append(table.failed_row(name, str(error) or type(error).__name__, command))
+                news.print(f"[dim]{name}: {time.monotonic() - begin:.0f} s[/dim]")
+                if args.json is not None:
+                    table.write(args.json, rows)
+    except common.BenchError as error:
+        news.print(f"bench: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    table.show(console, f"scripts/bench {args.name}{' --quick' if args.quick else ''}", rows)
+    return 1 if any(row.value is None for row in rows) else 0

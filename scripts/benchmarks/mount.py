@@ -1,0 +1,16 @@
+"""`scripts/bench mount`: what an unmodified job gains from the mount, and what the daemon holds to.
+
+Only the list of the groups of rows; `scripts/bench mount --only GROUP` measures one. Every group takes the work folder,
+the options and the command that repeats it, and gives its rows.
+"""
+
+from scripts.benchmarks import mount_daemon, mount_images, mount_large
+
+GROUPS = {
+    "images": mount_images.images,
+    "samples": mount_large.samples,
+    "sparse": mount_large.sparse,
+    "sequential": mount_large.sequential,
+    "hang": mount_daemon.hang,
+    "memory": mount_daemon.memory,
+}

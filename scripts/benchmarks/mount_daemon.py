@@ -1,0 +1,190 @@
+"""Rows of the daemon itself: it answers and serves while the source hangs, and stays small while it stages much."""
+
+import statistics
+import threading
+import time
+from pathlib import Path
+
+from hfs.client import Client, find_socket
+from scripts.benchmarks import data
+from scripts.benchmarks.common import (
+    HFS,
+    BenchError,
+    Mount,
+    Work,
+    files_at,
+    forget,
+    hfs_mount,
+    process_memory,
+    reader,
+    run,
+    seconds,
+    slowfs,
+)
+from scripts.benchmarks.mount_images import image_folder
+from scripts.benchmarks.mount_large import samples_folder
+from scripts.benchmarks.options import Options
+from scripts.benchmarks.table import Row, at_least, at_most, median_row
+
+HUNG = 128
+HUNG_BYTES = 1024**2
+STAGED, STAGED_BYTES = 50, 110_000
+STATUS_REPEATS = 10
+HANG_LIMIT_S = 120.0
+"""Reads that take longer than this beside hung ones do not go on."""
+
+LARGE, LARGE_BYTES, LARGE_BYTES_QUICK = 2, 1_030_000_000, 103_000_000
+SAMPLE_S = 0.05
+
+
+def _hang_folder(work: Work) -> Path:
+    def make(root: Path) -> None:
+        for name, count, size in (("stuck", HUNG, HUNG_BYTES), ("staged", STAGED, STAGED_BYTES)):
+            (root / name).mkdir()
+            for number in range(count):
+                data.make_random(root / name / f"{number:03d}.bin", size, number)
+
+    spec: dict[str, object] = {"hung": [HUNG, HUNG_BYTES], "staged": [STAGED, STAGED_BYTES]}
+    return data.stamped(work.data / "hang", spec, make)
+
+
+def _settled(counts: list[int]) -> bool:
+    """Has a counter, asked again and again, come to rest above zero?"""
+    return len(counts) >= 20 and counts[-1] > 0 and len(set(counts[-20:])) == 1
+
+
+def hang(work: Work, options: Options, command: str) -> list[Row]:
+    """128 readers, each of a file of its own, whose bytes the source does not give."""
+    folder = _hang_folder(work)
+    got: dict[str, list[float]] = {}
+
+    def add(**values: float) -> None:
+        for name, value in values.items():
+            got.setdefault(name, []).append(value)
+
+    for _ in range(options.runs):
+        with slowfs(work, folder, "lustre") as source, hfs_mount(work, source.path) as mount:
+            run(HFS, "cache", "warm", mount.path / "staged")
+            paths = files_at(mount.path / "staged")
+            request = {"files": [str(path) for path in paths]}
+            client = Client(find_socket(str(mount.path)))
+            with reader("blocks.py") as program, reader("crowd.py", mount.path / "stuck") as crowd:
+                _drop(mount, paths)
+                before = program.do(**request)
+                _drop(mount, paths)
+                source.tell("fault read hang path /stuck/")
+                crowd.do(do="start")
+                parked: list[int] = []
+                # All have opened their files, and as many as the daemon lets through are stuck in the source.
+                source.until(lambda now: parked.append(now["parked"]) or _settled(parked), "the readers hang", 60)
+                hung = crowd.do(do="count")
+                if hung["open"] != HUNG or hung["done"] or hung["failed"]:
+                    raise BenchError(f"of {HUNG} readers that should hang: {hung}")
+                times = [_time(client.status) for _ in range(STATUS_REPEATS)]
+                add(status=max(times), command=_time(mount.status), parked=parked[-1])
+                program.send(request)
+                during = program.answer(HANG_LIMIT_S)
+                if during["failed"] or before["failed"] or during["bytes"] != STAGED * STAGED_BYTES:
+                    raise BenchError(f"staged files could not be read: {before}, {during}")
+                add(before=seconds(before), during=seconds(during), slowest=during["slowest_s"])
+                source.tell("release")
+                crowd.send({"do": "join"})
+                add(recovered=crowd.answer(HANG_LIMIT_S)["done"])
+    what = f"while {HUNG} readers hang in the source"
+    ratios = [during / before for during, before in zip(got["during"], got["before"], strict=True)]
+    return [
+        median_row(
+            f"{what}: status, slowest of {STATUS_REPEATS} at the socket", got["status"], "s", command, at_most(0.2)
+        ),
+        median_row("  the command `hfs status --json`", got["command"], "s", command),
+        median_row("  requests stuck in the source itself", got["parked"], "", command),
+        median_row(f"{what}: {STAGED} cold reads of staged files", got["during"], "s", command, at_most(HANG_LIMIT_S)),
+        median_row("  time / time without hung readers", ratios, "x", command),
+        median_row("  slowest file", got["slowest"], "s", command),
+        median_row(
+            "readers that got their bytes once the source went on", got["recovered"], "", command, at_least(HUNG)
+        ),
+    ]
+
+
+def _drop(mount: Mount, paths: list[Path]) -> None:
+    """Leave nothing of these files in memory, neither as files of the mount nor as staged files."""
+    forget(paths)
+    forget(files_at(mount.cache))
+
+
+def _time(call: object) -> float:
+    begin = time.monotonic()
+    call()  # type: ignore[operator]
+    return time.monotonic() - begin
+
+
+class MemoryWatch(threading.Thread):
+    """Samples the resident memory of a process until `stop`."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid = pid
+        self.samples: list[tuple[float, int]] = []
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            self.samples.append((time.monotonic(), process_memory(self.pid)[0]))
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.join()
+
+
+def flatness(samples: list[tuple[float, int]]) -> float:
+    """Most memory of the last quarter of the time over that of the second: near 1 when it does not grow.
+
+    Raises ValueError for fewer than 8 samples.
+    """
+    if len(samples) < 8:
+        raise ValueError(f"{len(samples)} samples of the memory are too few")
+    begin, end = samples[0][0], samples[-1][0]
+    quarter = (end - begin) / 4
+    second = [size for moment, size in samples if begin + quarter <= moment < begin + 2 * quarter]
+    last = [size for moment, size in samples if moment >= end - quarter]
+    return max(last) / max(second)
+
+
+def memory(work: Work, options: Options, command: str) -> list[Row]:
+    """`hfs cache warm` of large files and many small ones, from a source that costs nothing."""
+    large_bytes = options.size(LARGE_BYTES, LARGE_BYTES_QUICK)
+
+    def make(root: Path) -> None:
+        for number in range(LARGE):
+            data.make_random(root / f"large-{number}.bin", large_bytes, number)
+
+    large = data.stamped(work.data / f"large-{large_bytes}", {"count": LARGE, "bytes": large_bytes}, make)
+    used = [image_folder(work, options), samples_folder(work, options), large]
+    total = sum(data.tree_bytes(path)[1] for path in used)
+    got: dict[str, list[float]] = {"idle": [], "most": [], "median": [], "flat": [], "rate": []}
+    for _ in range(options.runs):
+        with slowfs(work, work.data, "none", used) as source, hfs_mount(work, source.path) as mount:
+            got["idle"].append(process_memory(mount.pid)[0] / 1e6)
+            watch = MemoryWatch(mount.pid)
+            watch.start()
+            begin = time.monotonic()
+            run(HFS, "cache", "warm", *(mount.path / path.name for path in used), limit_s=1800)
+            spent = time.monotonic() - begin
+            watch.stop()
+            most = process_memory(mount.pid)[1]
+            staged = mount.status()["staged"]["bytes"]
+            if staged < total:
+                raise BenchError(f"{staged} bytes of {total} were staged")
+        got["most"].append(most / 1e6)
+        got["median"].append(statistics.median(size for _, size in watch.samples) / 1e6)
+        got["flat"].append(flatness(watch.samples))
+        got["rate"].append(total / spent / 1e6)
+    what = f"staging {total / 1e9:.2g} GB{options.scale(LARGE_BYTES, LARGE_BYTES_QUICK)}"
+    return [
+        median_row(f"daemon memory while {what}: most resident ever", got["most"], "MB", command, at_most(300)),
+        median_row("  most of the last quarter / of the second", got["flat"], "x", command, at_most(1.1)),
+        median_row("  median while staging", got["median"], "MB", command),
+        median_row("  before", got["idle"], "MB", command),
+        median_row("  rate of staging", got["rate"], "MB/s", command),
+    ]

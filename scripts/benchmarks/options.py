@@ -1,0 +1,16 @@
+"""How a benchmark is to be run, and what a quick run leaves out."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    quick: bool
+    runs: int
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def scale(self, full: int, quick: int) -> str:
+        """Words for the name of a row whose data a quick run makes smaller."""
+        return f" [quick: {quick / full:.3g} of the data]" if self.quick else ""
