@@ -54,7 +54,7 @@ static struct stat control_attr(void) {
 static void op_init(void *data, struct fuse_conn_info *conn) {
     (void)data; // names come without attributes; requests are small and not worth a pipe
     conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_READ);
-    conn->want |= conn->capable & FUSE_CAP_POSIX_ACL;
+    conn->want |= conn->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_PARALLEL_DIROPS); // look-ups of one folder overlap
 }
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
