@@ -122,7 +122,7 @@ class Density:
         self.touches = touches = self.touches + 1
         missing_bytes = missing_chunks * self._chunk_bytes
         # alone_bytes is what the reads before this one have cost, so the first touch of any file is fetched alone.
-        dear = self.alone_bytes * _BYTES_SHARE_NOW >= missing_bytes and touches > 1
+        dear = self.alone_bytes * _BYTES_SHARE_NOW >= missing_bytes
         if dear or touches > _TOUCHES_PER_CHUNK_NOW * missing_chunks:
             return _CHUNK_THEN_FILL
         self.alone_bytes += _alone_bytes(size)

@@ -21,8 +21,8 @@ Trial. In order: of 64 files that were used or overtaken (the readers are 1024 f
 used. In random order a file that is not used yet proves nothing. But each open hits a staged-ahead file with
 probability (unused ahead) / (not yet opened), if the guess that the directory is read to the end is right. These sum
 to the hits to expect, and when they reach 64, half as many must have happened; by chance alone that fails four
-standard deviations away. A job that reads a random 90 % of a directory passes: its hits are as likely at first, and
-what it never opens becomes only a small part of what is ahead.
+standard deviations away. Two failed trials in a row end it. A job that reads a random 90 % of a directory passes: its
+hits are as likely at first, and what it never opens becomes only a small part of what is ahead.
 
 Aging. What was not used for 600 s, or lies in a directory without an open for 60 s, goes back to the budget: it stays
 staged, it only no longer counts. In random order the last eighth of the budget is left to readers that go in order.
@@ -44,6 +44,8 @@ __all__ = ["Siblings"]
 _TRIGGER_OPENS = 8
 _TRIGGER_S = 10.0
 _TRIAL_FILES = 64
+_TRIALS = 2
+"""Failed trials in a row that end it: a reader in order that once leaps ahead leaves everything fetched behind it."""
 
 _EXPIRE_S = 600.0
 _IDLE_S = 60.0
@@ -80,8 +82,8 @@ class _Directory:
     """
 
     __slots__ = (
-        *("ahead", "cursor", "expected", "flags", "front", "hits", "last", "last_s", "left", "mean_bytes", "names"),
-        *("off", "opens", "overtaken", "positions", "step"),
+        *("ahead", "cursor", "expected", "failed", "flags", "forward", "hits", "last", "last_s", "left", "mean_bytes"),
+        *("names", "off", "opens", "overtaken", "positions", "step"),
     )
 
     def __init__(self, names: Sequence[bytes], recent: dict[bytes, tuple[float, int]], now_s: float) -> None:
@@ -103,7 +105,6 @@ class _Directory:
                 self.flags[index] = _OPENED
         self.left = self.flags.count(_UNTOUCHED)
         self.last = opened[-1] if opened else 0
-        self.front = max(opened, default=0)
         self.cursor = self.last + 1
         self.step = _mean_step(opened)
         self.mean_bytes = sum(size for _, size in recent.values()) / max(1, len(recent))
@@ -113,6 +114,8 @@ class _Directory:
         self.hits = 0
         self.expected = 0.0
         self.overtaken = 0
+        self.forward = self.in_order
+        self.failed = 0
         self.off = False
 
     @property
@@ -143,7 +146,6 @@ class _Directory:
         self.step += (abs(index - self.last) - self.step) / _STEP_MEMORY
         self.mean_bytes += (size - self.mean_bytes) / _STEP_MEMORY
         self.last = index
-        self.front = max(self.front, index)
         self.expected += (len(self.ahead) + hit) / self.left
         self.left -= 1
         self.hits += hit
@@ -153,16 +155,20 @@ class _Directory:
         return self.opens % _TRIAL_FILES != 0 or self._passes()
 
     def _passes(self) -> bool:
-        due = self.expected
         overtaken = 0
+        due = self.expected
         if self.in_order:
-            overtaken = sum(index < self.front - _OVERTAKEN_FILES for _, _, index in self.ahead.values())
+            overtaken = sum(index < self.last - _OVERTAKEN_FILES for _, _, index in self.ahead.values())
             due = self.hits + max(0, overtaken - self.overtaken)
-        if due < _TRIAL_FILES:
+        if self.forward != self.in_order:
+            # What was handed out in the other order says nothing about this one.
+            self.forward = self.in_order
+        elif due < _TRIAL_FILES:
             return True
-        used = self.hits
+        else:
+            self.failed = self.failed + 1 if 2 * self.hits < due else 0
         self.hits, self.expected, self.overtaken = 0, 0.0, overtaken
-        return 2 * used >= due
+        return self.failed < _TRIALS
 
 
 class Siblings:
