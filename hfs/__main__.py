@@ -1,0 +1,5 @@
+"""`python -m hfs` is `hfs`."""
+
+from hfs.cli import main
+
+main()

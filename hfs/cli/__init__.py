@@ -1,0 +1,68 @@
+"""The command line: `hfs COMMAND ...`. Each command is a thin file of this package over the rest of `hfs`.
+
+Exit codes, the same for all commands; scripts may rely on them.
+
+    0    done
+    1    failed: what was asked for is right but could not be done (SOURCE unreadable or silent, something already
+         mounted there, the cache unwritable or owned by another daemon, nothing mounted, a busy mount, a dead daemon)
+    2    usage: what was given cannot be (unknown options and keys, impossible values, SOURCE or MOUNTPOINT missing or
+         not a directory, MOUNTPOINT not empty without --over, the cache inside SOURCE or MOUNTPOINT)
+    3    partly done: some of the files of `hfs cache` failed, or were open and stayed
+    `hfs run` ends with its command's code, 128 + N if signal N ended it; its own are, as for env(1),
+    125  hfs itself failed, for whatever reason of the above
+    126  the command could not be executed
+    127  the command was not found
+
+Messages go to stderr, one line each with a remedy, and say `hfs: ` in front; results go to stdout.
+"""
+
+from __future__ import annotations
+
+import click
+
+import hfs
+from hfs.cli import cache, completion, config, mount, run, status, umount
+from hfs.cli.exit_codes import code_of
+from hfs.cli.shared import complain
+from mountd.errors import HfsError
+
+__all__ = ["cli", "main"]
+
+
+class _Commands(click.Group):
+    """Turns every error of ours into its lines and its exit code, in the one place."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. Raises click's Exit with the code of an HfsError."""
+        try:
+            return super().invoke(ctx)
+        except HfsError as error:
+            complain(str(error))
+            raise click.exceptions.Exit(code_of(error)) from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(hfs.__version__, prog_name="hfs")
+def cli() -> None:
+    """Show a slow shared file system at local-disk speed.
+
+    A daemon reads SOURCE once, in large pieces, keeps what it read on a local disk and serves every process of the
+    machine from there, read-only and unchanged.
+    """
+
+
+for _command in (
+    mount.mount,
+    umount.umount,
+    run.run,
+    status.status,
+    cache.cache,
+    config.config,
+    completion.completion,
+):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the `hfs` command."""
+    cli(prog_name="hfs")

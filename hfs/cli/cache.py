@@ -1,0 +1,264 @@
+"""`hfs cache warm|check|evict|list`: work on what is staged, through the mount's daemon, or on a cache without one.
+
+The daemon does the work and is told to stop by closing the connection (Ctrl-C). Here paths become (mount, relative
+path), long lists become several requests, and what comes back becomes a progress bar or lines of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hfs.cli.exit_codes import DONE, FAILED, PARTLY
+from hfs.cli.shared import MountTarget, complete_mounts, control_option, targets_of
+from mountd.errors import ConfigError
+from mountd.protocol import Progress, Result, Row, Rows
+
+if TYPE_CHECKING:
+    from hfs.cli.reporting import Reporter
+
+__all__ = ["cache"]
+
+_REQUEST_BYTES = 8 * 1024**2
+"""Paths of one request: far below the largest frame, and the daemon can begin with the first part of a long list."""
+
+paths_argument = click.argument("paths", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_mounts)
+json_option = click.option("--json", "as_json", is_flag=True, help='Lines of JSON, the last with "final": true.')
+cache_option = click.option(
+    "--cache", "directory", metavar="DIR", help="A cache that no daemon uses, instead of a mount."
+)
+
+
+@click.group()
+def cache() -> None:
+    """Work on what is staged: of a mount, or of a cache directory (--cache) with nothing mounted.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 partly done.
+    """
+
+
+@cache.command()
+@paths_argument
+@click.option("--files-from", metavar="LIST", help="Read names from LIST (- is stdin), one a line, below PATH or here.")
+@click.option("-0", "--null", is_flag=True, help="Names in LIST end with a zero byte, not a newline.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Files at a time. Default: the daemon's choice."
+)
+@json_option
+@control_option
+@click.pass_context
+def warm(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    files_from: str | None,
+    null: bool,
+    jobs: int | None,
+    as_json: bool,
+    control: str | None,
+) -> None:
+    """Stage PATHs, files or whole directories, ahead of the job.
+
+    What is staged already is skipped, so a warm that was interrupted goes on where it was. Returns when all of it would
+    survive a crash of the machine.
+    """
+    wanted = list(paths) if files_from is None else list(_names(files_from, paths, b"\0" if null else b"\n"))
+    if not wanted:
+        raise ConfigError("no PATH; give files or directories of a mount, or --files-from LIST")
+    targets = targets_of(wanted, control)
+    _work(ctx, "warmed", as_json, targets, lambda t, part, news: t.client.warm(part, jobs or 0, news))
+
+
+@cache.command()
+@paths_argument
+@click.option("--against-source", is_flag=True, help="Compare with the bytes of SOURCE too.")
+@cache_option
+@json_option
+@control_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    against_source: bool,
+    directory: str | None,
+    as_json: bool,
+    control: str | None,
+) -> None:
+    """Read what is staged of PATHs again and verify it; a MOUNT means all of it.
+
+    What is damaged is dropped and counts as failed.
+    """
+    if directory is not None:
+        from hfs import offline
+
+        if against_source:
+            raise ConfigError("--against-source needs the mount: give a path below it instead of --cache")
+        _offline(ctx, "checked", as_json, lambda news: offline.check(directory, _inside(paths), news))
+        return
+    targets = targets_of(_some(paths, control), control)
+    _work(
+        ctx,
+        "checked",
+        as_json,
+        targets,
+        lambda t, part, news: t.client.check(part, against_source=against_source, news=news),
+    )
+
+
+@cache.command()
+@paths_argument
+@click.option("--all", "everything", is_flag=True, help="All that is staged, of every source.")
+@cache_option
+@json_option
+@control_option
+@click.pass_context
+def evict(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    everything: bool,
+    directory: str | None,
+    as_json: bool,
+    control: str | None,
+) -> None:
+    """Drop what is staged of PATHs. Open files stay, and make it partly done.
+
+    --all needs the mount (any path of it) or --cache too.
+    """
+    if directory is not None:
+        from hfs import offline
+
+        if bool(paths) == everything:
+            raise ConfigError("give either PATHs or --all")
+        _offline(ctx, "evicted", as_json, lambda news: offline.evict(directory, _inside(paths), everything, news))
+        return
+    if not paths and control is None:
+        raise ConfigError("no PATH; give paths of a mount, or MOUNT --all")
+    targets = targets_of(_some(paths, control), control)
+    if everything:
+        targets = [MountTarget(target.mountpoint, target.client, []) for target in targets]
+    _work(
+        ctx, "evicted", as_json, targets, lambda t, part, news: t.client.evict(part, everything=everything, news=news)
+    )
+
+
+@cache.command(name="list")
+@paths_argument
+@cache_option
+@json_option
+@control_option
+@click.pass_context
+def list_(
+    ctx: click.Context, /, paths: tuple[str, ...], directory: str | None, as_json: bool, control: str | None
+) -> None:
+    """List what is staged of PATHs: bytes staged, of how many, and the name."""
+    from hfs.cli.reporting import ListPrinter
+
+    printer = ListPrinter(as_json=as_json)
+
+    def rows(target: MountTarget | None) -> Callable[[Progress | Rows], None]:
+        def news(part: Progress | Rows) -> None:
+            for row in part.rows if isinstance(part, Rows) else []:
+                printer.row(_name(target, row), row)
+
+        return news
+
+    if directory is not None:
+        from hfs import offline
+
+        results = [offline.list_rows(directory, _inside(paths), rows(None))]
+    else:
+        targets = targets_of(_some(paths, control), control)
+        results = [target.client.list(_all_or(target.paths), rows(target)) for target in targets]
+    printer.close()
+    ctx.exit(PARTLY if any(result.failed for result in results) else DONE)
+
+
+def _name(target: MountTarget | None, row: Row) -> str:
+    """What to call a staged file: by the mount's path, or by its identity where no name is known."""
+    if not row.path:
+        return f"[{row.source_id}:{row.inode}]"
+    return os.fsdecode(row.path) if target is None else target.shown(row.path)
+
+
+def _names(list_name: str, base: Sequence[str], end: bytes) -> Iterator[str]:
+    """The names in a list, relative ones below the one PATH that may be given (else below here)."""
+    if len(base) > 1:
+        raise ConfigError("with --files-from give at most one PATH, which its names are below")
+    try:
+        with click.open_file(list_name, "rb") as stream:
+            for name in stream.read().split(end):
+                if name:
+                    yield os.path.join(*base, os.fsdecode(name))
+    except OSError as error:
+        raise ConfigError(f"--files-from {list_name}: {error.strerror}; give a file of names, or -") from None
+
+
+def _some(paths: Sequence[str], control: str | None) -> Sequence[str]:
+    if not paths and control is None:
+        raise ConfigError("no PATH; give a mount or paths below it, or --cache DIR")
+    return paths
+
+
+def _inside(paths: Sequence[str]) -> list[bytes]:
+    """Paths for a cache without a mount: relative to the root that its mount had."""
+    return [os.fsencode(path.strip("/")) for path in paths]
+
+
+def _all_or(paths: list[bytes]) -> list[bytes]:
+    """No paths where the root is among them: all that is staged, whatever the daemon knows of names."""
+    return [] if b"" in paths else paths
+
+
+def _parts(paths: list[bytes]) -> Iterator[list[bytes]]:
+    """The paths in requests of bounded size; one empty request for no paths."""
+    part: list[bytes] = []
+    size = 0
+    for path in paths:
+        if part and size + len(path) > _REQUEST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(path)
+        size += len(path) + 8
+    yield part
+
+
+Ask = Callable[[MountTarget, list[bytes], Callable[[Progress | Rows], None]], Result]
+
+
+def _work(ctx: click.Context, done: str, as_json: bool, targets: list[MountTarget], ask: Ask) -> None:
+    """Put one command to each mount, report, and end with its exit code."""
+    with _reporter(done, as_json) as reporter:
+        for target in targets:
+            paths = target.paths if done == "warmed" else _all_or(target.paths)
+            for part in _parts(paths):
+                reporter.end_part(ask(target, part, reporter.news_for(target.shown)), target.shown)
+        reporter.close()
+    ctx.exit(_code(reporter, done))
+
+
+def _offline(
+    ctx: click.Context, done: str, as_json: bool, ask: Callable[[Callable[[Progress | Rows], None]], Result]
+) -> None:
+    with _reporter(done, as_json) as reporter:
+        reporter.end_part(ask(reporter.news_for(os.fsdecode)), os.fsdecode)
+        reporter.close()
+    ctx.exit(_code(reporter, done))
+
+
+def _reporter(done: str, as_json: bool) -> Reporter:
+    from hfs.cli.reporting import BarReporter, JsonReporter
+
+    return JsonReporter(done) if as_json else BarReporter(done)
+
+
+def _code(reporter: Reporter, done: str) -> int:
+    """An evict that had to leave open files is partly done; a warm that found files staged is done."""
+    failed = reporter.total.failed + (reporter.total.skipped if done == "evicted" else 0)
+    if not failed:
+        return DONE
+    return PARTLY if reporter.total.files else FAILED

@@ -1,0 +1,41 @@
+"""`hfs config`: every key of the configuration, its value here and now, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from hfs.cli.shared import load_config, mount_flags, printable
+from mountd.config import KEYS, describe
+
+__all__ = ["config"]
+
+
+@click.command
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@mount_flags
+def config(as_json: bool, **arguments: Any) -> None:
+    """Show the configuration that hfs mount would use, and where each value comes from.
+
+    Defaults < TOML files < environment HFS_* < command line. Sizes are in bytes, times in seconds.
+    """
+    found, origins = load_config(arguments, required=False)
+    described = describe(found, origins)
+    if as_json:
+        click.echo(json.dumps(described))
+        return
+    from rich import box
+    from rich.table import Table
+
+    from hfs.cli.render import stdout
+
+    table = Table(box=box.SIMPLE)
+    for column in ("key", "value", "origin", "allowed"):
+        table.add_column(column, overflow="fold")
+    for key in KEYS:
+        value = described[key.name]["value"]
+        shown = "" if value in {None, ""} else json.dumps(value) if isinstance(value, bool) else str(value)
+        table.add_row(key.name, printable(shown), printable(str(described[key.name]["origin"])), key.allowed)
+    stdout().print(table)

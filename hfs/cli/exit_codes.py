@@ -1,0 +1,24 @@
+"""The exit codes of `hfs` as names. Scripts rely on the numbers; what each means is told in hfs/cli/__init__.py."""
+
+from __future__ import annotations
+
+from hfs.client import Refused
+from mountd.errors import ConfigError, HfsError
+
+__all__ = ["CANNOT_EXECUTE", "DONE", "FAILED", "NOT_FOUND", "PARTLY", "RUN_FAILED", "SIGNALLED", "USAGE", "code_of"]
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+PARTLY = 3
+RUN_FAILED = 125
+CANNOT_EXECUTE = 126
+NOT_FOUND = 127
+SIGNALLED = 128
+
+
+def code_of(error: HfsError) -> int:
+    """The code that a command ends with after this error."""
+    if isinstance(error, Refused):
+        return error.code
+    return USAGE if isinstance(error, ConfigError) else FAILED

@@ -1,0 +1,130 @@
+"""Figures for people: sizes, durations, and any tree of figures as tables.
+
+`hfs status`, `hfs run` and `hfs cache` print through this file. It knows units by the ends of names (`_bytes`, `_s`,
+`_ns`) and no figure by itself, so what a newer daemon tells shows up too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hfs.cli.shared import printable
+
+__all__ = ["duration", "figure", "render_tree", "size", "stderr", "stdout"]
+
+_PIPE_COLUMNS = 160
+"""Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
+
+
+def stdout() -> Console:
+    """Results."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, soft_wrap=False)
+
+
+def stderr() -> Console:
+    """Progress and summaries."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_COLUMNS)
+
+
+def size(count: float) -> str:
+    """Bytes with three digits: 0 B, 999 B, 1.00 kB, 12.3 GB (powers of 1000, as disks are sold)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    if unit == "B":
+        return f"{count:.0f} B"
+    return f"{count:.{max(0, 3 - len(str(int(abs(count)))))}f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """0.25 s, 12.3 s, 5 min 02 s, 3 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def figure(name: str, value: object) -> str:
+    """A value for people, by the unit that its name ends with."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        if name == "bytes" or name.endswith("_bytes"):
+            return size(value)
+        if name.endswith("_ns"):
+            return duration(value / 1e9)
+        if name.endswith("_s"):
+            return duration(value)
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, list):
+        return "\n".join(figure("", entry) for entry in value) or "-"
+    return printable(str(value))
+
+
+def render_tree(tree: Mapping[str, Any]) -> Iterator[Table]:
+    """A table of what is plain in the tree, then one for each of its branches.
+
+    A branch whose values are all maps with the same keys has these as columns; deeper ones are written a.b.
+    """
+    plain = {name: value for name, value in tree.items() if not isinstance(value, dict)}
+    if plain:
+        yield _two_columns("", plain)
+    for name, branch in tree.items():
+        if isinstance(branch, dict) and branch:
+            yield _columns(name, branch) or _two_columns(name, dict(_flat(branch)))
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=escape(title.replace("_", " ")) or None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_header=False,
+        pad_edge=False,
+    )
+
+
+def _two_columns(title: str, branch: Mapping[str, Any]) -> Table:
+    table = _table(title)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in branch.items():
+        # Within "read_bytes" every figure is one of bytes.
+        unit = name if not title.endswith("_bytes") or not isinstance(value, int) else title
+        table.add_row(escape(name.replace("_", " ")), escape(figure(unit, value)))
+    return table
+
+
+def _columns(title: str, branch: Mapping[str, Any]) -> Table | None:
+    rows = list(branch.values())
+    if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+        return None
+    table = _table(title)
+    table.show_header = True
+    table.add_column("")
+    for column in rows[0]:
+        table.add_column(escape(str(column)), overflow="fold")
+    for name, row in branch.items():
+        table.add_row(escape(name), *(escape(figure(name if c == "value" else c, v)) for c, v in row.items()))
+    return table
+
+
+def _flat(branch: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in branch.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value

@@ -1,0 +1,247 @@
+"""How the work of `hfs cache` is shown: a progress bar on stderr with a closing line, or lines of JSON on stdout.
+
+The work may come in several parts (requests, mounts); figures are summed over them. Paths that failed are named, the
+first few on a terminal, all in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import click
+
+from hfs.cli.shared import complain, printable
+from mountd.protocol import PathFault, Progress, Result, Row, Rows
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+__all__ = ["BarReporter", "JsonReporter", "ListPrinter", "Reporter"]
+
+_NAMED = 20
+"""Failed paths named on a terminal; a wall of them hides the sum below it."""
+
+Shown = Callable[[bytes], str]
+
+
+class Reporter:
+    """Sums parts; subclasses show. A context manager: whatever ends the work, the terminal is left in order."""
+
+    def __init__(self, done: str) -> None:
+        self.done = done
+        self.total = Progress()
+        """Figures of all parts up to now; `faults` is not used."""
+        self._before = Progress()
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def news_for(self, shown: Shown) -> Callable[[Progress | Rows], None]:
+        """What a client's `news` is to be; `shown` writes a path for people."""
+
+        def news(part: Progress | Rows) -> None:
+            if isinstance(part, Progress):
+                self._take(part)
+                self.progress([(shown(fault.path), fault) for fault in part.faults])
+
+        return news
+
+    def end_part(self, result: Result, shown: Shown) -> None:
+        """A request has been answered."""
+        self._take(
+            Progress(
+                files=result.files,
+                bytes=result.bytes,
+                failed=result.failed,
+                skipped=result.skipped,
+                files_total=result.files + result.failed,
+                bytes_total=result.bytes,
+            )
+        )
+        self._before = self.total
+        self.progress([(shown(fault.path), fault) for fault in result.faults])
+
+    def _take(self, part: Progress) -> None:
+        before = self._before
+
+        def total(earlier: int | None, now: int | None) -> int | None:
+            return None if now is None else (earlier or 0) + now
+
+        self.total = Progress(
+            files=before.files + part.files,
+            bytes=before.bytes + part.bytes,
+            failed=before.failed + part.failed,
+            skipped=before.skipped + part.skipped,
+            files_total=total(before.files_total, part.files_total),
+            bytes_total=total(before.bytes_total, part.bytes_total),
+            walking=part.walking,
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the work began."""
+        return time.monotonic() - self._started
+
+    def eta_s(self) -> float | None:
+        """Time left at the rate so far; None while it cannot be known."""
+        total = self.total
+        if total.walking or total.bytes_total is None or not total.bytes:
+            return None
+        return max(0, total.bytes_total - total.bytes) * self.elapsed_s / total.bytes
+
+    def progress(self, faults: list[tuple[str, PathFault]]) -> None:
+        """Show the figures and what has failed since the last call."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Show that all is done."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Leave the terminal in order."""
+
+
+class JsonReporter(Reporter):
+    """One line for each progress, and a last one with "final": true."""
+
+    def progress(self, faults: list[tuple[str, PathFault]]) -> None:
+        """Print a line."""
+        self._print(final=False, faults=faults)
+
+    def close(self) -> None:
+        """Print the last line."""
+        self._print(final=True, faults=[])
+
+    def _print(self, *, final: bool, faults: list[tuple[str, PathFault]]) -> None:
+        total, elapsed_s = self.total, self.elapsed_s
+        line = {
+            "final": final,
+            "files": total.files,
+            "bytes": total.bytes,
+            "failed": total.failed,
+            "skipped": total.skipped,
+            "files_total": total.files_total,
+            "bytes_total": total.bytes_total,
+            "elapsed_s": round(elapsed_s, 3),
+            "bytes_per_s": round(total.bytes / elapsed_s) if elapsed_s > 0 else None,
+            "eta_s": None if self.eta_s() is None else round(self.eta_s() or 0, 1),
+            "faults": [{"path": path, "message": fault.message} for path, fault in faults],
+        }
+        click.echo(json.dumps(line))
+
+
+class BarReporter(Reporter):
+    """A bar by rich on a terminal; without one only the closing line."""
+
+    def __init__(self, done: str) -> None:
+        super().__init__(done)
+        self._named = 0
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        from rich import progress as columns
+
+        from hfs.cli.render import stderr
+
+        console = stderr()
+        self._bar = columns.Progress(
+            columns.TextColumn("{task.fields[files]}"),
+            columns.BarColumn(),
+            columns.DownloadColumn(),
+            columns.TransferSpeedColumn(),
+            columns.TimeRemainingColumn(),
+            columns.TextColumn("{task.fields[failed]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None, files="", failed="")
+        self._bar.start()
+        return self
+
+    def progress(self, faults: list[tuple[str, PathFault]]) -> None:
+        """Move the bar."""
+        for path, fault in faults:
+            self._named += 1
+            if self._named <= _NAMED:
+                complain(f"{path}: {fault.message}")
+        if self._bar is not None and self._task is not None:
+            total = self.total
+            files = f"{total.files:,}" + ("" if total.files_total is None else f"/{total.files_total:,}")
+            self._bar.update(
+                self._task,
+                completed=total.bytes,
+                total=total.bytes_total,
+                files=f"{files}{'+' if total.walking else ''} files",
+                failed=f"{total.failed:,} failed" if total.failed else "",
+            )
+
+    def close(self) -> None:
+        """Print the closing line."""
+        from hfs.cli.render import duration, size
+
+        self.leave()
+        total = self.total
+        if total.failed > _NAMED:
+            complain(f"... and {total.failed - _NAMED:,} more")
+        line = f"{self.done} {total.files:,} files, {size(total.bytes)}, in {duration(self.elapsed_s)}"
+        if total.skipped:
+            why = {"warmed": "staged already", "evicted": "open, so they stay"}.get(self.done, "nothing staged")
+            line += f"; {total.skipped:,} {why}"
+        if total.failed:
+            line += f"; {total.failed:,} failed"
+        click.echo(line)
+
+    def leave(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class ListPrinter:
+    """Prints rows of `hfs cache list` as they come."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._files = self._bytes = self._complete = 0
+
+    def row(self, name: str, row: Row) -> None:
+        """Print one staged file."""
+        self._files += 1
+        self._bytes += row.staged_bytes
+        self._complete += row.complete
+        if self._as_json:
+            record = {
+                "path": name,
+                "size": row.size,
+                "staged_bytes": row.staged_bytes,
+                "complete": row.complete,
+                "open": row.opened,
+                "source_id": row.source_id,
+                "inode": row.inode,
+                "last_use_ns": row.last_use_ns,
+            }
+            click.echo(json.dumps(record))
+        else:
+            share = "complete" if row.complete else f"{row.staged_bytes / row.size:.0%}" if row.size else "0%"
+            click.echo(f"{row.staged_bytes:>15,} {row.size:>15,} {share:>8}  {printable(name)}")
+
+    def close(self) -> None:
+        """Print the sums."""
+        if self._as_json:
+            sums = {"final": True, "files": self._files, "staged_bytes": self._bytes, "complete": self._complete}
+            click.echo(json.dumps(sums))
+        else:
+            click.echo(f"{self._bytes:>15,} bytes staged of {self._files:,} files, {self._complete:,} complete")

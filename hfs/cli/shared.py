@@ -1,0 +1,170 @@
+"""What several commands share: the options of a mount, messages, finding the mount that a path means.
+
+Nothing here prints to stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+
+from hfs import logs, mountinfo
+from hfs.client import Client, find_socket
+from hfs.places import absolute
+from mountd.config import Config, config_files, load, state_directory
+from mountd.errors import ConfigError
+
+__all__ = [
+    "MountTarget",
+    "complain",
+    "complete_mounts",
+    "control_option",
+    "hold",
+    "load_config",
+    "mount_flags",
+    "prepared",
+    "printable",
+    "target_of",
+    "targets_of",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def printable(text: str) -> str:
+    """The text with what is not UTF-8 escaped, so that any terminal takes it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def complain(text: str) -> None:
+    """Say it on stderr, `hfs: ` before each line; indented lines belong to the one before."""
+    for line in text.splitlines():
+        click.echo(printable(line if line.startswith(" ") else f"hfs: {line}"), err=True)
+
+
+_FLAGS: tuple[Callable[[_Command], _Command], ...] = (
+    click.option("--cache", metavar="DIR", help="Keep what was read here; a directory on a disk of this machine."),
+    click.option("--cache-size", metavar="SIZE", help="At most this much, like 500G. Default: leave 10 % of the disk."),
+    click.option("--chunk", metavar="SIZE", help="Read SOURCE in pieces of this size. [default: 8M]"),
+    click.option("--ttl", metavar="SECONDS", help="Believe attributes and listings this long. [default: 60]"),
+    click.option("--immutable", is_flag=True, default=None, help="Believe them for ever: SOURCE does not change."),
+    click.option(
+        "--over", is_flag=True, default=None, help="Allow a MOUNTPOINT that is not empty, also SOURCE itself."
+    ),
+    click.option("--io-mode", metavar="auto|daemon", help="How reads are served. [default: auto]"),
+    click.option("--source-id", metavar="HEX", help="A fixed identity of SOURCE's file system, 16 hex digits."),
+    click.option("--eviction", metavar="fill-once|lru", help="What goes when the cache is full. [default: fill-once]"),
+    click.option("--strict", is_flag=True, default=None, help="Wait for a silent SOURCE; never serve what may be old."),
+    click.option("--control", metavar="PATH", help="Put the control socket here."),
+    click.option("--log-file", metavar="PATH", help="Write the daemon's log here."),
+    click.option("-v", "--verbose", is_flag=True, help="Log more (log-level=debug)."),
+    click.option("-o", "options", metavar="KEY=VALUE,...", multiple=True, help="Any key of the configuration."),
+    click.option("--config", "config_file", metavar="FILE", help="Read this TOML file instead of the usual two."),
+)
+
+
+def mount_flags(command: _Command) -> _Command:
+    """Add the options that `hfs mount`, `hfs run` and `hfs config` share.
+
+    All are plain text here: `mountd.config` judges the values, so that all faults are told together.
+    """
+    for option in reversed(_FLAGS):
+        command = option(command)
+    return command
+
+
+def load_config(arguments: Mapping[str, Any], *, required: bool = True) -> tuple[Config, dict[str, str]]:
+    """The configuration from a command's arguments, the environment and the files. Raises ConfigError."""
+    given = dict(arguments)
+    options, config_file = given.pop("options"), given.pop("config_file")
+    if given.pop("verbose"):
+        given["log_level"] = "debug"
+    return load(given, os.environ, config_files(os.environ, config_file), options=options, required=required)
+
+
+def prepared(config: Config) -> Config:
+    """The same with absolute paths, and a log file unless in the foreground."""
+    config = absolute(config)
+    if config.log_file is None and not config.foreground:
+        config = msgspec.structs.replace(config, log_file=logs.default_log_file(config, state_directory(os.environ)))
+    return config
+
+
+@contextlib.contextmanager
+def hold() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it has started is taken back."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+control_option = click.option(
+    "--control", metavar="PATH", help="The daemon's control socket, where the mount is not seen."
+)
+
+
+class MountTarget(NamedTuple):
+    """A mount that a command works on, and the paths that were given below it."""
+
+    mountpoint: str
+    client: Client
+    paths: list[bytes]
+    """Relative to its root; b"" is the root."""
+
+    def shown(self, path: bytes) -> str:
+        """A path of this mount as the user would write it."""
+        return os.path.join(self.mountpoint, os.fsdecode(path)) if path else self.mountpoint
+
+
+def target_of(path: str, control: str | None = None) -> MountTarget:
+    """The mount that a path lies in. Raises ConfigError when it lies in none, DaemonSilent when that is dead."""
+    (target,) = targets_of([path], control)
+    return target
+
+
+def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTarget]:
+    """The mounts that the paths lie in, each with its paths, in the order of their first path.
+
+    With `control` they are all of the mount behind that socket, as its daemon names it.
+    """
+    found: dict[str, MountTarget] = {}
+    if control is not None:
+        client = Client(control)
+        mountpoint = str(client.status()["mountpoint"])
+        found[mountpoint] = MountTarget(mountpoint, client, [])
+    table = mountinfo.mounts()
+    for path in paths:
+        place = mountinfo.canonical(path, table)
+        if control is not None:
+            mountpoint = next(iter(found))
+            inside = place == mountpoint or place.startswith(mountpoint.rstrip("/") + "/")
+        else:
+            mount = mountinfo.enclosing(place, table)
+            inside = mount is not None and mount.fstype == mountinfo.HFS_TYPE
+            mountpoint = mount.mountpoint if mount is not None else ""
+        if not inside:
+            raise ConfigError(f"{path}: not in a mount of hfs; hfs status lists the mounts")
+        if mountpoint not in found:
+            found[mountpoint] = MountTarget(mountpoint, Client(find_socket(mountpoint)), [])
+        found[mountpoint].paths.append(os.fsencode(place[len(mountpoint.rstrip("/")) :].lstrip("/")))
+    return list(found.values())
+
+
+def complete_mounts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Mountpoints of hfs, and whatever other paths the shell knows."""
+    ours = [CompletionItem(m.mountpoint) for m in mountinfo.hfs_mounts() if m.mountpoint.startswith(incomplete)]
+    return ours or [CompletionItem(incomplete, type="dir")]

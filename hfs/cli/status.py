@@ -1,0 +1,113 @@
+"""`hfs status [MOUNT]`: what a mount's daemon does, or the list of all mounts of hfs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from hfs import mountinfo
+from hfs.cli.exit_codes import DONE, FAILED
+from hfs.cli.shared import complete_mounts, control_option, printable, target_of
+from hfs.client import Client, find_socket
+from mountd.errors import HfsError
+
+__all__ = ["status"]
+
+_AGAIN_S = 0.2
+_LIST_LIMIT_S = 2.0
+"""For each mount of the list: a hung one must not hide the others."""
+_NOTE = (
+    "Reads that the kernel answers by itself, from its page cache or by passthrough, never reach the daemon "
+    "and are not in these figures."
+)
+
+
+@click.command
+@click.argument("mount", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait until it answers."
+)
+@click.option("--all", "everything", is_flag=True, help="Also the raw counters, with their meaning.")
+@control_option
+@click.pass_context
+def status(
+    ctx: click.Context, mount: str | None, as_json: bool, wait_s: float, everything: bool, control: str | None
+) -> None:
+    """Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.
+
+    The list ends with exit code 1 if one of them does not answer.
+    """
+    if mount is None and control is None:
+        ctx.exit(_list_mounts(as_json=as_json))
+    found = _wait_for(mount, control, wait_s)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    from hfs.cli.render import render_tree, stdout
+
+    console = stdout()
+    if not everything:
+        found.pop("counters", None)
+    for table in render_tree(found):
+        console.print(table)
+    console.print(_NOTE)
+
+
+def _wait_for(mount: str | None, control: str | None, wait_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            client = Client(control) if control is not None else target_of(mount or "").client
+            return client.status()
+        except HfsError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_AGAIN_S)
+
+
+def _list_mounts(*, as_json: bool) -> int:
+    rows = []
+    for mount in mountinfo.hfs_mounts():
+        row: dict[str, Any] = {"mountpoint": mount.mountpoint, "source": mount.source.removeprefix("hfs#")}
+        try:
+            client = Client(find_socket(mount.mountpoint, limit_s=_LIST_LIMIT_S))
+            row["pid"] = client.pid()
+            row["staged"] = client.status(_LIST_LIMIT_S).get("staged")
+            row["answers"] = True
+        except HfsError as error:
+            row["answers"] = False
+            row["error"] = str(error)
+        rows.append(row)
+    if as_json:
+        click.echo(json.dumps({"mounts": rows}))
+    elif not rows:
+        click.echo("no mounts of hfs")
+    else:
+        _print_list(rows)
+    return DONE if all(row["answers"] for row in rows) else FAILED
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from hfs.cli.render import figure, stdout
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("mountpoint", "source", "process", "staged"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        staged = row.get("staged") or {}
+        shown = f"{figure('files', staged.get('files'))} files, {figure('bytes', staged.get('bytes'))}"
+        table.add_row(
+            escape(printable(row["mountpoint"])),
+            escape(printable(row["source"])),
+            str(row.get("pid", "?")),
+            shown if row["answers"] else escape(printable(row["error"])),
+        )
+    stdout().print(table)

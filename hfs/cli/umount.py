@@ -1,0 +1,22 @@
+"""`hfs umount MOUNTPOINT`: unmounts and waits until the daemon has ended, so that its cache is free."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from hfs import mountinfo, mounting
+from hfs.cli.shared import complete_mounts
+
+__all__ = ["umount"]
+
+
+@click.command
+@click.argument("mountpoint", type=click.UNPROCESSED, shell_complete=complete_mounts)
+@click.option("-l", "--lazy", is_flag=True, help="Take it away now; it ends when its last user has gone.")
+def umount(mountpoint: str, lazy: bool) -> None:
+    """Unmount MOUNTPOINT and wait until its daemon has ended."""
+    place = mountinfo.canonical(mountpoint)
+    os.chdir("/")  # we may stand in it ourselves
+    mounting.unmount(place, lazy=lazy)

@@ -1,0 +1,60 @@
+"""Running a command as a shell would run it, with this process in front: signals, terminal, exit code.
+
+Called by `hfs run`. The command stays in our process group and on our terminal, so Ctrl-C, Ctrl-Z and Ctrl-\\ reach it
+from the terminal itself, once; a signal that somebody sends to us alone is forwarded. Its uid, environment and
+descriptors are ours.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+__all__ = ["FORWARDED", "run_command"]
+
+FORWARDED = frozenset(
+    {
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGXCPU,
+    }
+)
+"""What schedulers, people and training frameworks send: to end, and to save a checkpoint first. SIGTSTP and SIGCONT are
+left alone: job control works on the whole group."""
+
+_SI_KERNEL = 0x80
+"""si_code of a signal that the terminal made for the whole foreground group (asm-generic/siginfo.h)."""
+
+
+def run_command(command: Sequence[str], cwd: str | None = None) -> int:
+    """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed.
+
+    Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked - FORWARDED - {signal.SIGCHLD})
+
+    # A parent may have left SIGCHLD ignored; then nobody would tell us that the command has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # close_fds: a launcher or a job script may have left descriptors open for the command; ours close by themselves.
+    process = subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        close_fds=False,
+        preexec_fn=unblock,  # noqa: PLW1509 - hfs run has one thread
+    )
+    while True:
+        news = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
+        if news.si_signo == signal.SIGCHLD:
+            if process.poll() is not None:
+                return process.returncode
+        elif news.si_code != _SI_KERNEL or os.getpgid(process.pid) != os.getpgrp():
+            process.send_signal(news.si_signo)
