@@ -296,6 +296,17 @@ class TestCounts:
         os.lstat(slow.path / "link 0000")
         assert slow.state()["lookup"] == 1
 
+    def test_lookups_in_one_directory_overlap(
+        self, mount: Callable[..., Mount], readers: Callable[[Path], subprocess.Popen[bytes]]
+    ) -> None:
+        slow = mount()
+        names = files(slow.backing, 3)
+        slow.tell("fault lookup hang")
+        started = [readers(slow.path / name) for name in names]
+        slow.until(lambda state: state["parked"] == 3)  # else the kernel sends one at a time
+        slow.tell("clear")
+        assert [len(process.communicate(timeout=PATIENCE_S)[0]) for process in started] == [100] * 3
+
     def test_no_more_in_flight_than_allowed(
         self, mount: Callable[..., Mount], readers: Callable[[Path], subprocess.Popen[bytes]]
     ) -> None:

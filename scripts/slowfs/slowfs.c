@@ -13,6 +13,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 static struct timespec started;
 
@@ -51,10 +53,22 @@ static struct stat control_attr(void) {
                          .st_gid = getegid(), .st_blksize = 4096, .st_atim = started, .st_mtim = started,
                          .st_ctim = started};
 }
+// libfuse before 3.17 does not tell the kernel of FUSE_CAP_PARALLEL_DIROPS, whatever is wanted, and the kernel then
+// looks up one name of a directory at a time. So its writev is ours, and the answer to INIT (a header, then four
+// 32-bit words of which the last are the flags) gets the bit, which is the same in libfuse and in the kernel.
+static _Thread_local bool answers_init;
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+    if (answers_init && count == 2 && parts[1].iov_len >= 4 * sizeof(uint32_t))
+        ((uint32_t *)parts[1].iov_base)[3] |= FUSE_CAP_PARALLEL_DIROPS;
+    answers_init = false;
+    return syscall(SYS_writev, fd, parts, count);
+}
+
 static void op_init(void *data, struct fuse_conn_info *conn) {
     (void)data; // names come without attributes; requests are small and not worth a pipe
     conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_READ);
-    conn->want |= conn->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_PARALLEL_DIROPS); // look-ups of one folder overlap
+    conn->want |= conn->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_PARALLEL_DIROPS); // look-ups in one folder overlap
+    answers_init = conn->capable & FUSE_CAP_PARALLEL_DIROPS;
 }
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
