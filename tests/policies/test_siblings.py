@@ -119,9 +119,9 @@ def test_every_forward_open_after_the_first_eight_is_foreseen() -> None:
 
 
 def test_loader_workers_in_order_are_in_order() -> None:
-    names = names_of(20_000)
+    names = names_of(8000)
     reader = Reader(rate=2)
-    assert reader.read(interleaved(names, 8, 32), names) >= 19_000
+    assert reader.read(interleaved(names, 8, 32), names) >= 7500
 
 
 def test_a_reader_that_overtakes_is_followed() -> None:
@@ -153,6 +153,25 @@ def test_the_directory_opened_last_comes_first() -> None:
     assert reader.policy.next(1, reader.now_s) == [(1, names[8])]
 
 
+def test_leaps_with_good_runs_between_them_are_forgiven() -> None:
+    names = names_of(20_000)
+    reader = Reader(rate=4)
+    for start in range(0, 18_000, 3000):
+        reader.read(names[start : start + 400], names)
+    assert 1 not in reader.policy._off
+
+
+def test_files_from_a_random_beginning_do_not_count_against_an_order() -> None:
+    names = names_of(20_000)
+    reader = Reader(rate=20)
+    reader.read(shuffled(names)[:64], names)
+    directory = reader.policy._active[1]
+    reader.rate = 1
+    reader.read(names[19_000:19_200], names)
+    assert directory.forward
+    assert directory.failed == 0
+
+
 def test_random_order_gains_from_the_budget() -> None:
     names = names_of(4000)  # 440 MB: a budget of 256 MB covers more than half
     reader = Reader()
@@ -179,12 +198,12 @@ def test_the_second_epoch_has_nothing_to_do() -> None:
 
 
 def test_a_random_subset_of_90_percent_stays_on() -> None:
-    names = names_of(30_000)
-    subset = shuffled(names)[:27_000]
+    names = names_of(15_000)
+    subset = shuffled(names)[:13_500]
     reader = Reader(rate=1)
     reader.read(subset, names)
     assert 1 not in reader.policy._off
-    assert reader.read(subset, names) == 27_000
+    assert reader.read(subset, names) == 13_500
     assert len(set(reader.fetched) - {(1, name) for name in subset}) * SIZE <= 256 * MB
 
 
