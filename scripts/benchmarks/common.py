@@ -102,7 +102,7 @@ class Work:
 
 
 @contextlib.contextmanager
-def work_folder(folder: Path = WORK) -> Iterator[Work]:
+def work_folder(folder: Path) -> Iterator[Work]:
     """Own the work folder. Removes what an earlier, broken run has left, and all but the data at the end.
 
     Raises BenchError when another benchmark owns it.
@@ -267,7 +267,7 @@ class Reader:
             raise BenchError(f"{self.name} ended with exit code {self.process.wait()}; its message is above")
         return json.loads(line)
 
-    def do(self, **request: Any) -> dict[str, Any]:  # noqa: ANN401 - goes untouched into JSON
+    def do(self, **request: Any) -> dict[str, Any]:
         self.send(request)
         return self.answer()
 

@@ -6,10 +6,10 @@ it is given.
 """
 
 import json
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -59,25 +59,22 @@ def with_comment(jpeg: bytes, number: int) -> bytes:
     return jpeg[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + jpeg[2:]
 
 
-def _write_images(root: Path, count: int, base: int) -> int:
-    """All files that are made of one base picture. Returns their bytes."""
-    jpeg, total = picture(base), 0
+def _write_images(root: Path, count: int, base: int) -> None:
+    """All files that are made of one base picture."""
+    jpeg = picture(base)
     for number in range(base, count, BASE_PICTURES):
-        data = with_comment(jpeg, number)
         # Consecutive numbers have different base pictures, so every class has all of them in the end.
         label = (number // BASE_PICTURES + number) % IMAGE_CLASSES
-        (root / f"class_{label}" / f"{number:06d}.jpg").write_bytes(data)
-        total += len(data)
-    return total
+        (root / f"class_{label}" / f"{number:06d}.jpg").write_bytes(with_comment(jpeg, number))
 
 
 def make_images(root: Path, count: int) -> None:
     """`count` JPEG files of about 110 KB in IMAGE_CLASSES class folders."""
     for label in range(IMAGE_CLASSES):
         (root / f"class_{label}").mkdir(parents=True, exist_ok=True)
-    # Forked: the parent is scripts/bench, a program without a module name that a spawned child could import.
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        for _ in pool.imap_unordered(partial(_write_images, root, count), range(min(BASE_PICTURES, count))):
+    # Threads: drawing is NumPy's and Pillow's work, most of it outside the interpreter's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(partial(_write_images, root, count), range(min(BASE_PICTURES, count))):
             pass
 
 

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[table.Row] = []
     console, news = Console(highlight=False), Console(stderr=True, highlight=False)
     try:
-        with common.work_folder() as work:
+        with common.work_folder(common.WORK) as work:
             for name in chosen:
                 begin = time.monotonic()
                 command = " ".join(["scripts/bench", args.name, "--only", name, *(["--quick"] if args.quick else [])])

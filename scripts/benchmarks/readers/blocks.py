@@ -56,7 +56,7 @@ def read_files(paths: list[str]) -> dict[str, Any]:
     return {"bytes": total, "slowest_s": slowest, "failed": failed}
 
 
-def work(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - a request as it was sent
+def work(**arguments: Any) -> dict[str, Any]:
     if "random" in arguments:
         return read_random(arguments.pop("random"), **arguments)
     if "sequential" in arguments:

@@ -2,8 +2,9 @@
 
     images.py ROOT WORKERS decode|read
 
-Each request {"epoch": N, "seed": S} is one epoch in a random order of its own (0: list only): list the folder (first
-time only), open, decode, a random crop resized to 224 px, mirror, normalise, collate. `read` opens and reads the files only.
+Each request {"epoch": N, "seed": S} is one epoch in a random order of its own: list the folder (first time only),
+open, decode, a random crop resized to 224 px, mirror, normalise, collate. Epoch 0 only lists; `read` instead of
+`decode` only opens and reads the files.
 """
 
 import argparse
