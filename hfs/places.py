@@ -39,6 +39,9 @@ class _Faults:
     def failed(self, line: str) -> None:
         self._lines.append(line)
 
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
     def raise_any(self) -> None:
         if self._lines:
             raise (ConfigError if self._usage else MountError)("\n".join(self._lines))
@@ -65,8 +68,8 @@ def check_places(config: Config) -> None:
     mountpoint = _check_mountpoint(config, faults)
     if source is not None and mountpoint is not None:
         _check_nesting(config, source, mountpoint, faults)
-    _check_cache(config, source, faults)
     _check_fuse(config, faults)
+    _check_cache(config, source, faults)
     faults.raise_any()
 
 
@@ -153,6 +156,8 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
         if _inside(path, real) or (name == "SOURCE" and _has_ancestor(path, source)):
             faults.usage(f"cache {path}: inside {name} {directory}; choose a directory on a disk of this machine")
             return
+    if faults and not os.path.exists(path):
+        return  # there will be no mount, so nothing is made
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

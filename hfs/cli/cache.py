@@ -24,6 +24,8 @@ __all__ = ["cache"]
 
 _REQUEST_BYTES = 8 * 1024**2
 """Paths of one request: far below the largest frame, and the daemon can begin with the first part of a long list."""
+_PATH_BYTES = 8
+"""What a path costs besides its own bytes, generously."""
 
 paths_argument = click.argument("paths", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_mounts)
 json_option = click.option("--json", "as_json", is_flag=True, help='Lines of JSON, the last with "final": true.')
@@ -219,11 +221,11 @@ def _parts(paths: list[bytes]) -> Iterator[list[bytes]]:
     part: list[bytes] = []
     size = 0
     for path in paths:
-        if part and size + len(path) > _REQUEST_BYTES:
+        if part and size + len(path) + _PATH_BYTES > _REQUEST_BYTES:
             yield part
             part, size = [], 0
         part.append(path)
-        size += len(path) + 8
+        size += len(path) + _PATH_BYTES
     yield part
 
 

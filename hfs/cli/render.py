@@ -22,6 +22,8 @@ __all__ = ["duration", "figure", "render_tree", "size", "stderr", "stdout"]
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
 
+_NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}
+
 
 def stdout() -> Console:
     """Results."""
@@ -61,6 +63,8 @@ def figure(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
+        if name in _NUMBERS_THAT_COUNT_NOTHING:
+            return str(value)
         if name == "bytes" or name.endswith("_bytes"):
             return size(value)
         if name.endswith("_ns"):

@@ -1,0 +1,100 @@
+"""A daemon without a mount for tests of the client side: the real control socket, with `FakeCommands` behind it.
+
+`serving` runs it in a thread of its own, since the clients are blocking. Not a test module.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import trio
+
+from mountd.config import Config
+from mountd.control import Report, serve
+from mountd.errors import ConfigError
+from mountd.protocol import PathFault, Progress, Result, Row, Rows
+
+
+class FakeCommands:
+    """Answers as a daemon with the files of `sizes` would; every path named b"bad..." fails."""
+
+    def __init__(self, mountpoint: str) -> None:
+        self.mountpoint = mountpoint
+        self.calls: list[tuple[object, ...]] = []
+        self.sizes = {b"a": 10, b"d/b": 20}
+        self.opened: set[bytes] = set()
+        self.on_warm: Callable[[], None] = lambda: None
+
+    async def status(self) -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        return {
+            "pid": 4711,
+            "mountpoint": self.mountpoint,
+            "source": {"path": "/lustre/[red]caf\udce9", "bytes": 123_456_789, "reads": 12},
+            "reads": {"staged": 3, "source": 1},
+            "read_bytes": {"staged": 3_000_000, "source": 1_000_000},
+            "staged": {"files": 2, "bytes": 30, "later": {"figure_s": 90.0}},
+            "config": {"ttl": {"value": 60.0, "origin": "default"}},
+            "counters": {"x": {"value": 1, "meaning": "y"}},
+        }
+
+    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
+        self.calls.append(("warm", list(paths), jobs))
+        self.on_warm()
+        return await self._each(paths, report)
+
+    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
+        self.calls.append(("evict", list(paths), everything))
+        return await self._each(paths or [b""], report)
+
+    async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
+        self.calls.append(("check", list(paths), against_source))
+        if b"usage" in paths:
+            raise ConfigError("usage: no such thing")
+        return await self._each(paths or [b""], report)
+
+    async def list(self, paths: Sequence[bytes], report: Report) -> Result:
+        self.calls.append(("list", list(paths)))
+        for path, size in self.sizes.items():
+            await report(Rows([Row(path, size, size, complete=True, source_id="s", inode=1)]))
+        await report(Rows([Row(b"", 100, 25, complete=False, source_id="s", inode=9)]))
+        return Result(files=3)
+
+    async def _each(self, paths: Sequence[bytes], report: Report) -> Result:
+        files = size = failed = skipped = 0
+        for path in paths:
+            if path.startswith(b"bad"):
+                failed += 1
+                await report(Progress(files, size, failed, faults=[PathFault(path, "no such file")]))
+                continue
+            for name, bytes_ in self.sizes.items():
+                if path in {b"", name}:
+                    files += 1
+                    size += bytes_
+                    skipped += name in self.opened
+            await report(Progress(files, size, failed, skipped, files_total=files, bytes_total=size))
+        return Result(files, size, failed, skipped)
+
+
+@contextlib.contextmanager
+def serving(path: Path, commands: FakeCommands) -> Iterator[None]:
+    """The daemon's control socket at `path` until the block ends."""
+    ready, token, scope = threading.Event(), [], trio.CancelScope()
+
+    async def main() -> None:
+        token.append(trio.lowlevel.current_trio_token())
+        config = Config(source="/s", mountpoint=commands.mountpoint, cache="/c", control=str(path))
+        with scope:
+            async with trio.open_nursery() as nursery, serve(config, commands, nursery):
+                ready.set()
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield
+    finally:
+        token[0].run_sync_soon(scope.cancel)
+        thread.join()

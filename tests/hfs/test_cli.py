@@ -1,0 +1,397 @@
+"""The command line without a mount: flags become configuration, errors become lines and exit codes, answers are shown.
+
+Commands that talk to a daemon talk to the real control socket with a fake daemon behind it; the mount table is a table.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from hfs import mounting
+from hfs.cli import cli, shared
+from hfs.cli import mount as mount_module
+from hfs.cli import status as status_module
+from hfs.client import DaemonSilent
+from hfs.mountinfo import parse
+from mountd.config import Config
+from mountd.errors import HfsError, MountError
+from tests.hfs.daemon import FakeCommands, serving
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("HFS_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+
+
+def hfs(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
+    """Run the command line in this process."""
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments], input=stdin, prog_name="hfs")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCommands]:
+    """A daemon whose mount the command line sees at tmp_path/m."""
+    place = tmp_path.resolve() / "m"
+    table = parse(f"1 0 0:1 / / rw - ext4 dev rw\n2 1 0:2 / {place} ro - fuse.hfs hfs#/s ro")
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+
+    def find_socket(path: str, **_options: object) -> str:
+        if path != str(place):
+            raise DaemonSilent(f"{path}: not a mount of hfs")
+        return str(tmp_path / "s")
+
+    monkeypatch.setattr(shared, "find_socket", find_socket)
+    monkeypatch.setattr(status_module, "find_socket", find_socket)
+    commands = FakeCommands(str(place))
+    with serving(tmp_path / "s", commands):
+        yield commands
+
+
+class Started(Exception):
+    """Raised instead of starting a daemon, with what it would be given."""
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(config: Config, origins: dict[str, str]) -> None:
+        raise Started(config, origins)
+
+    monkeypatch.setattr(mounting, "start", start)
+    monkeypatch.setattr(mount_module, "check_places", lambda _config: None)
+
+
+def started(*arguments: str | Path) -> tuple[Config, dict[str, str]]:
+    with pytest.raises(Started) as caught:
+        hfs(*arguments)
+    config, origins = caught.value.args
+    return config, origins
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("starting")
+def test_every_flag_reaches_the_configuration(tmp_path: Path) -> None:
+    places = [tmp_path / "s", tmp_path / "m", "--cache", tmp_path / "c"]
+    plain, origins = started("mount", *places)
+    real = tmp_path.resolve()
+    assert (plain.source, plain.mountpoint, plain.cache) == (str(tmp_path / "s"), str(real / "m"), str(real / "c"))
+    assert plain.log_file is not None
+    assert plain.log_file.startswith(f"{real}/c/logs/")
+    assert origins["source"] == "command line"
+    config, origins = started(
+        *("mount", *places, "--cache-size", "5G", "--chunk", "1M", "--ttl", "5", "--immutable", "--over"),
+        *("--io-mode", "daemon", "--source-id", "0" * 16, "--eviction", "lru", "--strict", "--control", tmp_path / "x"),
+        *("--log-file", tmp_path / "log", "-v", "-o", "push=no,ro", "-o", "source_threads=7"),
+    )
+    assert config == Config(
+        source=plain.source,
+        mountpoint=plain.mountpoint,
+        cache=plain.cache,
+        cache_size_bytes=5 << 30,
+        chunk_bytes=1 << 20,
+        ttl_s=5.0,
+        immutable=True,
+        over=True,
+        io_mode="daemon",
+        source_id="0" * 16,
+        eviction="lru",
+        strict=True,
+        control=str(tmp_path / "x"),
+        log_file=str(tmp_path / "log"),
+        log_level="debug",
+        push=False,
+        source_threads=7,
+        allow_other=plain.allow_other,
+    )
+    assert origins["push"] == "command line -o"
+    assert origins["ttl_s"] == "command line"
+
+
+@pytest.mark.usefixtures("starting")
+def test_environment_and_file_stand_behind_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.toml").write_text("ttl = 1\nstrict = true\nchunk = '2M'")
+    monkeypatch.setenv("HFS_TTL", "2")
+    monkeypatch.setenv("HFS_CHUNK", "4M")
+    monkeypatch.setenv("HFS_CACHE", "/tmp/from-environment")
+    monkeypatch.setenv("XDG_STATE_HOME", "/tmp/state")
+    config, origins = started("mount", "--config", tmp_path / "c.toml", "--ttl", "3", "/s", "/m")
+    assert (config.ttl_s, config.chunk_bytes, config.strict) == (3.0, 4 << 20, True)
+    assert config.log_file is not None
+    assert config.log_file.startswith("/tmp/state/hfs/m-")
+    assert origins["cache"] == "environment HFS_CACHE"
+    config, _ = started("run", "--config", tmp_path / "c.toml", "--source", "/s", "--at", "/m", "--", "true")
+    assert (config.ttl_s, config.source, config.mountpoint) == (2.0, "/s", "/m")
+    monkeypatch.setenv("HFS_FOREGROUND", "true")
+    assert not started("run", "--source", "/s", "--at", "/m", "true")[0].foreground
+
+
+def test_all_faults_are_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFS_CHUNK", "3M")
+    monkeypatch.setenv("HFS_NOPE", "1")
+    result = hfs("mount", "/s", "--cache", "/c", "--cache-size", "10Q", "-o", "rw")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["hfs", key] for key in ("HFS_CHUNK", "HFS_NOPE", "-o", "cache-size", "mountpoint")
+    ]
+    assert hfs("run", "--at", "/m", "--", "true").exit_code == 125
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["mount", "--nonsense"], 2),
+        (["nonsense"], 2),
+        (["run", "--nonsense", "--", "true"], 125),
+        (["run", "--source"], 125),
+        (["run", "--source", "/s", "--at", "/m"], 125),
+        (["umount"], 2),
+        (["cache", "warm"], 2),
+        (["cache", "warm", "-j", "0", "/"], 2),
+        (["cache", "evict"], 2),
+        (["cache", "check"], 2),
+        (["cache", "list"], 2),
+        (["cache", "evict", "--cache", "/c"], 2),
+        (["cache", "evict", "--cache", "/c", "--all", "x"], 2),
+        (["cache", "check", "--cache", "/c", "--against-source"], 2),
+        (["cache", "warm", "--files-from", "/absent/list"], 2),
+        (["cache", "warm", "--files-from", "-", "/a", "/b"], 2),
+        (["cache", "warm", "/"], 2),
+        (["status", "/"], 2),
+        (["status", "--control", "/absent"], 1),
+        (["umount", "/absent"], 1),
+        (["umount", "/proc"], 1),
+        (["completion", "csh"], 2),
+        (["--version"], 0),
+        (["run", "--help"], 0),
+    ],
+)
+def test_exit_codes(arguments: list[str], code: int) -> None:
+    result = hfs(*arguments)
+    assert result.exit_code == code, result.output
+    assert (result.stderr == "") == (code == 0)
+
+
+def test_an_error_is_one_line_for_a_fault_and_never_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise MountError("/m: in use by\n  process 5 (\udce9)")
+
+    monkeypatch.setattr(mounting, "unmount", refuse)
+    result = hfs("umount", "/m")
+    assert (result.exit_code, result.stderr) == (1, "hfs: /m: in use by\n  process 5 (\\udce9)\n")
+
+
+def test_umount_says_what_is_mounted_instead() -> None:
+    assert "proc of proc is mounted there, not hfs" in hfs("umount", "/proc").stderr
+
+
+def test_interrupted_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mount_module, "check_places", interrupt)
+    result = hfs("run", "--source", "/s", "--at", "/m", "--cache", "/c", "true")
+    assert (result.exit_code, result.stderr) == (125, "hfs: interrupted before the command was started\n")
+
+
+# -- config, completion -----------------------------------------------------------------------------------------------
+
+
+def test_config_shows_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFS_TTL", "2")
+    shown = json.loads(hfs("config", "--cache-size", "1G", "--json").stdout)
+    assert shown["ttl"] == {"value": 2.0, "origin": "environment HFS_TTL"}
+    assert shown["cache-size"] == {"value": 1 << 30, "origin": "command line"}
+    assert shown["strict"] == {"value": False, "origin": "default"}
+    text = hfs("config").stdout
+    assert "environment HFS_TTL" in text
+    assert "a power of two from 64K to 64M" in text
+    assert hfs("config", "--ttl", "x").exit_code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    assert "_HFS_COMPLETE" in hfs("completion", shell).stdout
+
+
+def test_completion_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = parse("1 0 0:1 / /mnt/a\\040b ro - fuse.hfs hfs#/s ro\n2 0 0:1 / /mnt/x rw - ext4 dev rw")
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+    context, argument = click.Context(cli), click.Argument(["mount"])
+    assert [item.value for item in shared.complete_mounts(context, argument, "/m")] == ["/mnt/a b"]
+    assert [item.type for item in shared.complete_mounts(context, argument, "/x")] == ["dir"]
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_status_as_json_is_the_daemons_object(daemon: FakeCommands) -> None:
+    for arguments in ([daemon.mountpoint], [f"{daemon.mountpoint}/below/it"], ["--wait", "5", daemon.mountpoint]):
+        found = json.loads(hfs("status", *arguments, "--json").stdout)
+        assert (found["pid"], found["source"]["reads"], found["staged"]["bytes"]) == (4711, 12, 30)
+
+
+def test_status_for_people_shows_every_figure(daemon: FakeCommands, tmp_path: Path) -> None:
+    text = hfs("status", "--control", tmp_path / "s").stdout
+    for part in (
+        "4711",
+        "123 MB",
+        "[red]caf\\udce9",
+        "3.00 MB",
+        "later.figure s",
+        "1 min 30 s",
+        "never reach the daemon",
+    ):
+        assert part in text
+    assert "counters" not in text
+    assert "counters" in hfs("status", daemon.mountpoint, "--all").stdout
+
+
+def test_status_of_all_mounts(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = hfs("status", "--json")
+    (row,) = json.loads(result.stdout)["mounts"]
+    assert (row["mountpoint"], row["pid"], row["answers"], row["staged"]["files"]) == (
+        daemon.mountpoint,
+        os.getpid(),
+        True,
+        2,
+    )
+    assert result.exit_code == 0
+    assert "2 files, 30 B" in hfs("status").stdout
+    table = [*shared.mountinfo.mounts(), *parse("3 1 0:3 / /mnt/dead ro - fuse.hfs hfs#/s ro")]
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+    result = hfs("status")
+    assert result.exit_code == 1
+    assert "/mnt/dead: not a mount" in result.stdout
+    monkeypatch.setattr(shared.mountinfo, "mounts", list)
+    assert hfs("status").stdout == "no mounts of hfs\n"
+
+
+def test_status_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(status_module.time, "sleep", waits.append)
+    monkeypatch.setattr(status_module.time, "monotonic", lambda: sum(waits))
+    result = hfs("status", "--control", "/absent", "--wait", "1")
+    assert result.exit_code == 1
+    assert sum(waits) == pytest.approx(1.0, abs=0.2)
+
+
+# -- cache ------------------------------------------------------------------------------------------------------------
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_warm(daemon: FakeCommands) -> None:
+    result = hfs("cache", "warm", "-j", "3", daemon.mountpoint, f"{daemon.mountpoint}/d/./b")
+    assert result.exit_code == 0
+    assert "warmed 3 files, 50 B, in " in result.stdout
+    assert daemon.calls == [("warm", [b"", b"d/b"], 3)]
+
+
+def test_warm_partly_and_not_at_all(daemon: FakeCommands) -> None:
+    result = hfs("cache", "warm", f"{daemon.mountpoint}/bad1", daemon.mountpoint)
+    assert result.exit_code == 3
+    assert f"hfs: {daemon.mountpoint}/bad1: no such file" in result.stderr
+    assert "1 failed" in result.stdout
+    result = hfs("cache", "warm", *(f"{daemon.mountpoint}/bad{n}" for n in range(25)))
+    assert result.exit_code == 1
+    assert "hfs: ... and 5 more" in result.stderr
+    assert result.stderr.count("no such file") == 20
+
+
+def test_warm_as_json(daemon: FakeCommands) -> None:
+    daemon.opened = {b"a"}
+    found = lines(hfs("cache", "warm", "--json", daemon.mountpoint, f"{daemon.mountpoint}/bad"))
+    assert [line["final"] for line in found] == [*[False] * (len(found) - 1), True]
+    last = found[-1]
+    assert (last["files"], last["bytes"], last["failed"], last["skipped"], last["files_total"]) == (2, 30, 1, 1, 3)
+    faults = [fault for line in found for fault in line["faults"]]
+    assert faults == [{"path": f"{daemon.mountpoint}/bad", "message": "no such file"}]
+
+
+def test_warm_from_a_list(daemon: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "list").write_bytes(b"a\n\nd/b\nbad \xe9\n" + os.fsencode(daemon.mountpoint) + b"/a")
+    assert hfs("cache", "warm", "--files-from", tmp_path / "list", daemon.mountpoint).exit_code == 3
+    assert daemon.calls.pop() == ("warm", [b"a", b"d/b", b"bad \xe9", b"a"], 0)
+    assert hfs("cache", "warm", "-0", "--files-from", "-", daemon.mountpoint, stdin=b"a\0b\nc\0").exit_code == 0
+    assert daemon.calls.pop() == ("warm", [b"a", b"b\nc"], 0)
+    monkeypatch.chdir(tmp_path)
+    assert hfs("cache", "warm", "--files-from", "-", stdin="m/a\n").exit_code == 0
+    assert daemon.calls.pop() == ("warm", [b"a"], 0)
+    assert "not in a mount of hfs" in hfs("cache", "warm", "--files-from", "-", stdin="x\n").stderr
+    assert "no PATH" in hfs("cache", "warm", "--files-from", "-", stdin="").stderr
+
+
+def test_long_lists_are_sent_in_parts(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfs.cli.cache._REQUEST_BYTES", 20)
+    result = hfs("cache", "warm", "--json", *[f"{daemon.mountpoint}/a"] * 5, f"{daemon.mountpoint}/bad")
+    assert [call[1] for call in daemon.calls] == [[b"a", b"a"], [b"a", b"a"], [b"a", b"bad"]]
+    last = lines(result)[-1]
+    assert (last["files"], last["bytes"], last["failed"], last["files_total"]) == (5, 50, 1, 6)
+
+
+def test_control_names_the_mount(daemon: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.mountinfo, "mounts", list)
+    arguments = ["--control", tmp_path / "s"]
+    assert hfs("cache", "warm", f"{daemon.mountpoint}/a", *arguments).exit_code == 0
+    assert hfs("cache", "check", *arguments).exit_code == 0
+    assert hfs("cache", "evict", "--all", *arguments).exit_code == 0
+    assert daemon.calls == [("warm", [b"a"], 0), ("check", [], False), ("evict", [], True)]
+    assert hfs("cache", "warm", "/elsewhere", *arguments).exit_code == 2
+
+
+def test_check(daemon: FakeCommands) -> None:
+    assert hfs("cache", "check", daemon.mountpoint).stdout.startswith("checked 2 files, 30 B")
+    assert hfs("cache", "check", f"{daemon.mountpoint}/a", "--against-source").exit_code == 0
+    assert daemon.calls == [("check", [], False), ("check", [b"a"], True)]
+    result = hfs("cache", "check", f"{daemon.mountpoint}/usage")
+    assert (result.exit_code, result.stderr) == (2, "hfs: usage: no such thing\n")
+
+
+def test_evict(daemon: FakeCommands) -> None:
+    assert hfs("cache", "evict", f"{daemon.mountpoint}/a").exit_code == 0
+    assert hfs("cache", "evict", "--all", f"{daemon.mountpoint}/a").exit_code == 0
+    assert daemon.calls == [("evict", [b"a"], False), ("evict", [], True)]
+    daemon.opened = {b"a"}
+    result = hfs("cache", "evict", "--all", daemon.mountpoint)
+    assert result.exit_code == 3
+    assert "1 open, so they stay" in result.stdout
+
+
+def test_list(daemon: FakeCommands) -> None:
+    text = hfs("cache", "list", daemon.mountpoint).stdout.splitlines()
+    assert [line.split() for line in text] == [
+        ["10", "10", "complete", f"{daemon.mountpoint}/a"],
+        ["20", "20", "complete", f"{daemon.mountpoint}/d/b"],
+        ["25", "100", "25%", "[s:9]"],
+        ["55", "bytes", "staged", "of", "3", "files,", "2", "complete"],
+    ]
+    found = lines(hfs("cache", "list", "--json", f"{daemon.mountpoint}/a"))
+    assert found[0]["path"] == f"{daemon.mountpoint}/a"
+    assert found[-1] == {"final": True, "files": 3, "staged_bytes": 55, "complete": 2}
+    assert daemon.calls == [("list", []), ("list", [b"a"])]
+
+
+def test_a_daemon_that_fails_amid_the_work(daemon: FakeCommands) -> None:
+    def die() -> None:
+        raise HfsError("the disk is gone")
+
+    daemon.on_warm = die
+    result = hfs("cache", "warm", daemon.mountpoint)
+    assert (result.exit_code, result.stderr) == (1, "hfs: the disk is gone\n")

@@ -1,0 +1,145 @@
+"""The client against the real control socket, and against daemons that are gone, silent or talk nonsense."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfs import client as module
+from hfs.client import Client, DaemonSilent, Refused, find_socket, known_sockets
+from mountd.config import socket_prefix
+from mountd.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
+from tests.hfs.daemon import FakeCommands, serving
+
+
+def test_all_requests(tmp_path: Path) -> None:
+    commands = FakeCommands("/m")
+    with serving(tmp_path / "s", commands):
+        client = Client(str(tmp_path / "s"))
+        assert client.status()["pid"] == 4711
+        assert client.pid() == os.getpid()
+        news: list[Progress | Rows] = []
+        assert client.warm([b"a", b"bad"], 4, news.append) == Result(
+            1, 10, 1, faults=[PathFault(b"bad", "no such file")]
+        )
+        assert isinstance(news[0], Progress)
+        assert client.check([], against_source=True) == Result(2, 30)
+        assert client.evict([], everything=True) == Result(2, 30)
+        rows: list[Progress | Rows] = []
+        assert client.list([b"x"], rows.append).files == 3
+        assert [row.path for part in rows if isinstance(part, Rows) for row in part.rows] == [b"a", b"d/b", b""]
+        with pytest.raises(Refused, match="no such thing") as caught:
+            client.check([b"usage"])
+        assert caught.value.code == 2
+    assert commands.calls == [
+        ("warm", [b"a", b"bad"], 4),
+        ("check", [], True),
+        ("evict", [], True),
+        ("list", [b"x"]),
+        ("check", [b"usage"], False),
+    ]
+
+
+def test_an_exception_in_news_ends_the_request(tmp_path: Path) -> None:
+    def news(_part: object) -> None:
+        raise KeyboardInterrupt
+
+    with serving(tmp_path / "s", FakeCommands("/m")):
+        client = Client(str(tmp_path / "s"))
+        with pytest.raises(KeyboardInterrupt):
+            client.list([], news)
+        assert client.status()["pid"] == 4711
+
+
+@contextlib.contextmanager
+def speaking(path: Path, words: bytes) -> Iterator[None]:
+    """A daemon that takes one connection, says `words` and hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def talk() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(words)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (b"", "ended before it answered"),
+        (b"\0\0\0\x05ab", "ended before it answered"),
+        (b"\0\0\0\0", "cannot be understood"),
+        ((MAX_FRAME_BYTES + 1).to_bytes(4, "big"), "cannot be understood"),
+        (b"\0\0\0\1\xc1", "cannot be understood"),
+        (encode(Progress()), "ended before it answered"),
+    ],
+)
+def test_a_daemon_that_talks_nonsense(tmp_path: Path, words: bytes, message: str) -> None:
+    with speaking(tmp_path / "s", words), pytest.raises(DaemonSilent, match=message):
+        Client(str(tmp_path / "s")).status()
+
+
+def test_a_refusal_before_the_request_was_read(tmp_path: Path) -> None:
+    """What the daemon does with one connection too many: the client is still sending when it is told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(encode(Failure("too many", 1)))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(Refused, match="too many"):
+            Client(str(tmp_path / "s")).warm([b"x" * 1000] * 5000)
+        thread.join()
+
+
+def test_a_daemon_that_is_gone_or_hangs(tmp_path: Path) -> None:
+    with pytest.raises(DaemonSilent, match="No such file"):
+        Client(str(tmp_path / "absent")).status()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "s"))
+        with pytest.raises(DaemonSilent, match="Connection refused"):
+            Client(str(tmp_path / "s")).status()
+        listener.listen()
+        with pytest.raises(DaemonSilent, match="does not answer"):
+            Client(str(tmp_path / "s")).status(limit_s=0.05)
+
+
+def test_a_request_too_long_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="in parts"):
+        Client(str(tmp_path / "absent")).warm([bytes(MAX_FRAME_BYTES)])
+
+
+def test_what_is_no_mount_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DaemonSilent, match="not a mount of hfs"):
+        find_socket(str(tmp_path))
+
+    def hang(*_arguments: object, **_options: object) -> bytes:
+        raise TimeoutError
+
+    monkeypatch.setattr(module.probe, "xattr", hang)
+    with pytest.raises(DaemonSilent, match="does not answer within 10 s"):
+        find_socket(str(tmp_path))
+
+
+def test_sockets_by_name(tmp_path: Path) -> None:
+    (tmp_path / "hfs").mkdir()
+    name = f"{socket_prefix('/m')}1234.sock"
+    for file in (name, f"{socket_prefix('/n')}1234.sock", f"{socket_prefix('/m')}1234.other"):
+        (tmp_path / "hfs" / file).write_text("")
+    assert known_sockets("/m", 5, {"XDG_RUNTIME_DIR": str(tmp_path)}) == [f"{tmp_path}/hfs/{name}"]

@@ -1,0 +1,67 @@
+"""Looking at paths in a child process: what it finds, what it raises, and that it does not wait for ever."""
+
+import errno
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hfs import probe
+
+
+def test_a_look_is_a_stat(tmp_path: Path) -> None:
+    found = probe.look(str(tmp_path))
+    real = tmp_path.stat()
+    assert (found.mode, found.device, found.inode) == (real.st_mode, real.st_dev, real.st_ino)
+    assert found.is_directory
+    assert found.has_entries is None
+    assert not stat.S_ISDIR(probe.look("/dev/null").mode)
+
+
+def test_a_listing_says_whether_there_are_entries(tmp_path: Path) -> None:
+    assert probe.look(str(tmp_path), listing=True).has_entries is False
+    (tmp_path / "caf\udce9 x").mkdir()
+    assert probe.look(str(tmp_path), listing=True).has_entries is True
+    assert probe.look(str(tmp_path / "caf\udce9 x"), listing=True).has_entries is False
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [("absent", FileNotFoundError), ("file", NotADirectoryError), ("file/x", NotADirectoryError)],
+)
+def test_errors_come_through(tmp_path: Path, path: str, error: type[OSError]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(error) as caught:
+        probe.look(str(tmp_path / path), listing=True)
+    assert caught.value.filename == str(tmp_path / path)
+
+
+def test_xattrs(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("")
+    try:
+        os.setxattr(file, "user.test", b"\x00\xff")
+    except OSError as error:
+        pytest.skip(f"no xattrs here: {error}")
+    assert probe.xattr(str(file), "user.test") == b"\x00\xff"
+    with pytest.raises(OSError) as caught:
+        probe.xattr(str(file), "user.none")
+    assert caught.value.errno == errno.ENODATA
+
+
+def test_no_answer_is_a_timeout_and_the_child_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(probe, "_left_behind", left)
+    monkeypatch.setattr(probe, "_CODE", "import signal; signal.pause()")
+    with pytest.raises(TimeoutError):
+        probe.look(str(tmp_path), limit_s=0.05)
+    (child,) = left
+    assert child.wait() == -9
+
+
+def test_a_lost_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_CODE", "raise SystemExit(7)")
+    with pytest.raises(OSError, match="exit code 7"):
+        probe.look(str(tmp_path))
