@@ -165,6 +165,8 @@ def test_two_files_of_one_picture_differ_in_their_comment_only() -> None:
     Image.new("RGB", (8, 8), (1, 2, 3)).save(file, "JPEG")
     one, other = (data.with_comment(file.getvalue(), number) for number in (1, 201))
     assert one != other
+    # Marker, length (which counts itself), comment; then all the rest as it was.
+    assert one[4 + int.from_bytes(one[4:6], "big") :] == file.getvalue()[2:]
     with Image.open(io.BytesIO(one)) as left, Image.open(io.BytesIO(other)) as right:
         assert left.convert("RGB").tobytes() == right.convert("RGB").tobytes()
     with pytest.raises(ValueError):
@@ -208,8 +210,9 @@ def test_a_data_set_is_made_once_unless_something_changes(tmp_path: Path) -> Non
     assert made == [[], []]
     with pytest.raises(OSError, match="disk full"):
         data.stamped(tmp_path / "set", {"count": 3}, fail)
+    # The last one that was complete is gone, too.
     for _ in range(2):
-        data.stamped(tmp_path / "set", {"count": 3}, make)
+        data.stamped(tmp_path / "set", {"count": 2}, make)
     assert made == [[], [], []]
     assert data.tree_bytes(tmp_path / "set") == (1, 1)
 
