@@ -34,6 +34,7 @@ _END_S = 10.0
 DRAIN_S = 120.0
 """What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
 _TAIL_LINES = 20
+_COMMAND = [sys.executable, "-m", "hfs.daemon_process"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
@@ -98,7 +99,7 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
     with log_file:
         log_start = log_file.seek(0, os.SEEK_END)
         process = subprocess.Popen(
-            [sys.executable, "-m", "hfs.daemon_process"],
+            _COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log_file,
@@ -145,7 +146,10 @@ def _answer(process: subprocess.Popen[bytes], handed_over: bytes, limit_s: float
             if not part:
                 return None
             line += part
-    answer = json.loads(line)
+    try:
+        answer = json.loads(line)
+    except ValueError:  # a library that prints: the log will say more
+        return None
     return answer if isinstance(answer, dict) else None
 
 

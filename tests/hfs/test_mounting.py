@@ -1,0 +1,191 @@
+"""Starting and ending a daemon, with scripts in its place: the caller gets an answer and no process stays, always."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hfs import daemon_process, mounting, processes
+from hfs.mounting import clean_stale, detach, start, unmount
+from mountd.config import Config
+from mountd.errors import ConfigError, MountError
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(source="/caf\udce9", mountpoint=str(tmp_path / "m"), cache="/c", log_file=str(tmp_path / "l/log"))
+
+
+def refusal(
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    kind: type[Exception] = MountError,
+    limit_s: float = 20,
+) -> str:
+    """What `start` raises when the daemon is this script; its process is gone then."""
+    script = (
+        f"import os, sys, signal, time; open({str(config.log_file)!r}, 'a').write(f'pid={{os.getpid()}}\\n')\n{script}"
+    )
+    monkeypatch.setattr(mounting, "_COMMAND", [sys.executable, "-c", script])
+    with pytest.raises(kind) as caught:
+        start(config, {}, limit_s)
+    for line in Path(config.log_file or "").read_text().splitlines():
+        if line.startswith("pid="):
+            assert processes.open_pid(int(line.removeprefix("pid="))) is None
+    return str(caught.value)
+
+
+def test_the_daemon_gets_its_configuration_and_a_session(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+from mountd.config import undump
+config, origins = undump(sys.stdin.buffer.read())
+import json
+session, package = os.getsid(0) == os.getpid(), os.path.isdir("hfs")
+text = ascii([config.source, origins, session, package, os.listdir("/proc/self/fd")])
+print(json.dumps({"error": text, "code": 1}))
+"""
+    source, origins, session, package, descriptors = eval(refusal(config, monkeypatch, script))
+    assert (source, origins, session, package) == ("/caf\udce9", {}, True, True)
+    assert {int(number) for number in descriptors} <= {0, 1, 2, 3}
+
+
+def test_its_own_words_come_through(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "print(%r, flush=True); sys.exit(1)"
+    assert refusal(config, monkeypatch, script % json.dumps({"error": "in use by 5", "code": 1})) == "in use by 5"
+    assert (
+        refusal(config, monkeypatch, script % json.dumps({"error": "bad\nkeys", "code": 2}), ConfigError) == "bad\nkeys"
+    )
+
+
+def test_a_daemon_that_dies_leaves_the_end_of_its_log(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(config.log_file or "").parent.mkdir()
+    Path(config.log_file or "").write_text("of an earlier run\n")
+    text = refusal(config, monkeypatch, "sys.stderr.write('one\\nlast words \\xe9\\n'); sys.exit(7)")
+    first, *tail = text.splitlines()
+    assert first == f"the daemon ended with exit code 7 before the mount answered; its log is {config.log_file}"
+    assert tail[1:] == ["one", "last words \xe9"]
+    text = refusal(config, monkeypatch, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert text.startswith("the daemon was ended by SIGKILL")
+
+
+def test_a_daemon_that_does_not_answer_is_ended(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did not answer within 0.3 s" in refusal(config, monkeypatch, "time.sleep(1000)", limit_s=0.3)
+    monkeypatch.setattr(mounting, "_END_S", 0.1)
+    stubborn = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.stdout.write('{'); sys.stdout.flush(); time.sleep(1000)"
+    )
+    assert "did not answer" in refusal(config, monkeypatch, stubborn, limit_s=0.3)
+    assert "before the mount answered" in refusal(config, monkeypatch, "print('{', flush=True); time.sleep(1000)")
+    closed = "os.close(1); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    assert "did not end" in refusal(config, monkeypatch, closed)
+
+
+def test_a_ready_daemon_without_a_mount_is_no_success(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "print('{\"ready\": 1}', flush=True); time.sleep(1000)"
+    assert "does not answer (No such file or directory)" in refusal(config, monkeypatch, script)
+    Path(config.mountpoint).mkdir()
+    assert "the mount is gone again" in refusal(config, monkeypatch, script)
+
+
+def test_an_interrupt_ends_the_daemon(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(1000)"
+    refusal(config, monkeypatch, script, KeyboardInterrupt)
+
+
+def test_a_log_that_cannot_be_opened(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "l").write_text("")
+    with pytest.raises(MountError, match="--log-file"):
+        start(config, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("/proc", "is mounted there, not hfs"), ("/absent", "nothing is mounted there")]
+)
+def test_what_is_no_mount_of_ours_is_left_alone(path: str, words: str) -> None:
+    with pytest.raises(MountError, match=words):
+        unmount(path)
+    assert not clean_stale(path)
+
+
+def test_unmounting_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MountError, match=r"cannot be unmounted|not mounted|not found"):
+        detach(str(tmp_path), lazy=False)
+
+
+# -- the daemon's process ---------------------------------------------------------------------------------------------
+
+
+def test_the_daemons_process_answers_before_it_ends(tmp_path: Path) -> None:
+    """What is no configuration at all: one line on stdout, code 2."""
+    done = subprocess.run(mounting._COMMAND, input=b"{}", capture_output=True, check=False)
+    assert done.returncode == 2
+    answer = json.loads(done.stdout)
+    assert answer["code"] == 2
+    assert "cannot be read" in answer["error"]
+
+
+def test_the_first_error_of_a_nursery_is_told() -> None:
+    ours = MountError("ours")
+    group = ExceptionGroup("a", [ValueError("x"), ExceptionGroup("b", [ours, KeyError("y")])])
+    assert daemon_process.leaf(group) is ours
+    assert daemon_process.message(ours) == "ours"
+    assert daemon_process.message(ValueError("x")) == "the daemon failed: ValueError('x')"
+    assert [daemon_process.exit_code(error) for error in (ours, ConfigError("z"), ValueError())] == [1, 2, 1]
+
+
+# -- other processes --------------------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_process() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    descriptor = processes.open_pid(child.pid)
+    assert descriptor is not None
+    try:
+        assert not processes.wait_gone(descriptor, 0)
+        assert child.stdin is not None
+        child.stdin.close()
+        assert processes.wait_gone(descriptor, 20)
+    finally:
+        os.close(descriptor)
+        child.wait()
+    assert processes.open_pid(child.pid) is None
+    assert processes.open_pid(0) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("os.chdir(path)", "its working directory is {path}"),
+        ("f = open(path + '/f')", "has {path}/f open"),
+        ("f = open(path + '/f'); os.unlink(path + '/f')", "has {path}/f open"),
+        (
+            "import mmap; f = open(path + '/f'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); f.close()",
+            "has {path}/f mapped",
+        ),
+    ],
+)
+def test_who_uses_a_mount(tmp_path: Path, script: str, how: str) -> None:
+    path = tmp_path.resolve() / "it's\nhere"
+    path.mkdir()
+    (path / "f").write_text("x")
+    # A memory map keeps its own descriptor: dup'ed by the module, closed here.
+    script = f"import os; path = {str(path)!r}; {script}; print(flush=True); input()"
+    if "mmap" in script:
+        script = script.replace("f.close()", "f.close(); os.closerange(3, 50)")
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        (user,) = processes.users_of(str(path))
+        assert child.stdin is not None
+        child.stdin.close()
+    assert (user.pid, user.how) == (child.pid, how.format(path=path))
+    assert processes.users_of(str(path)) == []
+
+
+def test_signals_have_names() -> None:
+    assert mounting._post_mortem(-signal.SIGSEGV, Path("/absent"), 0).startswith("the daemon was ended by SIGSEGV")

@@ -1,0 +1,218 @@
+"""The places of a mount: each that cannot be is told in one line with a remedy, all together, and nothing is made."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfs import places, probe
+from hfs.client import DaemonSilent
+from hfs.mountinfo import parse
+from hfs.places import absolute, check_places, describe_mount
+from mountd.config import Config
+from mountd.errors import ConfigError, MountError
+
+
+@pytest.fixture(autouse=True)
+def _fuse_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_FUSE_DEVICE", os.devnull)
+    monkeypatch.setattr(places.shutil, "which", lambda name: f"/bin/{name}")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    root = tmp_path.resolve()
+    for name in ("s", "m", "c"):
+        (root / name).mkdir()
+    (root / "s/file").write_text("x")
+    return Config(source=f"{root}/s", mountpoint=f"{root}/m", cache=f"{root}/c")
+
+
+def changed(config: Config, **fields: object) -> Config:
+    import msgspec
+
+    return msgspec.structs.replace(config, **fields)
+
+
+def refusal(config: Config, kind: type[Exception]) -> list[str]:
+    with pytest.raises((ConfigError, MountError)) as caught:
+        check_places(config)
+    assert type(caught.value) is kind
+    return str(caught.value).splitlines()
+
+
+def test_good_places_pass_and_the_cache_is_made(config: Config, tmp_path: Path) -> None:
+    check_places(config)
+    assert list((tmp_path / "c").iterdir()) == []
+    check_places(changed(config, cache=f"{config.cache}/new/deep"))
+    assert os.stat(f"{config.cache}/new/deep").st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "line"),
+    [
+        (lambda r: {"source": f"{r}/no"}, ConfigError, "SOURCE {r}/no: no such directory; give the directory to show"),
+        (
+            lambda r: {"source": f"{r}/s/file"},
+            ConfigError,
+            "SOURCE {r}/s/file: not a directory; give the directory to show",
+        ),
+        (
+            lambda r: {"mountpoint": f"{r}/no"},
+            ConfigError,
+            "MOUNTPOINT {r}/no: no such directory; make it: mkdir -p {r}/no",
+        ),
+        (
+            lambda r: {"mountpoint": f"{r}/s/file"},
+            ConfigError,
+            "MOUNTPOINT {r}/s/file: not a directory; give an empty directory",
+        ),
+        (
+            lambda r: {"mountpoint": f"{r}/s"},
+            ConfigError,
+            "MOUNTPOINT {r}/s: not empty; choose an empty directory, or --over to hide what is there",
+        ),
+        (
+            lambda r: {"cache": f"{r}/s/x"},
+            ConfigError,
+            "cache {r}/s/x: inside SOURCE {r}/s; choose a directory on a disk of this machine",
+        ),
+        (
+            lambda r: {"cache": f"{r}/m"},
+            ConfigError,
+            "cache {r}/m: inside MOUNTPOINT {r}/m; choose a directory on a disk of this machine",
+        ),
+        (
+            lambda r: {"cache": f"{r}/s/../f/x"},
+            ConfigError,
+            "cache {r}/f/x: not a directory; give a directory on a disk of this machine",
+        ),
+    ],
+)
+def test_one_bad_place(
+    config: Config, tmp_path: Path, change: Callable[[str], dict[str, object]], kind: type[Exception], line: str
+) -> None:
+    root = str(tmp_path.resolve())
+    (tmp_path / "f").write_text("")
+    assert refusal(absolute(changed(config, **change(root))), kind) == [line.format(r=root)]
+
+
+def test_all_bad_places_together_and_nothing_made(config: Config, tmp_path: Path) -> None:
+    bad = changed(config, source="/absent/s", mountpoint="/absent/m", cache=f"{config.cache}/new")
+    assert [line.split(":")[0] for line in refusal(bad, ConfigError)] == ["SOURCE /absent/s", "MOUNTPOINT /absent/m"]
+    assert not os.path.exists(f"{config.cache}/new")
+
+
+def test_links_lead_where_they_lead(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "way").symlink_to("s")
+    via_link = absolute(changed(config, cache=f"{tmp_path}/way/x"))
+    assert "inside SOURCE" in refusal(via_link, ConfigError)[0]
+    assert (
+        "inside SOURCE"
+        in refusal(absolute(changed(config, source=f"{tmp_path}/way", cache=f"{tmp_path}/s/x")), ConfigError)[0]
+    )
+
+
+def test_over(config: Config) -> None:
+    check_places(changed(config, mountpoint=config.source, over=True))
+    assert (
+        "inside SOURCE"
+        in refusal(changed(config, mountpoint=config.source, over=True, cache=config.source), ConfigError)[0]
+    )
+
+
+def test_a_mountpoint_below_the_source_would_read_itself(config: Config) -> None:
+    os.mkdir(f"{config.source}/below")
+    for over in (False, True):
+        inside = changed(config, mountpoint=f"{config.source}/below", over=over)
+        assert "the daemon would read itself" in refusal(inside, ConfigError)[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied"), f"may not be read by user {os.geteuid()}"),
+        (TimeoutError(), "does not answer within 10 s"),
+        (OSError(5, "Input/output error"), "cannot be read (Input/output error)"),
+    ],
+)
+def test_a_source_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str) -> None:
+    look = probe.look
+
+    def failing(path: str, *, listing: bool = False) -> probe.Look:
+        if path == config.source:
+            raise error
+        return look(path, listing=listing)
+
+    monkeypatch.setattr(places.probe, "look", failing)
+    (line,) = refusal(config, MountError)
+    assert line.startswith(f"SOURCE {config.source}: {words}")
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), PermissionError(13, "Permission denied")])
+def test_a_mountpoint_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    look = probe.look
+
+    def failing(path: str, *, listing: bool = False) -> probe.Look:
+        if path == config.mountpoint:
+            raise error
+        return look(path, listing=listing)
+
+    monkeypatch.setattr(places.probe, "look", failing)
+    (line,) = refusal(config, MountError)
+    assert line.startswith(f"MOUNTPOINT {config.mountpoint}: ")
+
+
+def test_a_cache_that_cannot_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(places.tempfile, "TemporaryFile", full)
+    assert refusal(config, MountError) == [
+        f"cache {config.cache}: cannot be written to (Read-only file system); give a directory that you can write to"
+    ]
+    assert "cannot be made" in refusal(changed(config, cache="/proc/nothing/here"), MountError)[0]
+
+
+def test_something_is_mounted_there(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = parse(f"1 0 0:1 / {config.mountpoint} ro - fuse.hfs hfs#/s ro")
+    theirs = parse(f"1 0 0:1 / {config.mountpoint} rw - nfs4 server:/x rw")
+    monkeypatch.setattr(places.mountinfo, "mounts", lambda: ours)
+    monkeypatch.setattr(places, "_pid_of", lambda _path: 4711)
+    for over in (False, True):
+        (line,) = refusal(changed(config, over=over), MountError)
+        assert line == (
+            f"MOUNTPOINT {config.mountpoint}: hfs is already mounted there (hfs#/s, process 4711); "
+            f"end it first: hfs umount {config.mountpoint}"
+        )
+
+    def silent(_path: str) -> int:
+        raise DaemonSilent("no answer")
+
+    monkeypatch.setattr(places, "_pid_of", silent)
+    assert describe_mount(ours[0]) == "hfs is already mounted there (hfs#/s) and does not answer"
+    monkeypatch.setattr(places.mountinfo, "mounts", lambda: theirs)
+    assert "nfs4 of server:/x is already mounted there; choose another, or --over" in refusal(config, MountError)[0]
+    check_places(changed(config, over=True))
+
+
+def test_without_fuse(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(places, "_FUSE_DEVICE", str(tmp_path / "absent"))
+    assert "missing" in refusal(config, MountError)[0]
+    monkeypatch.setattr(places, "_FUSE_DEVICE", os.devnull)
+    monkeypatch.setattr(places.os, "access", lambda _path, _mode: False)
+    assert "may not be opened" in refusal(config, MountError)[0]
+
+
+def test_without_root(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(places.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(places, "_FUSE_CONFIG", str(tmp_path / "fuse.conf"))
+    monkeypatch.setattr(places.shutil, "which", lambda _name: None)
+    lines = refusal(changed(config, allow_other=True), MountError)
+    assert [line.split(":")[0] for line in lines] == ["fusermount3", "allow-other"]
+    monkeypatch.setattr(places.shutil, "which", lambda name: name)
+    (tmp_path / "fuse.conf").write_text("# user_allow_other\nmount_max = 5\n")
+    assert "allow-other" in refusal(changed(config, allow_other=True), MountError)[0]
+    (tmp_path / "fuse.conf").write_text("user_allow_other # for hfs\n")
+    check_places(changed(config, allow_other=True))
