@@ -21,7 +21,8 @@ from mountd.flight import SingleFlight
 from mountd.metrics import Metrics
 from mountd.node import Node
 from mountd.source import Source
-from mountd.staging import StagedFile, Staging
+from mountd.staging import Staging
+from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.geometry import Extent, chunk_extent
 

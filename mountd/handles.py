@@ -14,7 +14,7 @@ from itertools import count
 from mountd.errors import SourceError
 from mountd.listing import Listing
 from mountd.node import Dentry, Node
-from mountd.staging import StagedFile
+from mountd.staging_file import StagedFile
 from policies.readahead import Pattern
 
 __all__ = ["DirectoryHandle", "FileHandle", "Handles"]

@@ -18,7 +18,7 @@ import trio
 from mountd.errors import HfsError
 from mountd.metrics import Metrics
 from mountd.node import Node
-from mountd.staging import StagedFile
+from mountd.staging_file import StagedFile
 
 __all__ = ["Fetches", "Prefetch"]
 

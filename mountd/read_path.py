@@ -27,7 +27,8 @@ from mountd.node import Node
 from mountd.prefetch import Prefetch
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
-from mountd.staging import StagedFile, Staging
+from mountd.staging import Staging
+from mountd.staging_file import StagedFile
 from policies.density import Decision, Density, Fetch, Follow, alone_extent
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.readahead import Advice, Kind, Limits, advise
@@ -40,6 +41,10 @@ kernel's growing readahead makes of 110 KB, and the reader of a small file reads
 
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait."""
+
+_PUSH_TOUCHES = 8
+"""A file with this many lone reads is read at random: its chunks go into the page cache when they arrive, and the small
+reads that follow never reach us. (A sequential reader has one or two: its first reads, before it was known for one.)"""
 
 _WINDOW_BUFFER_SHARE = 4
 """A reader's window takes at most a quarter of the buffers, so that four sequential readers do not starve each other."""
@@ -199,13 +204,12 @@ class ReadPath:
             self._count("flight", extent)
             return held[piece.start - begin : piece.end - begin]
         node = handle.node
-        if self._fetcher.is_coming(file.version, index):
-            tier, decision = "flight", None
-        else:
-            decision = self._decide(handle, extent, advice)
-            if decision.fetch is Fetch.ALONE:
-                return await self._alone(node, file, index, extent, decision)
-            tier = "source"
+        coming = self._fetcher.is_coming(file.version, index)
+        decision = self._decide(handle, extent, advice)
+        if decision.fetch is Fetch.ALONE:
+            # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
+            return await self._alone(node, file, index, extent, decision)
+        tier = "flight" if coming else "source"
         random = advice is not None and advice.kind is not Kind.SEQUENTIAL and file.size > self._chunk_bytes
         self._follow(node, file, index, decision)
         chunk = await self._fetcher.chunk(node, file, index, push=random)
@@ -232,8 +236,8 @@ class ReadPath:
             can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
         )
 
-    def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision | None) -> None:
-        if decision is None or decision.follow is Follow.NOTHING:
+    def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision) -> None:
+        if decision.follow is Follow.NOTHING:
             return
         if decision.follow is Follow.CHUNK:
             self.prefetch.window_nowait(node, file, [index])
@@ -265,8 +269,9 @@ class ReadPath:
         """For `prefetch`: one chunk of an open or warmed file."""
         if index in file.present or self._fetcher.is_coming(file.version, index):
             return
-        pattern_random = node in self._densities and self._densities[node].touches > 0
-        if await self._fetcher.ahead(node, file, index, push=pattern_random):
+        density = self._densities.get(node)
+        random = density is not None and density.touches >= _PUSH_TOUCHES
+        if await self._fetcher.ahead(node, file, index, push=random):
             self._metrics.add("prefetched_chunks")
 
     async def prefetch_sibling(self, directory: Node, name: bytes) -> int:

@@ -27,6 +27,7 @@ from mountd.errors import VersionChanged
 from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.source_threads import SourceThreads
+from mountd.statx import identity
 from mountd.version import Version
 from policies.geometry import Extent
 
@@ -323,8 +324,8 @@ class Source:
         return os.open(name, _OPEN, dir_fd=where.fd)
 
     def _check(self, fd: int, version: Version) -> None:
-        now = os.fstat(fd)
-        if not stat.S_ISREG(now.st_mode) or Attributes.of(now).version(self.source_id) != version:
+        mode, inode, size, mtime_ns, ctime_ns = identity(fd)
+        if not stat.S_ISREG(mode) or (inode, size, mtime_ns, ctime_ns) != version[1:]:
             raise VersionChanged("the file has changed at the source")
 
     def _take(self, version: Version) -> int | None:

@@ -1,0 +1,92 @@
+"""Staging in memory: what `fetcher` and `read_path` ask of `mountd.staging.Staging`, without disk or threads.
+
+`would_block` makes every read that may not wait answer None; `broken` makes every read fail; `room_bytes` bounds what is
+admitted. A put is written when `write()` is called, or at once with `at_once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from mountd.errors import StagingError
+from mountd.staging_file import StagedFile
+from mountd.version import Version
+from policies.geometry import Extent
+
+
+class FakeStaging:
+    """Holds the bytes of chunks by (version, index)."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self.chunk_bytes = chunk_bytes
+        self.files: dict[Version, StagedFile] = {}
+        self.chunks: dict[tuple[Version, int], bytes] = {}
+        self.queue: list[tuple[StagedFile, int, memoryview, Callable[[], None] | None]] = []
+        self.at_once = True
+        self.would_block = False
+        self.broken = False
+        self.room_bytes = 1 << 60
+        self.pins = 0
+
+    def file_nowait(self, version: Version) -> StagedFile | None:
+        return self.files.get(version)
+
+    async def file(self, version: Version, path: bytes) -> StagedFile:
+        await trio.lowlevel.checkpoint()
+        return self.files.setdefault(version, StagedFile(version, self.chunk_bytes, path))
+
+    async def prefetch_lookups(self, versions: list[Version]) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def _bytes(self, file: StagedFile, extent: Extent) -> bytearray:
+        index = extent.start // file.chunk_bytes
+        begin = index * file.chunk_bytes
+        data = self.chunks[(file.version, index)][extent.start - begin : extent.end - begin]
+        assert len(data) == extent.size
+        return bytearray(data)
+
+    def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:
+        return None if self.would_block or self.broken else self._bytes(file, extent)
+
+    async def read(self, file: StagedFile, extent: Extent) -> bytearray:
+        await trio.lowlevel.checkpoint()
+        if self.broken:
+            file.drop(extent.start // file.chunk_bytes)
+            raise StagingError("broken")
+        return self._bytes(file, extent)
+
+    async def read_chunk(self, file: StagedFile, index: int) -> bytearray:
+        return await self.read(file, file.chunk(index))
+
+    def admits_nowait(self, file: StagedFile, size: int) -> bool:
+        return size <= self.room_bytes
+
+    def put_nowait(
+        self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], None] | None = None
+    ) -> bool:
+        if len(data) > self.room_bytes:
+            return False
+        self.room_bytes -= len(data)
+        self.queue.append((file, index, data, on_done))
+        if self.at_once:
+            trio.lowlevel.current_trio_token().run_sync_soon(self.write)
+        return True
+
+    def write(self) -> None:
+        for file, index, data, on_done in self.queue:
+            self.chunks[(file.version, index)] = bytes(data)
+            file.present.add(index)
+            if on_done is not None:
+                on_done()
+        self.queue.clear()
+
+    def pin(self, file: StagedFile) -> None:
+        self.pins += 1
+
+    def unpin(self, file: StagedFile) -> None:
+        self.pins -= 1
+
+    async def supersede(self, version: Version) -> None:
+        self.files.pop(version, None)

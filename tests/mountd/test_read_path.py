@@ -1,0 +1,303 @@
+"""One read, from handle to bytes: which tier answers, what is fetched, what happens when a tier fails. Virtual time."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mountd.buffers import Buffers
+from mountd.errors import SourceError, VersionChanged
+from mountd.fetcher import Fetcher
+from mountd.handles import Handles
+from mountd.metrics import Metrics
+from mountd.namespace import Namespace
+from mountd.node import Node
+from mountd.prefetch import Prefetch
+from mountd.read_path import ReadPath
+from mountd.sibling_watch import SiblingWatch
+from policies.geometry import Extent
+from policies.siblings import Siblings
+from tests.mountd.fake_source import FakeSource
+from tests.mountd.fake_staging import FakeStaging
+
+CHUNK = 1 << 20
+"""Larger than 256 KiB: smaller chunks are always fetched whole."""
+
+
+@dataclass
+class Parts:
+    """A daemon without kernel, disk and threads."""
+
+    source: FakeSource
+    staging: FakeStaging
+    namespace: Namespace
+    handles: Handles
+    read_path: ReadPath
+    prefetch: Prefetch
+    metrics: Metrics
+    buffers: Buffers
+    pushed: list[tuple[bytes, int, int]] = field(default_factory=list)
+
+    async def open(self, path: bytes) -> int:
+        node = await self.namespace.resolve(path)
+        if not node.lookups:
+            self.namespace.referenced(node)
+        return await self.read_path.open(node)
+
+    async def read(self, number: int, offset: int, size: int) -> bytes:
+        return bytes(await self.read_path.read(self.handles.file(number), offset, size))
+
+
+@asynccontextmanager
+async def daemon(source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0) -> AsyncIterator[Parts]:
+    metrics, handles, staging = Metrics(), Handles(), FakeStaging(CHUNK)
+    namespace = Namespace(source, metrics, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]
+    await namespace.start()
+    buffers = Buffers(16 * CHUNK, CHUNK)
+    pushed: list[tuple[bytes, int, int]] = []
+
+    async def pusher(node: Node, offset: int, data: memoryview) -> bool:
+        await trio.lowlevel.checkpoint()
+        pushed.append((node.path, offset, len(data)))
+        return True
+
+    async with trio.open_nursery() as nursery:
+        fetcher = Fetcher(source, staging, buffers, nursery, metrics, pusher if push else None)  # type: ignore[arg-type]
+        siblings = SiblingWatch(
+            Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
+            nursery,
+            namespace.listing,
+            lambda: prefetch.siblings_nowait(),
+        )
+        read_path = ReadPath(
+            namespace,
+            handles,
+            staging,  # type: ignore[arg-type]
+            fetcher,
+            source,  # type: ignore[arg-type]
+            metrics,
+            siblings,
+            chunk_bytes=CHUNK,
+            buffer_bytes=16 * CHUNK,
+        )
+        prefetch = read_path.prefetch = Prefetch(read_path, metrics, workers=workers)
+        nursery.start_soon(prefetch.run)
+        yield Parts(source, staging, namespace, handles, read_path, prefetch, metrics, buffers, pushed)
+        nursery.cancel_scope.cancel()
+
+
+def with_file(size: int, path: bytes = b"f") -> FakeSource:
+    source = FakeSource()
+    source.file(path, 11, size)
+    return source
+
+
+async def test_a_small_file_is_fetched_once_and_then_staged() -> None:
+    async with daemon(with_file(5000)) as parts:
+        number = await parts.open(b"f")
+        assert await parts.read(number, 0, 9999) == parts.source.content(b"f", Extent(0, 5000))
+        await trio.testing.wait_all_tasks_blocked()
+        assert await parts.read(number, 100, 50) == parts.source.content(b"f", Extent(100, 150))
+        assert await parts.read(number, 5000, 50) == b""
+        assert parts.source.reads == [(b"f", Extent(0, 5000))]
+        assert (parts.metrics["reads_source"], parts.metrics["reads_staged"]) == (1, 1)
+
+
+async def test_many_readers_of_one_chunk_read_the_source_once() -> None:
+    async with daemon(with_file(CHUNK)) as parts:
+        number = await parts.open(b"f")
+        async with trio.open_nursery() as readers:
+            for i in range(20):
+                readers.start_soon(parts.read, number, i * 100, 100)
+        assert len(parts.source.reads) == 1
+        assert parts.metrics["reads_flight"] == 19
+
+
+async def test_until_it_is_written_a_chunk_is_answered_from_memory() -> None:
+    async with daemon(with_file(CHUNK)) as parts:
+        parts.staging.at_once = False
+        number = await parts.open(b"f")
+        await parts.read(number, 0, 10)
+        assert await parts.read(number, 500, 10) == parts.source.content(b"f", Extent(500, 510))
+        assert len(parts.source.reads) == 1
+        parts.staging.write()
+        assert parts.buffers.used_bytes == 0  # nobody holds the chunk any more
+
+
+async def test_a_chunk_that_is_not_admitted_serves_the_next_read_too() -> None:
+    async with daemon(with_file(CHUNK)) as parts:
+        parts.staging.room_bytes = 0
+        number = await parts.open(b"f")
+        for offset in (0, 1000, 2000):
+            await parts.read(number, offset, 1000)
+        assert len(parts.source.reads) == 1
+
+
+async def test_a_broken_cache_disk_costs_time_not_bytes() -> None:
+    async with daemon(with_file(5000)) as parts:
+        number = await parts.open(b"f")
+        await parts.read(number, 0, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        parts.staging.broken = True
+        assert await parts.read(number, 20, 10) == parts.source.content(b"f", Extent(20, 30))
+
+
+async def test_staged_pages_that_are_not_in_memory_are_read_in_a_thread() -> None:
+    async with daemon(with_file(5000)) as parts:
+        number = await parts.open(b"f")
+        await parts.read(number, 0, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        parts.staging.would_block = True
+        assert await parts.read(number, 20, 10) == parts.source.content(b"f", Extent(20, 30))
+        assert len(parts.source.reads) == 1
+
+
+async def test_the_first_random_touch_of_a_large_file_is_fetched_alone() -> None:
+    async with daemon(with_file(1000 * CHUNK)) as parts:
+        number = await parts.open(b"f")
+        offset = 500 * CHUNK + 12345
+        assert await parts.read(number, offset, 19_000) == parts.source.content(b"f", Extent(offset, offset + 19_000))
+        ((_, extent),) = parts.source.reads
+        assert extent.size <= 28 << 10
+        assert parts.metrics["reads_alone"] == 1
+
+
+async def test_a_read_across_chunks_is_joined() -> None:
+    async with daemon(with_file(3 * CHUNK + 7)) as parts:
+        number = await parts.open(b"f")
+        size = 3 * CHUNK + 7
+        assert await parts.read(number, 10, size) == parts.source.content(b"f", Extent(10, size))
+
+
+async def test_a_sequential_reader_finds_its_chunks_fetched_ahead() -> None:
+    async with daemon(with_file(12 * CHUNK), workers=4) as parts:
+        number = await parts.open(b"f")
+        for offset in range(0, 12 * CHUNK, CHUNK // 4):
+            assert await parts.read(number, offset, CHUNK // 4) == parts.source.content(
+                b"f", Extent(offset, offset + CHUNK // 4)
+            )
+            await trio.testing.wait_all_tasks_blocked()
+        assert parts.metrics["prefetched_chunks"] >= 9
+        assert sum(extent.size for _, extent in parts.source.reads) <= 12 * CHUNK + CHUNK // 2
+
+
+async def test_dense_random_reads_fill_the_file() -> None:
+    async with daemon(with_file(16 * CHUNK), workers=4) as parts:
+        number = await parts.open(b"f")
+        for i in range(40):
+            await parts.read(number, i * 7 % 16 * CHUNK + 5000 * (i % 11), 1000)
+            await trio.testing.wait_all_tasks_blocked()
+        file = parts.handles.file(number).file
+        assert file.complete
+        assert sum(extent.size for _, extent in parts.source.reads) <= 18 * CHUNK
+
+
+async def test_an_error_of_the_source_reaches_the_reader_and_is_not_kept() -> None:
+    async with daemon(with_file(5000)) as parts:
+        number = await parts.open(b"f")
+        parts.source.error = errno.EIO
+        with pytest.raises(SourceError) as caught:
+            await parts.read(number, 0, 10)
+        assert caught.value.errno == errno.EIO
+        parts.source.error = None
+        assert await parts.read(number, 0, 10) == parts.source.content(b"f", Extent(0, 10))
+
+
+async def test_an_old_handle_never_sees_the_new_version() -> None:
+    async with daemon(with_file(3 * CHUNK), ttl_s=0) as parts:
+        old = await parts.open(b"f")
+        before = await parts.read(old, 0, CHUNK)
+        await trio.testing.wait_all_tasks_blocked()
+        parts.source.file(b"f", 11, 3 * CHUNK, time_ns=2)
+        new = await parts.open(b"f")
+        assert await parts.read(new, 0, 100) == parts.source.content(b"f", Extent(0, 100))
+        assert await parts.read(old, 0, CHUNK) == before  # staged: still its own bytes
+        with pytest.raises(VersionChanged):
+            await parts.read(old, 2 * CHUNK, 100)  # only the source could give them, and it has another version
+
+
+async def test_opening_a_small_file_puts_it_into_the_page_cache() -> None:
+    async with daemon(with_file(5000), push=True) as parts:
+        number = await parts.open(b"f")
+        assert parts.pushed == [(b"f", 0, 5000)]
+        await parts.open(b"f")
+        assert len(parts.pushed) == 1
+        await parts.read(number, 0, 10)  # the kernel asks again: its pages have gone
+        await parts.open(b"f")
+        assert len(parts.pushed) == 2
+
+
+async def test_a_hung_source_holds_an_open_for_two_seconds_only() -> None:
+    async with daemon(with_file(5000), push=True) as parts:
+        await parts.namespace.resolve(b"f")
+        parts.source.hang = True
+        start = trio.current_time()
+        await parts.open(b"f")
+        assert trio.current_time() - start == pytest.approx(2.0)
+
+
+async def test_siblings_are_staged_after_eight_opens() -> None:
+    source = FakeSource()
+    for i in range(40):
+        source.file(b"%02d" % i, 100 + i, 1000)
+    async with daemon(source, workers=4, push=True) as parts:
+        for i in range(8):
+            parts.read_path.close(await parts.open(b"%02d" % i))
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(1)
+        assert parts.metrics["sibling_files"] == 32
+        for i in range(8, 40):
+            parts.read_path.close(await parts.open(b"%02d" % i))
+        assert len(source.reads) == 40  # each byte once
+        assert parts.staging.pins == 0
+
+
+async def test_a_handle_pins_and_releases() -> None:
+    async with daemon(with_file(5 * CHUNK)) as parts:
+        number = await parts.open(b"f")
+        assert parts.staging.pins == 1
+        version = parts.handles.file(number).file.version
+        parts.read_path.close(number)
+        assert parts.staging.pins == 0
+        assert parts.source.released == [version]
+        with pytest.raises(SourceError) as caught:
+            parts.handles.file(number)
+        assert caught.value.errno == errno.EBADF
+
+
+@given(
+    size=st.integers(1, 6 * CHUNK),
+    reads=st.lists(st.tuples(st.integers(0, 7 * CHUNK), st.integers(1, 2 * CHUNK), st.integers(0, 3)), max_size=8),
+    random=st.random_module(),
+)
+def test_any_reads_in_any_schedule_give_the_sources_bytes(
+    size: int, reads: list[tuple[int, int, int]], random: object
+) -> None:
+    async def main() -> None:
+        async with daemon(with_file(size), workers=2, push=True) as parts:
+            number = await parts.open(b"f")
+
+            async def one(offset: int, length: int, mood: int) -> None:
+                if mood == 1:
+                    parts.staging.would_block = not parts.staging.would_block
+                elif mood == 2:
+                    parts.staging.broken = not parts.staging.broken
+                elif mood == 3:
+                    parts.staging.room_bytes = 0 if parts.staging.room_bytes else 1 << 60
+                got = await parts.read(number, offset, length)
+                end = min(offset + length, size)
+                assert got == parts.source.content(b"f", Extent(min(offset, end), end))
+
+            async with trio.open_nursery() as readers:
+                for row in reads:
+                    readers.start_soon(one, *row)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
