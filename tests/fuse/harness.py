@@ -120,6 +120,7 @@ class Hfs:
         self.source, self.path, self.cache, self.log = source, path, cache, log
         self.options = options
         self.pid = 0
+        self.socket = Path()
         self.mounted = False
         self._expected: list[str] = []
 
@@ -134,6 +135,7 @@ class Hfs:
             )
         self.mounted = True
         self.pid = int(self.status()["pid"])
+        self.socket = Path(os.fsdecode(os.getxattr(self.path, "user.hfs.socket")))
 
     def status(self) -> dict[str, Any]:
         """`hfs status MOUNTPOINT --json`."""
@@ -159,6 +161,7 @@ class Hfs:
         self.mounted = False
         assert wait_gone(self.pid), f"the daemon {self.pid} goes on after hfs umount\n{self.log_text()}"
         assert not os.path.ismount(self.path)
+        assert not self.socket.exists(), f"hfs umount has left {self.socket}"
 
     def expect_warning(self, regex: str) -> None:
         """The daemon may log warnings and errors that match."""
