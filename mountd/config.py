@@ -86,7 +86,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """0 waits for ever. Ten minutes outlast a Lustre failover."""
     strict: bool = False
     buffer_bytes: int = _BUFFER_BYTES
-    source_threads: int = 64
+    source_threads: int = 256
+    """Demand reads at a time: they wait, they do not compute. 128 readers hung in one server must leave room for others."""
     prefetch_threads: int = 16
     staging_threads: int = 2
     sibling_bytes: int = 256_000_000
