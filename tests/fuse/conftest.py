@@ -82,9 +82,10 @@ def slow_source(tmp_path: Path, _nothing_left: None) -> Iterator[Callable[..., S
 def hfs_mount(
     tmp_path: Path, slow_source: Callable[..., SlowFs], request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Hfs]]:
-    """hfs_mount(source, *options, chunk=..., cache=..., at=...): a mount by the real command.
+    """hfs_mount(source, *options, chunk_bytes=..., cache=..., at=...): a mount by the real command.
 
-    The daemon's log is shown if the test fails; an undeclared warning in it fails the test.
+    The cache has a fixed size: how full the test machine's disk is is not what most tests are about. The daemon's log
+    is shown if the test fails; an undeclared warning in it fails the test.
     """
     made: list[Hfs] = []
 
@@ -92,6 +93,7 @@ def hfs_mount(
         source: Path,
         *options: str,
         chunk_bytes: int = SMALL_CHUNK_BYTES,
+        cache_size: str = "2G",
         cache: Path | None = None,
         at: Path | None = None,
     ) -> Hfs:
@@ -101,7 +103,7 @@ def hfs_mount(
             at or tmp_path / f"mnt-{number}",
             cache or tmp_path / "cache",
             tmp_path / f"daemon-{number}.log",
-            ("--chunk", str(chunk_bytes), *options),
+            ("--chunk", str(chunk_bytes), "--cache-size", cache_size, *options),
         )
         made.append(hfs)
         hfs.mount()
