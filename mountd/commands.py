@@ -49,7 +49,7 @@ class Commands:
 
     async def status(self) -> dict[str, object]:
         """The object of `hfs status --json`."""
-        await trio.lowlevel.checkpoint()
+        await self._status.refresh()
         return self._status.gather()
 
     def own_xattr(self, node: Node, name: str) -> bytes | None:

@@ -33,6 +33,7 @@ from mountd.namespace import Namespace, seconds
 from mountd.node import Node
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
+from mountd.residency import Residency
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
@@ -109,6 +110,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             handles=handles,
             prefetch=prefetch,
             buffers=buffers,
+            residency=Residency(namespace, config.mountpoint, nursery),
             in_flight=lambda: fetcher.in_flight,
         )
         commands = Commands(status, namespace, staging, source, read_path, fetcher)

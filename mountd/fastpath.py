@@ -15,10 +15,11 @@ import errno
 import os
 import struct
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["KernelSettings", "cached_bytes", "device_of", "tune"]
+__all__ = ["KernelSettings", "device_of", "resident", "tune"]
 
 _READ_AHEAD_KB = 1024
 """1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default."""
@@ -98,8 +99,30 @@ def _unescape(field_: bytes) -> bytes:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def cached_bytes(fd: int) -> int | None:
-    """Bytes of the open file `fd` in the page cache; None where the kernel cannot tell (cachestat(2))."""
+def resident(paths: Iterable[bytes]) -> tuple[int, int] | None:
+    """Of the files at `paths`, opened through the mount: (bytes in the page cache, bytes in all).
+
+    None where the kernel cannot tell. Blocks as long as an open of the mount may.
+    """
+    cached = total = 0
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue  # gone meanwhile
+        try:
+            found = _cached_bytes(fd)
+            if found is None:
+                return None
+            size = os.fstat(fd).st_size
+            cached += min(found, size)
+            total += size
+        finally:
+            os.close(fd)
+    return cached, total
+
+
+def _cached_bytes(fd: int) -> int | None:
     whole = ctypes.create_string_buffer(struct.pack("QQ", 0, 0))
     figures = ctypes.create_string_buffer(5 * 8)
     if _libc.syscall(_SYS_CACHESTAT, fd, whole, figures, 0) != 0:
@@ -107,5 +130,5 @@ def cached_bytes(fd: int) -> int | None:
         if number in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
             return None
         raise OSError(number, os.strerror(number))
-    cached: int = struct.unpack_from("Q", figures)[0]
-    return cached * os.sysconf("SC_PAGESIZE")
+    pages: int = struct.unpack_from("Q", figures)[0]
+    return pages * os.sysconf("SC_PAGESIZE")

@@ -19,6 +19,7 @@ from mountd.handles import Handles
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
 from mountd.prefetch import Prefetch
+from mountd.residency import Residency
 from mountd.source import Source
 from mountd.staging import Staging
 
@@ -51,6 +52,7 @@ class Status:
         handles: Handles,
         prefetch: Prefetch,
         buffers: Buffers,
+        residency: Residency,
         in_flight: Callable[[], int],
     ) -> None:
         self._config = config
@@ -62,9 +64,14 @@ class Status:
         self._handles = handles
         self._prefetch = prefetch
         self._buffers = buffers
+        self._residency = residency
         self._in_flight = in_flight
         self._started_s = time.time()
         self.kernel = KernelSettings()
+
+    async def refresh(self) -> None:
+        """Have figures that need a look elsewhere looked up again; 50 ms at most."""
+        await self._residency.refresh()
 
     def gather(self) -> dict[str, object]:
         """The whole object; only numbers, texts, lists and dicts."""
@@ -106,9 +113,7 @@ class Status:
             "evicted": {"files": counts["evicted_files"], "bytes": counts["evicted_bytes"]},
             "version_changes": counts["version_changes"],
             "stale_served": counts["stale_served"],
-            "page_cache": {
-                "note": "reads answered by the kernel's page cache never reach the daemon and are in no counter here",
-            },
+            "page_cache": self._residency.figures,
             "kernel": dataclasses.asdict(self.kernel),
             "config": describe(self._config, self._origins),
             "counters": {name: {"value": counts[name], "meaning": meaning} for name, meaning in COUNTERS.items()},
