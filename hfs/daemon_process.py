@@ -70,10 +70,11 @@ def main() -> int:
 def serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
     """Set up the log and run the daemon in this process. Raises what it raises, logged."""
     from hfs import logs
-    from mountd import daemon
 
     logs.configure(config)
     try:
+        from mountd import daemon
+
         daemon.run(config, origins, ready)
     except BaseException as raised:
         error = leaf(raised)

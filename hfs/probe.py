@@ -33,6 +33,7 @@ try:
         if what == "list":
             with os.scandir(path) as names:
                 entry = int(next(names, None) is not None)
+            os.stat(path + b"/.")  # a directory may be listed and not entered
         print("ok", s.st_mode, s.st_dev, s.st_ino, entry)
 except OSError as error:
     print("errno", error.errno)

@@ -1,0 +1,207 @@
+"""Bad input of `hfs mount` and `hfs run`: one line that says what is wrong and what to do, the documented exit code,
+nothing mounted, no process left."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fuse.harness import Hfs, hfs_command, mounts_below, must, run, unmount_lazily
+
+FAILED, USAGE, RUN_FAILED = 1, 2, 125
+
+Places = dict[str, Path]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """Good places, which a test makes bad."""
+    found = {name: tmp_path.resolve() / name for name in ("source", "mnt", "cache")}
+    for path in found.values():
+        path.mkdir()
+    (found["source"] / "file").write_text("contents")
+    return found
+
+
+def refused(places: Places, code: int, *options: str, beside: int = 1) -> str:
+    """Both commands refuse, and leave nothing. Returns what they said, of `beside` lines."""
+    source, mnt, cache = places["source"], places["mnt"], places["cache"]
+    before = mounts_below(mnt.parent)
+    mount = run(hfs_command(), "mount", source, mnt, "--cache", cache, *options)
+    assert (mount.returncode, mount.stdout) == (code, ""), mount.stderr
+    lines = mount.stderr.splitlines()
+    assert len(lines) == beside, mount.stderr
+    assert all(line.startswith("hfs: ") for line in lines)
+    with_command = run(
+        *(
+            hfs_command(),
+            "run",
+            "--source",
+            source,
+            "--at",
+            mnt,
+            "--cache",
+            cache,
+            *options,
+            "--",
+            "touch",
+            mnt.parent / "ran",
+        )
+    )
+    assert (with_command.returncode, with_command.stderr) == (RUN_FAILED, mount.stderr)
+    assert not (mnt.parent / "ran").exists()
+    assert mounts_below(mnt.parent) == before
+    return mount.stderr
+
+
+def test_source_missing(places: Places) -> None:
+    places["source"] = places["source"] / "absent"
+    assert f"SOURCE {places['source']}: no such directory; give" in refused(places, USAGE)
+
+
+def test_source_is_a_file(places: Places) -> None:
+    places["source"] = places["source"] / "file"
+    assert f"SOURCE {places['source']}: not a directory; give" in refused(places, USAGE)
+
+
+def test_mountpoint_missing(places: Places) -> None:
+    places["mnt"] = places["mnt"] / "absent"
+    assert f"make it: mkdir -p {places['mnt']}" in refused(places, USAGE)
+
+
+def test_mountpoint_is_a_file(places: Places) -> None:
+    (places["mnt"] / "file").write_text("")
+    places["mnt"] = places["mnt"] / "file"
+    assert f"MOUNTPOINT {places['mnt']}: not a directory; give" in refused(places, USAGE)
+
+
+def test_mountpoint_not_empty(places: Places) -> None:
+    (places["mnt"] / "file").write_text("hidden")
+    assert "not empty; choose an empty directory, or --over" in refused(places, USAGE)
+    assert (places["mnt"] / "file").read_text() == "hidden"
+
+
+def test_mountpoint_inside_source(places: Places) -> None:
+    places["mnt"] = places["source"] / "below"
+    places["mnt"].mkdir()
+    assert "inside SOURCE" in refused(places, USAGE)
+    assert "inside SOURCE" in refused(places, USAGE, "--over")
+
+
+@pytest.mark.parametrize("inside", ["source", "mnt"])
+def test_cache_inside(places: Places, inside: str) -> None:
+    places["cache"] = places[inside] / "cache"
+    name = {"source": "SOURCE", "mnt": "MOUNTPOINT"}[inside]
+    assert f"inside {name} {places[inside]}; choose a directory" in refused(places, USAGE)
+    assert not places["cache"].exists()
+
+
+def test_cache_inside_through_a_link(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(places["source"])
+    places["cache"] = tmp_path / "link" / "cache"
+    assert "inside SOURCE" in refused(places, USAGE)
+
+
+def test_cache_is_a_file(places: Places) -> None:
+    places["cache"] = places["source"].parent / "file"
+    places["cache"].write_text("")
+    assert "not a directory; give a directory" in refused(places, USAGE)
+
+
+def test_cache_that_cannot_be_made(places: Places) -> None:
+    places["cache"] = Path("/proc/nothing/here")
+    assert "cannot be made" in refused(places, FAILED)
+
+
+@pytest.mark.parametrize("option", ["--cache-size", "--chunk"])
+@pytest.mark.parametrize("value", ["10Q", "-5", "", "many"])
+def test_impossible_sizes(places: Places, option: str, value: str) -> None:
+    said = refused(places, USAGE, option, value)
+    assert said.startswith(f'hfs: {option[2:]}: "{value}" is not possible (command line); allowed: ')
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["--ttl", "soon"], "ttl"),
+        (["--io-mode", "magic"], "io-mode"),
+        (["--eviction", "fifo"], "eviction"),
+        (["--source-id", "mine"], "source-id"),
+        (["--config", "/absent/file"], "config"),
+        (["--control", "/" + "x" * 200], "control"),
+        (["-o", "rw"], "-o"),
+        (["-o", "colour=blue"], "colour"),
+        (["-o", "buffer=1M"], "buffer"),
+    ],
+)
+def test_other_impossible_values(places: Places, options: list[str], key: str) -> None:
+    assert refused(places, USAGE, *options).startswith(f"hfs: {key}: ")
+
+
+def test_all_faults_together(places: Places) -> None:
+    said = refused(places, USAGE, "--cache-size", "10Q", "--ttl", "x", "-o", "nope=1", beside=3)
+    assert [line.split(": ")[1] for line in said.splitlines()] == ["nope", "cache-size", "ttl"]
+    for name in places:
+        places[name] = Path("/absent") / name
+    assert len(refused(places, USAGE, beside=2).splitlines()) == 2
+
+
+def test_no_cache(places: Places) -> None:
+    done = run(hfs_command(), "mount", places["source"], places["mnt"])
+    assert done.returncode == USAGE
+    assert done.stderr.startswith("hfs: cache: missing; give --cache DIR")
+
+
+def test_a_control_socket_that_cannot_be(places: Places) -> None:
+    assert "--control PATH" in refused(places, FAILED, "--control", "/absent/directory/socket")
+    assert "something else" in refused(places, FAILED, "--control", str(places["source"] / "file"))
+
+
+def test_already_mounted_by_hfs(places: Places, hfs_mount: Callable[..., Hfs]) -> None:
+    hfs = hfs_mount(places["source"], at=places["mnt"])
+    places["cache"] = places["cache"].parent / "second"
+    for options in ([], ["--over"]):
+        said = refused(places, FAILED, *options)
+        assert f"process {hfs.pid}" in said
+        assert f"hfs umount {places['mnt']}" in said
+    assert (places["mnt"] / "file").read_text() == "contents"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a tmpfs here")
+def test_already_mounted_by_someone_else(places: Places) -> None:
+    must("mount", "-t", "tmpfs", "mine", places["mnt"])
+    try:
+        assert "tmpfs of mine is already mounted there; choose another, or --over" in refused(places, FAILED)
+    finally:
+        unmount_lazily(places["mnt"])
+
+
+def test_a_cache_that_another_daemon_owns(places: Places, hfs_mount: Callable[..., Hfs], tmp_path: Path) -> None:
+    hfs = hfs_mount(places["source"], cache=places["cache"], at=tmp_path / "first")
+    said = refused(places, FAILED)
+    assert str(hfs.pid) in said
+    assert str(places["cache"]) in said
+
+
+# Permission bits mean nothing to root. Without these two capabilities they do, and /dev/fuse can still be opened.
+OBEYING = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+
+
+@pytest.mark.parametrize(
+    ("bad", "mode", "words"),
+    [
+        ("source", 0o000, "may not be read by user"),
+        ("source", 0o444, "may not be read by user"),
+        ("cache", 0o555, "cannot be written to (Permission denied); give a directory that you can write to"),
+    ],
+)
+def test_places_without_permission(places: Places, bad: str, mode: int, words: str) -> None:
+    places[bad].chmod(mode)
+    command = (*OBEYING, hfs_command(), "mount", places["source"], places["mnt"], "--cache", places["cache"])
+    done = run(*command)
+    places[bad].chmod(0o755)
+    assert (done.returncode, done.stdout) == (FAILED, "")
+    (line,) = done.stderr.splitlines()
+    assert words in line
+    assert mounts_below(places["mnt"]) == []
