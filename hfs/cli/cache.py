@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
-from hfs.cli.shared import MountTarget, complete_mounts, control_option, targets_of
+from hfs.cli.shared import MountTarget, complete_mounts, control_option, sole_mount, targets_of
 from mountd.errors import ConfigError
 from mountd.protocol import Progress, Result, Row, Rows
 
@@ -90,7 +90,7 @@ def check(
     as_json: bool,
     control: str | None,
 ) -> None:
-    """Read what is staged of PATHs again and verify it; a MOUNT means all of it.
+    """Read what is staged of PATHs again and verify it; without PATH, all that the only mount has staged.
 
     What is damaged is dropped and counts as failed.
     """
@@ -129,7 +129,7 @@ def evict(
 ) -> None:
     """Drop what is staged of PATHs. Open files stay, and make it partly done.
 
-    --all needs the mount (any path of it) or --cache too.
+    --all means everything in the cache of the mount: of the one that PATH lies in, or of the only one.
     """
     if directory is not None:
         from hfs import offline
@@ -138,8 +138,8 @@ def evict(
             raise ConfigError("give either PATHs or --all")
         _offline(ctx, "evicted", as_json, lambda news: offline.evict(directory, _inside(paths), everything, news))
         return
-    if not paths and control is None:
-        raise ConfigError("no PATH; give paths of a mount, or MOUNT --all")
+    if not paths and not everything:
+        raise ConfigError("no PATH; give paths of a mount, or --all")
     targets = targets_of(_some(paths, control), control)
     if everything:
         targets = [MountTarget(target.mountpoint, target.client, []) for target in targets]
@@ -157,7 +157,7 @@ def evict(
 def list_(
     ctx: click.Context, /, paths: tuple[str, ...], directory: str | None, as_json: bool, control: str | None
 ) -> None:
-    """List what is staged of PATHs: bytes staged, of how many, and the name."""
+    """List what is staged of PATHs: bytes staged, of how many, and the name. Without PATH, all of the only mount."""
     from hfs.cli.reporting import ListPrinter
 
     printer = ListPrinter(as_json=as_json)
@@ -201,9 +201,8 @@ def _names(list_name: str, base: Sequence[str], end: bytes) -> Iterator[str]:
 
 
 def _some(paths: Sequence[str], control: str | None) -> Sequence[str]:
-    if not paths and control is None:
-        raise ConfigError("no PATH; give a mount or paths below it, or --cache DIR")
-    return paths
+    """The paths given, or else the whole of the only mount."""
+    return paths if paths or control is not None else [sole_mount()]
 
 
 def _inside(paths: Sequence[str]) -> list[bytes]:

@@ -31,6 +31,7 @@ __all__ = [
     "mount_flags",
     "prepared",
     "printable",
+    "sole_mount",
     "target_of",
     "targets_of",
 ]
@@ -162,6 +163,15 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
             found[mountpoint] = MountTarget(mountpoint, Client(find_socket(mountpoint)), [])
         found[mountpoint].paths.append(os.fsencode(place[len(mountpoint.rstrip("/")) :].lstrip("/")))
     return list(found.values())
+
+
+def sole_mount() -> str:
+    """The mountpoint that a command means when none was given: the only one. Raises ConfigError if it is not alone."""
+    found = mountinfo.hfs_mounts()
+    if len(found) == 1:
+        return found[0].mountpoint
+    names = ", ".join(mount.mountpoint for mount in found)
+    raise ConfigError(f"no PATH, and {f'there are several mounts: {names}; name one' if found else 'no mount of hfs'}")
 
 
 def complete_mounts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

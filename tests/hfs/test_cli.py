@@ -30,6 +30,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(("HFS_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    # Other mounts of hfs on this machine are not ours.
+    table = parse("1 0 0:1 / / rw - ext4 dev rw\n2 1 0:2 / /proc rw - proc proc rw")
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
 
 
 def hfs(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
@@ -165,6 +168,7 @@ def test_all_faults_are_told_together(tmp_path: Path, monkeypatch: pytest.Monkey
         (["cache", "evict"], 2),
         (["cache", "check"], 2),
         (["cache", "list"], 2),
+        (["cache", "evict", "--all"], 2),
         (["cache", "evict", "--cache", "/c"], 2),
         (["cache", "evict", "--cache", "/c", "--all", "x"], 2),
         (["cache", "check", "--cache", "/c", "--against-source"], 2),
@@ -372,6 +376,16 @@ def test_evict(daemon: FakeCommands) -> None:
     result = hfs("cache", "evict", "--all", daemon.mountpoint)
     assert result.exit_code == 3
     assert "1 open, so they stay" in result.stdout
+
+
+def test_the_only_mount_need_not_be_named(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["check"], ["list"], ["evict", "--all"]):
+        assert hfs("cache", *arguments).exit_code == 0
+    assert daemon.calls == [("check", [], False), ("list", []), ("evict", [], True)]
+    assert hfs("cache", "evict").exit_code == 2
+    table = [*shared.mountinfo.mounts(), *parse("3 1 0:3 / /mnt/two ro - fuse.hfs hfs#/s ro")]
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+    assert f"several mounts: {daemon.mountpoint}, /mnt/two" in hfs("cache", "evict", "--all").stderr
 
 
 def test_list(daemon: FakeCommands) -> None:
