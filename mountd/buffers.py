@@ -1,8 +1,8 @@
 """Chunk buffers: the only large memory of the daemon, under one byte budget.
 
 A fetch takes a buffer, the source reads into it, readers are answered from slices of it and staging writes it to disk.
-Whoever holds a slice keeps the buffer alive; when the last slice goes (in any thread) its bytes return to the budget and
-its pages are used again. There is no `give back` that could be called too early: an abandoned read of a hung source
+Whoever holds a slice keeps the buffer alive; when the last slice goes (in any thread) its bytes return to the budget
+and its pages are used again. There is no `give back` that could be called too early: an abandoned read of a hung source
 still owns the memory it may write to.
 
 Demand may use the whole budget; prefetch only half of it, so a reader never waits behind what nobody has asked for.
@@ -55,7 +55,8 @@ class Buffers:
         return len(self._demand) + len(self._prefetch)
 
     async def take(self, size: int, *, urgent: bool) -> memoryview:
-        """A writable view of `size` bytes (at most one chunk plus a page), page-aligned. Waits until the budget has room.
+        """A writable view of `size` bytes (at most one chunk plus a page), page-aligned. Waits until the budget has
+        room.
 
         Contents are undefined. Not cancelled-unsafe: a cancelled waiter takes nothing.
         """

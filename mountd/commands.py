@@ -1,8 +1,8 @@
 """Commands: what `hfs status`, `hfs cache warm|evict|check|list` ask of the running daemon, and our own xattrs.
 
-`control` speaks with the client, this file does what it asks, over the same parts that serve readers: a warm is a prefetch
-that is reported, a check reads what is staged again. Paths are relative to the mount. A path that fails is counted and
-named, the rest goes on.
+`control` speaks with the client, this file does what it asks, over the same parts that serve readers: a warm is a
+prefetch that is reported, a check reads what is staged again. Paths are relative to the mount. A path that fails is
+counted and named, the rest goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ class Commands:
     """Implements `control.Commands`."""
 
     def __init__(
-        self, status: Status, namespace: Namespace, staging: Staging, source: Source, read_path: ReadPath, fetcher: Fetcher
+        self,
+        status: Status,
+        namespace: Namespace,
+        staging: Staging,
+        source: Source,
+        read_path: ReadPath,
+        fetcher: Fetcher,
     ) -> None:
         self._status = status
         self._namespace = namespace
@@ -183,5 +189,3 @@ class _Tally:
         return Result(
             files=self.files, bytes=self.bytes, failed=self.failed, skipped=self.skipped, faults=self._take_faults()
         )
-
-

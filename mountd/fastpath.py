@@ -2,8 +2,8 @@
 
 The kernel reads ahead 128 KiB on a FUSE mount and allows twelve background requests. Both are raised where we may: the
 readahead through the mount's entry in /sys/class/bdi, the requests through fusectl, mounted if it is not. Neither is
-needed for correctness; what could not be done is told in `hfs status` with its reason. Blocking: runs in a thread, after
-the mount answers. Passthrough and stateless opens have their place in this file.
+needed for correctness; what could not be done is told in `hfs status` with its reason. Blocking: runs in a thread,
+after the mount answers. Passthrough and stateless opens have their place in this file.
 
 Also asks which pages of our files are in the page cache (cachestat(2), Linux 6.5), for `hfs status`.
 """

@@ -96,8 +96,8 @@ class Fetcher:
     async def ahead(self, node: Node, file: StagedFile, index: int, *, push: bool = False) -> bool:
         """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
 
-        The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that prefetch
-        has to wait for. Raises as `chunk`.
+        The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that
+        prefetch has to wait for. Raises as `chunk`.
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)

@@ -1,9 +1,10 @@
 """Single-flight: many waiters, one fetch.
 
-The first caller of a key starts the fetch; everybody who comes while it runs waits for the same result. The fetch belongs
-to the daemon's nursery, not to the first waiter: a waiter that is cancelled leaves and the fetch goes on, and a fetch
-that is cancelled (the daemon stops) gives its waiters an error, never empty bytes. Used by `read_path` for chunks and by
-`namespace` for attributes. The entry is registered before the first checkpoint, so two callers cannot both start.
+The first caller of a key starts the fetch; everybody who comes while it runs waits for the same result. The fetch
+belongs to the daemon's nursery, not to the first waiter: a waiter that is cancelled leaves and the fetch goes on, and a
+fetch that is cancelled (the daemon stops) gives its waiters an error, never empty bytes. Used by `read_path` for chunks
+and by `namespace` for attributes. The entry is registered before the first checkpoint, so two callers cannot both
+start.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class SingleFlight(Generic[Key, Value]):
         except trio.Cancelled:
             entry.error = SourceError(errno.EIO, "the daemon is stopping")
             raise
-        except Exception as error:  # every failure belongs to the waiters, whatever it is
+        except Exception as error:  # noqa: BLE001 - every failure belongs to the waiters, whatever it is
             entry.error = error
         finally:
             del self._entries[key]

@@ -2,8 +2,9 @@
 
 Every handler is a few lines: look the node or handle up, ask `read_path` or `namespace`, put the answer into pyfuse3's
 words. One decorator turns exceptions into errnos by the table of `errors`: pyfuse3 ends the mount for everybody on any
-exception but FUSEError. What no rule foresaw is logged with its traceback, counted and answered EIO. A read reply shorter
-than what the file has is taken by the kernel for the end of the file, which is a wrong byte: it becomes EIO here.
+exception but FUSEError. What no rule foresaw is logged with its traceback, counted and answered EIO. A read reply
+shorter than what the file has is taken by the kernel for the end of the file, which is a wrong byte: it becomes EIO
+here.
 
 Never: cache decisions, paths, retries. The mount is read-only: the kernel's own `ro` answers EROFS before we are asked.
 """
@@ -56,7 +57,7 @@ def _boundary(handler: _Handler) -> _Handler:
     """Turns every exception of a handler into the FUSEError of the errno table."""
 
     @functools.wraps(handler)
-    async def guarded(self: Fuse, *args: Any) -> Any:
+    async def guarded(self: Fuse, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
         try:
             return await handler(self, *args)
         except pyfuse3.FUSEError:

@@ -2,8 +2,9 @@
 
 st_dev is neither. The file system's own id (f_fsid) is derived from its UUID for the ones listed here and taken as it
 is. For all others (network and FUSE file systems, where f_fsid is zero or made from st_dev) it is a hash of what the
-administrator mounted: type and device, `nfs4 server:/export`. Versions hold the inode and both times besides, so two file
-systems that share an id by mistake would still have to agree on four numbers for a wrong byte. Called once, by `daemon`.
+administrator mounted: type and device, `nfs4 server:/export`. Versions hold the inode and both times besides, so two
+file systems that share an id by mistake would still have to agree on four numbers for a wrong byte. Called once, by
+`daemon`.
 """
 
 from __future__ import annotations

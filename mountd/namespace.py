@@ -1,9 +1,10 @@
 """Inodes and names: what the kernel knows of the tree, and what the daemon remembers of the source.
 
-**One node id, one version.** The FUSE node of a regular file belongs to one version: when the file changes at the source
-its name leads to a new node with a page cache of its own, and the old node lives on for the handles that have it open.
-A directory keeps its node and is known by its source inode, so a rename of it changes one parent pointer and no table of
-paths. The node id is the source's inode number where that is free (then `st_ino` is equal), else a number of our own.
+**One node id, one version.** The FUSE node of a regular file belongs to one version: when the file changes at the
+source its name leads to a new node with a page cache of its own, and the old node lives on for the handles that have it
+open. A directory keeps its node and is known by its source inode, so a rename of it changes one parent pointer and no
+table of paths. The node id is the source's inode number where that is free (then `st_ino` is equal), else a number of
+our own.
 
 What is remembered of a name is good for the time-to-live. After it, one stat of the source; if that does not answer
 within two seconds, what was known is served and counted. The kernel is never told to remember longer than we would.
@@ -110,7 +111,8 @@ class Namespace:
         return dentry if dentry is not None and dentry.expires_s > self._clock() else None
 
     async def child(self, parent: Node, name: bytes) -> Dentry:
-        """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not exist."""
+        """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not
+        exist."""
         dentry = self.known_nowait(parent, name)
         if dentry is not None:
             return dentry
@@ -246,9 +248,8 @@ class Namespace:
         if node.parent is None:
             return await self._revalidate_root(node)
         dentry = await self.child(node.parent, node.name)
-        if dentry.node is not node:
-            if not node.opens:
-                raise VersionChanged(f"{node.path!r} has changed at the source")
+        if dentry.node is not node and not node.opens:
+            raise VersionChanged(f"{node.path!r} has changed at the source")
         return node.attributes
 
     async def _revalidate_root(self, node: Node) -> Attributes:
@@ -302,7 +303,8 @@ class Namespace:
         node.lookups += 1
 
     def forget(self, node_id: int, count: int) -> None:
-        """The kernel gives back `count` lookup counts. Unknown ids are not an error: an unmount forgets the root too."""
+        """The kernel gives back `count` lookup counts. Unknown ids are not an error: an unmount forgets the root
+        too."""
         node = self._nodes.get(node_id)
         if node is None or node is self.root:
             return

@@ -5,11 +5,12 @@ One read: cut to the end of the file, split at chunk boundaries; each piece from
   held     arrived from the source, not written yet
   coming   a fetch under way: join it
   source   alone (a small extent) or its whole chunk, as `policies.density` decides
-Staging can only make it faster: its faults are counted and the next tier is asked. Errors of the source reach the reader.
+Staging can only make it faster: its faults are counted and the next tier is asked. Errors of the source reach the
+reader.
 
-Also here, because it is the same decision: opening a file (its version asked for again past the time-to-live, a small file
-put into the page cache before its first READ), closing it, and the fetches that `prefetch` orders. Called by `fuse` and
-`commands`. Event loop only; opens no path.
+Also here, because it is the same decision: opening a file (its version asked for again past the time-to-live, a small
+file put into the page cache before its first READ), closing it, and the fetches that `prefetch` orders. Called by
+`fuse` and `commands`. Event loop only; opens no path.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _PUSH_TOUCHES = 8
 reads that follow never reach us. (A sequential reader has one or two: its first reads, before it was known for one.)"""
 
 _WINDOW_BUFFER_SHARE = 4
-"""A reader's window takes at most a quarter of the buffers, so that four sequential readers do not starve each other."""
+"""A reader's window takes at most a quarter of the buffers, so that four sequential readers do not starve each
+other."""
 
 
 class ReadPath:

@@ -1,8 +1,9 @@
 """The source: the only file that opens, stats or lists anything below SOURCE.
 
-Every path is reached from one directory descriptor taken before the mount was made (so MOUNTPOINT may lie on SOURCE, and
-a file system that unmounts itself is an error, not an empty data set), beneath it and through no symlink: a directory is
-opened by `beneath`, a name in it with O_NOFOLLOW. Callers name a file by its directory's path and its name.
+Every path is reached from one directory descriptor taken before the mount was made (so MOUNTPOINT may lie on SOURCE,
+and a file system that unmounts itself is an error, not an empty data set), beneath it and through no symlink: a
+directory is opened by `beneath`, a name in it with O_NOFOLLOW. Callers name a file by its directory's path and its
+name.
 
 A read is one large request: page-aligned, O_DIRECT for files of several chunks where the source takes it, since a
 buffered 8 MiB read reaches a FUSE or network source as 128 KiB requests (8 MiB: 64 requests buffered, 8 direct). Each
@@ -43,7 +44,8 @@ _MAX_IDLE_FILES = 128
 """Source descriptors kept between the chunks of large files. An open costs 2 ms on a busy Lustre."""
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread; it means nothing for regular files."""
+"""O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread; it means nothing for regular
+files."""
 
 _MAX_NAMED_LINKS = 20
 
@@ -226,8 +228,8 @@ class Source:
     ) -> None:
         """Fill `into[:extent.size]` with the bytes of `extent`, all of `version`.
 
-        `into` is page-aligned and holds `extent.size` rounded up to whole pages (the rest is scratch); `extent` starts at
-        a page. Raises VersionChanged, SourceError, SourceTimeout; then the contents of `into` mean nothing.
+        `into` is page-aligned and holds `extent.size` rounded up to whole pages (the rest is scratch); `extent` starts
+        at a page. Raises VersionChanged, SourceError, SourceTimeout; then the contents of `into` mean nothing.
         """
         calls = await self.threads.call(
             "demand" if urgent else "prefetch",

@@ -1,9 +1,9 @@
 """Threads that wait for the source, so that nothing else has to.
 
 Three bounded pools: metadata, demand reads and prefetch reads; a source that hangs for one kind does not stop another,
-and never the event loop. Each call has a time limit with retries inside. A call that is past it is abandoned: its thread
-stays stuck in the system call (nothing can end it), the pool gets another place, and it is counted. Past a bound of
-stuck threads new calls fail at once: by then the source is dead, and each further thread would only cost memory.
+and never the event loop. Each call has a time limit with retries inside. A call that is past it is abandoned: its
+thread stays stuck in the system call (nothing can end it), the pool gets another place, and it is counted. Past a bound
+of stuck threads new calls fail at once: by then the source is dead, and each further thread would only cost memory.
 
 Used by `mountd/source.py` only. Knows no paths; never touches the cache. Tests give `run_in_thread` a fake.
 """
@@ -84,8 +84,8 @@ class SourceThreads:
     ) -> Value:
         """`function(*args)` in a thread of `pool`, tried again after transient errors, within the time limit.
 
-        Raises SourceError with the errno of the last try, SourceTimeout when the limit (`limit_s`, or the general one) is
-        over, and whatever else the function raises.
+        Raises SourceError with the errno of the last try, SourceTimeout when the limit (`limit_s`, or the general one)
+        is over, and whatever else the function raises.
         """
         deadline = trio.current_time() + (self._time_limit_s if limit_s is None else limit_s)
         for pause_s in (*_BACKOFF_S, None):
@@ -127,7 +127,8 @@ class SourceThreads:
         self._stuck += 1
         self._metrics.add("source_abandoned")
 
-    def _returned(self, call: _Call) -> None:
+    def returned(self, call: _Call) -> None:
+        """An abandoned thread has come back after all."""
         if call.limiter is not None:
             call.limiter.total_tokens -= 1
             self._stuck -= 1
@@ -153,7 +154,7 @@ class _Call:
         self.abandoned = False
         self.limiter: trio.CapacityLimiter | None = None
 
-    def run(self) -> Any:
+    def run(self) -> Any:  # noqa: ANN401 - whatever the function gives
         self.running = True
         try:
             return self._function(*self._args)
@@ -161,6 +162,6 @@ class _Call:
             self.running = False
             if self.abandoned:
                 try:
-                    self._token.run_sync_soon(self._owner._returned, self)
+                    self._token.run_sync_soon(self._owner.returned, self)
                 except trio.RunFinishedError:
                     pass  # the daemon has stopped meanwhile

@@ -1,7 +1,8 @@
 """Status: the one object that `hfs status --json` prints, gathered from everybody's figures.
 
 Nothing here waits for the source or a disk: it answers while every reader hangs. Reads that the kernel answers from its
-page cache never reach the daemon, so they are in no counter; what of our files lies in that cache is asked of the kernel.
+page cache never reach the daemon, so they are in no counter; what of our files lies in that cache is asked of the
+kernel.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ RANKS = {
     "handles": 3,
     "prefetch": 3,
     "read_path": 4,
+    "residency": 4,
     "status": 4,
     "fuse": 5,
     "control": 5,
@@ -44,7 +45,7 @@ RANKS = {
     "daemon": 6,
 }
 # The imports inside a rank: staged files are found through their index; the commands implement what control asks for.
-SAME_RANK = {("staging", "index"), ("commands", "control")}
+SAME_RANK = {("staging", "index"), ("commands", "control"), ("status", "residency")}
 # Every file of mountd may use the plain words; they know nobody.
 WORDS = {"version", "errors", "metrics"}
 
