@@ -1,0 +1,380 @@
+"""The index: what of which file is staged and vouched for. Everything it does not name is garbage.
+
+Used by the staging files only. All methods block; `Index` has one connection for writing and one for reading, and each
+is used by one thread at a time (the callers' limiters see to that). Rows come in with a group of synced chunks, go out
+durably before their object is removed, and never name an object number twice.
+
+Errors: IndexFailed for whatever SQLite reports. A cache may fail: the caller counts it and goes on without.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mountd.errors import StagingError
+from mountd.index_schema import connect_to, is_damage, mark_damaged, open_database, signed, unsigned
+from mountd.version import Version
+from policies.admission import BLOCK_BYTES, blocks_bytes
+
+__all__ = ["Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
+
+_LEASE = 16_384
+"""Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash
+16 384 names at most, twice, are tried: 0.1 s."""
+
+_COLUMNS = "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path"
+
+
+class IndexFailed(StagingError):
+    """SQLite refused. `damaged`: the database file itself is broken and of no more use."""
+
+    def __init__(self, error: sqlite3.Error) -> None:
+        super().__init__(f"the index of the cache failed: {error}")
+        self.damaged = is_damage(error)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """What is known at start without looking at any row."""
+
+    files: int
+    size_bytes: int
+    """Of the chunks vouched for."""
+    used_bytes: int
+    """Accounted room of everything in the index, evicted objects not yet removed included."""
+    next_id: int
+    """The first object number that was certainly never used."""
+    settled_id: int
+    """Objects from here to next_id without a row are garbage."""
+    clean: bool
+    """The last run left nothing on the disk that is not accounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """One staged file as the index knows it."""
+
+    object_id: int
+    version: Version
+    path: bytes
+    """Last known, relative to the source."""
+    chunk_bytes: int
+    complete: bool
+    room_bytes: int
+    """Accounted on the disk: whole blocks and overhead."""
+    last_use_s: int
+    """Seconds since the epoch; some hours behind at worst."""
+    checksum: int | None
+    """xxh3_64 of the only chunk of a file of one chunk; None if that is not vouched for, or there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """Chunks of one file that have become durable, for `Index.vouch`."""
+
+    object_id: int
+    is_new: bool
+    """No row yet."""
+    version: Version
+    path: bytes
+    chunk_bytes: int
+    complete: bool
+    size_bytes: int
+    """Of these chunks."""
+    room_bytes: int
+    """Of these chunks, and of the file itself when it is new."""
+    last_use_s: int
+    chunks: Sequence[tuple[int, int]]
+    """(chunk index, xxh3_64)."""
+
+
+class Index:
+    """See the file's story. `connect` is sqlite3.connect, or a test's."""
+
+    def __init__(
+        self,
+        cache_dir: str,
+        *,
+        on_new: Callable[[], None] = lambda: None,
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    ) -> None:
+        """Open or make the index. Raises CacheFormatError, IndexFailed, OSError. The caller owns the directory."""
+        self._cache_dir = cache_dir
+        try:
+            self._writer = open_database(cache_dir, connect, on_new)
+            try:
+                self._reader = connect_to(cache_dir, connect)
+                try:
+                    self._source_ids = dict(self._reader.execute("SELECT name, id FROM sources"))
+                    self.opened = self._state()
+                    # From here on a crash leaves garbage.
+                    with self._transaction(durable=True):
+                        self._writer.execute("UPDATE state SET clean = 0")
+                except BaseException:
+                    self._reader.close()
+                    raise
+            except BaseException:
+                self._writer.close()
+                raise
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        self.files = self.opened.files
+        """Rows, as of the last commit; may be read by any thread, like `bytes`."""
+        self.bytes = self.opened.size_bytes
+        """Bytes of the chunks vouched for."""
+        self._source_names = {number: name for name, number in self._source_ids.items()}
+
+    # -- writing: one thread at a time -------------------------------------------------------------------------------
+
+    def lease(self, settled_id: int) -> range:
+        """Object numbers that nobody has had, durably. `settled_id`: numbers below it are accounted for."""
+        with self._guarded(), self._transaction(durable=True):
+            (start,) = self._writer.execute("SELECT next_id FROM state").fetchone()
+            self._writer.execute("UPDATE state SET next_id = ?, settled_id = ?", (start + _LEASE, settled_id))
+        return range(start, start + _LEASE)
+
+    def vouch(self, rows: Sequence[Vouched]) -> None:
+        """Enter synced chunks; survives a kill at once, a power failure with the next durable commit."""
+        with self._guarded():
+            sources = {row.version.source_id: self._source_id(row.version.source_id) for row in rows if row.is_new}
+        with self._guarded(), self._transaction(durable=False):
+            new, old, chunks = [], [], []
+            for row in rows:
+                version = row.version
+                single = version.size <= row.chunk_bytes
+                checksum = signed(row.chunks[0][1]) if single else None
+                if not single:
+                    chunks.extend((row.object_id, index, signed(value)) for index, value in row.chunks)
+                blocks = row.room_bytes // BLOCK_BYTES
+                if row.is_new:
+                    key = (
+                        sources[version.source_id],
+                        signed(version.inode),
+                        version.size,
+                        version.mtime_ns,
+                        version.ctime_ns,
+                    )
+                    state = (row.chunk_bytes, int(row.complete), blocks, row.last_use_s, checksum, row.path)
+                    new.append((row.object_id, *key, *state))
+                else:
+                    old.append((int(row.complete), blocks, checksum, row.object_id))
+            self._writer.executemany(f"INSERT INTO files ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", new)
+            self._writer.executemany(
+                "UPDATE files SET complete = ?, blocks = blocks + ?, checksum = ? WHERE id = ?", old
+            )
+            self._writer.executemany("INSERT OR REPLACE INTO chunks VALUES (?,?,?)", chunks)
+            size_bytes = sum(row.size_bytes for row in rows)
+            self._count(len(new), size_bytes, sum(row.room_bytes for row in rows) // BLOCK_BYTES)
+        self.files += len(new)
+        self.bytes += size_bytes
+
+    def doom(self, object_ids: Sequence[int]) -> None:
+        """Forget objects, durably: from now on they may be removed. They stay accounted until `removed`."""
+        run = self._writer.execute
+        with self._guarded(), self._transaction(durable=True):
+            files = size_bytes = 0
+            for number in object_ids:
+                found = run(f"SELECT {_COLUMNS} FROM files WHERE id = ?", (number,)).fetchone()
+                if found is None:
+                    continue
+                row = self._row(found)
+                files += 1
+                size_bytes += row.version.size if row.complete else self._partial_bytes(row)
+                run("INSERT INTO doomed VALUES (?,?)", (number, row.room_bytes // BLOCK_BYTES))
+                run("DELETE FROM files WHERE id = ?", (number,))
+                if row.version.size > row.chunk_bytes:
+                    run("DELETE FROM chunks WHERE file = ?", (number,))
+            self._count(-files, -size_bytes, 0)
+        self.files -= files
+        self.bytes -= size_bytes
+
+    def removed(self, object_ids: Iterable[int]) -> int:
+        """Doomed objects are off the disk. Returns the bytes of room that this gives back."""
+        with self._guarded(), self._transaction(durable=False):
+            blocks = 0
+            for number in object_ids:
+                found = self._writer.execute("SELECT blocks FROM doomed WHERE id = ?", (number,)).fetchone()
+                if found:
+                    blocks += found[0]
+                    self._writer.execute("DELETE FROM doomed WHERE id = ?", (number,))
+            self._count(0, 0, -blocks)
+        return blocks * BLOCK_BYTES
+
+    def forget(self, object_id: int, chunks: Sequence[tuple[int, int]]) -> None:
+        """Chunks, (index, bytes), are no longer vouched for, durably: from now on their bytes may change.
+
+        Chunks and objects that are not in the index are ignored.
+        """
+        run = self._writer.execute
+        size_bytes = blocks = 0
+        with self._guarded(), self._transaction(durable=True):
+            found = run("SELECT size <= chunk_bytes, checksum FROM files WHERE id = ?", (object_id,)).fetchone()
+            if found is None:
+                return
+            for number, length in chunks:
+                if found[0]:
+                    known = found[1] is not None
+                else:
+                    known = run("DELETE FROM chunks WHERE file = ? AND number = ?", (object_id, number)).rowcount > 0
+                if known:
+                    size_bytes += length
+                    blocks += blocks_bytes(length) // BLOCK_BYTES
+            if blocks:
+                sql = "UPDATE files SET complete = 0, checksum = NULL, blocks = blocks - ? WHERE id = ?"
+                run(sql, (blocks, object_id))
+                self._count(0, -size_bytes, -blocks)
+        self.bytes -= size_bytes
+
+    def touch(self, uses: Sequence[tuple[int, int]], paths: Sequence[tuple[bytes, int]]) -> None:
+        """Bring last uses, (seconds since the epoch, object number), and paths, (path, object number), up to date."""
+        with self._guarded(), self._transaction(durable=False):
+            self._writer.executemany("UPDATE files SET last_use = ? WHERE id = ?", uses)
+            self._writer.executemany("UPDATE files SET path = ? WHERE id = ?", paths)
+
+    def settle(self, settled_id: int, next_id: int) -> None:
+        """A clean end: objects below `settled_id` have a row or no file, and numbers from `next_id` on were not
+        used."""
+        with self._guarded(), self._transaction(durable=True):
+            sql = "UPDATE state SET settled_id = ?, next_id = ?, clean = 1"
+            self._writer.execute(sql, (settled_id, next_id))
+
+    def close(self) -> None:
+        """Close both connections. May be called twice."""
+        with self._guarded():
+            self._reader.close()
+            self._writer.close()
+
+    # -- reading: one thread at a time -------------------------------------------------------------------------------
+
+    def find(self, versions: Iterable[Version]) -> list[list[StagedRow]]:
+        """For each version the rows of its inode at its source, oldest object first; other versions among them."""
+        sql = f"SELECT {_COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
+        with self._guarded():
+            return [
+                [
+                    self._row(row)
+                    for row in self._reader.execute(sql, (signed(v.inode), self._source_ids.get(v.source_id, -1)))
+                ]
+                for v in versions
+            ]
+
+    def chunks(self, object_id: int) -> list[tuple[int, int]]:
+        """(chunk index, xxh3_64) of what is vouched for of a file of several chunks, ascending."""
+        sql = "SELECT number, checksum FROM chunks WHERE file = ? ORDER BY number"
+        with self._guarded():
+            return [(number, unsigned(checksum)) for number, checksum in self._reader.execute(sql, (object_id,))]
+
+    def page(self, after_id: int, limit: int) -> list[StagedRow]:
+        """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""
+        return self._rows(f"SELECT {_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
+
+    def oldest(self, after: tuple[int, int], limit: int) -> list[StagedRow]:
+        """The next rows by (last use, object number), after `after`."""
+        order = "ORDER BY last_use, id LIMIT ?"
+        return self._rows(f"SELECT {_COLUMNS} FROM files WHERE (last_use, id) > (?, ?) {order}", (*after, limit))
+
+    def incomplete(self, after_id: int, limit: int) -> list[StagedRow]:
+        """The next rows with chunks missing, by object number."""
+        where = "complete = 0 AND id > ?"
+        return self._rows(f"SELECT {_COLUMNS} FROM files WHERE {where} ORDER BY id LIMIT ?", (after_id, limit))
+
+    def doomed(self, after_id: int, limit: int) -> list[int]:
+        """The next objects that were evicted but are perhaps still on the disk."""
+        sql = "SELECT id FROM doomed WHERE id > ? ORDER BY id LIMIT ?"
+        with self._guarded():
+            return [number for (number,) in self._reader.execute(sql, (after_id, limit))]
+
+    def known(self, object_ids: range) -> set[int]:
+        """Those of the objects that have a row, here or among the doomed."""
+        sql = (
+            "SELECT id FROM files WHERE id >= ?1 AND id < ?2 UNION ALL SELECT id FROM doomed WHERE id >= ?1 AND id < ?2"
+        )
+        with self._guarded():
+            return {number for (number,) in self._reader.execute(sql, (object_ids.start, object_ids.stop))}
+
+    def state(self) -> IndexState:
+        """The totals as they are now."""
+        with self._guarded():
+            return self._state()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _state(self) -> IndexState:
+        files, size_bytes, blocks, next_id, settled_id, clean = self._reader.execute(
+            "SELECT files, bytes, blocks, next_id, settled_id, clean FROM state"
+        ).fetchone()
+        return IndexState(files, size_bytes, blocks * BLOCK_BYTES, next_id, settled_id, bool(clean))
+
+    def _rows(self, sql: str, values: tuple[Any, ...]) -> list[StagedRow]:
+        with self._guarded():
+            return [self._row(row) for row in self._reader.execute(sql, values)]
+
+    def _row(self, row: tuple[Any, ...]) -> StagedRow:
+        number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path = row
+        return StagedRow(
+            number,
+            Version(self._source_names.get(source, ""), unsigned(inode), size, mtime_ns, ctime_ns),
+            path,
+            chunk_bytes,
+            bool(complete),
+            blocks * BLOCK_BYTES,
+            last_use,
+            None if checksum is None else unsigned(checksum),
+        )
+
+    def _source_id(self, name: str) -> int:
+        """The number of a source. A new one is committed on its own, before any row uses it: were it rolled back with
+        them, another source could be given the same number.
+        """
+        number = self._source_ids.get(name)
+        if number is None:
+            self._writer.execute("INSERT OR IGNORE INTO sources (name) VALUES (?)", (name,))
+            (found,) = self._writer.execute("SELECT id FROM sources WHERE name = ?", (name,)).fetchone()
+            number = int(found)
+            self._source_names[number] = name
+            self._source_ids[name] = number  # last: whoever finds the number here finds the name too
+        return number
+
+    def _partial_bytes(self, row: StagedRow) -> int:
+        """Bytes of the chunks that are vouched for of an incomplete file. In the writing transaction."""
+        if row.version.size <= row.chunk_bytes:
+            return row.version.size if row.checksum is not None else 0
+        sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
+        count, last = self._writer.execute(sql, (row.object_id,)).fetchone()
+        missing = -row.version.size % row.chunk_bytes  # what the last chunk lacks to a whole one
+        is_last = count and last == row.version.size // row.chunk_bytes - (0 if missing else 1)
+        return int(count) * row.chunk_bytes - (missing if is_last else 0)
+
+    def _count(self, files: int, size_bytes: int, blocks: int) -> None:
+        sql = "UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?"
+        self._writer.execute(sql, (files, size_bytes, blocks))
+
+    @contextmanager
+    def _transaction(self, *, durable: bool) -> Iterator[None]:
+        # In WAL mode FULL syncs the log at the commit, and with it every commit before.
+        self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._writer.execute("COMMIT")
+        except BaseException:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: sqlite3.Error) -> IndexFailed:
+        failure = IndexFailed(error)
+        if failure.damaged:
+            mark_damaged(self._cache_dir)
+        return failure

@@ -1,0 +1,216 @@
+"""The index's file: its tables, its format version, opening, making it anew, setting a broken one aside.
+
+One SQLite database in WAL mode per cache directory. Only the process that holds `DIR/lock` opens it. Opening does the
+same small work whatever the number of rows: no scan, no integrity check; a damaged page found later is reported by the
+query that meets it. Called by `mountd/index.py`.
+
+Numbers that may exceed a signed 64-bit integer (inodes, checksums) are stored as their two's complement.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+
+from mountd.errors import CacheFormatError, CacheInUse
+
+__all__ = ["FORMAT", "connect_to", "is_damage", "lock_cache", "mark_damaged", "open_database", "signed", "unsigned"]
+
+log = logging.getLogger(__name__)
+
+APPLICATION_ID = 0x68667331
+""""hfs1": what file(1) and we tell an index of ours by."""
+
+FORMAT = 1
+"""user_version. A release reads its own format and older ones; each change of TABLES is a new number."""
+
+TABLES = (
+    """CREATE TABLE sources (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE
+    )""",
+    # One row is one object; a file of one chunk has its checksum here and no row in chunks: about 140 bytes in all.
+    """CREATE TABLE files (
+        id INTEGER PRIMARY KEY,         -- object number
+        source INTEGER NOT NULL,        -- sources.id
+        inode INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        ctime_ns INTEGER NOT NULL,
+        chunk_bytes INTEGER NOT NULL,
+        complete INTEGER NOT NULL,      -- every chunk is vouched for
+        blocks INTEGER NOT NULL,        -- accounted room, in blocks of 4096 bytes
+        last_use INTEGER NOT NULL,      -- seconds since the epoch, brought up to date now and then
+        checksum INTEGER,               -- xxh3_64 of the only chunk
+        path BLOB NOT NULL              -- last known, relative to the source
+    )""",
+    "CREATE INDEX files_by_inode ON files (inode)",
+    "CREATE INDEX files_by_use ON files (last_use)",
+    "CREATE INDEX files_incomplete ON files (id) WHERE complete = 0",
+    """CREATE TABLE chunks (
+        file INTEGER NOT NULL,          -- files.id
+        number INTEGER NOT NULL,
+        checksum INTEGER NOT NULL,      -- xxh3_64
+        PRIMARY KEY (file, number)
+    ) WITHOUT ROWID""",
+    # Evicted, but perhaps not yet removed from the disk: still accounted.
+    """CREATE TABLE doomed (
+        id INTEGER PRIMARY KEY,
+        blocks INTEGER NOT NULL
+    )""",
+    # One row. Totals change in the transaction that changes what they count, so nothing is ever counted at start.
+    """CREATE TABLE state (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        files INTEGER NOT NULL,         -- rows in files
+        bytes INTEGER NOT NULL,         -- of the chunks vouched for
+        blocks INTEGER NOT NULL,        -- sum of blocks in files and doomed
+        next_id INTEGER NOT NULL,       -- object numbers below may have been used
+        settled_id INTEGER NOT NULL,    -- object numbers below have a row or no file
+        clean INTEGER NOT NULL          -- closed with nothing on the disk that is not accounted
+    )""",
+    "INSERT INTO state VALUES (1, 0, 0, 0, 1, 1, 1)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+Connect = Callable[..., sqlite3.Connection]
+
+
+def signed(number: int) -> int:
+    """A 64-bit unsigned number as SQLite stores it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def unsigned(number: int) -> int:
+    """The inverse of `signed`."""
+    return number + (1 << 64) if number < 0 else number
+
+
+def lock_cache(cache_dir: str) -> int:
+    """Own the cache directory until the returned descriptor is closed. Raises CacheInUse, OSError."""
+    fd = os.open(os.path.join(cache_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise CacheInUse(
+            f"the cache {cache_dir} is in use by process {owner}: "
+            "use the mount that it serves, or another --cache directory"
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the database file itself is broken, rather than the disk full or an operation refused."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def mark_damaged(cache_dir: str) -> None:
+    """Remember that a damaged page was met: the next start sets the index aside."""
+    try:
+        os.close(os.open(_mark(cache_dir), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        log.debug("the damaged index could not be marked: %s", error)  # the next start meets the damage again
+
+
+def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
+    """The writing connection to a valid index. `on_new` is called before an index is made anew: what the objects
+    directory holds then is known to nobody.
+
+    Raises CacheFormatError for a format of a newer release, sqlite3.Error and OSError when the disk fails.
+    """
+    path = os.path.join(cache_dir, "index.sqlite")
+    if os.path.lexists(_mark(cache_dir)):
+        _set_aside(cache_dir, "a damaged page was met in an earlier run")
+    try:
+        return _open(path, cache_dir, connect, on_new)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        _set_aside(cache_dir, str(error))
+    return _open(path, cache_dir, connect, on_new)
+
+
+def connect_to(cache_dir: str, connect: Connect) -> sqlite3.Connection:
+    """A connection with the settings that every one needs. Used by one thread at a time, not always the same."""
+    os.close(os.open(os.path.join(cache_dir, "index.sqlite"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    database = connect(
+        os.path.join(cache_dir, "index.sqlite"), isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    try:
+        # No other process has it open (DIR/lock), so whoever holds it is another thread of ours, for milliseconds.
+        database.execute("PRAGMA busy_timeout = 10000")
+        database.execute("PRAGMA cache_size = -16000")  # 16 MB: the inner pages of the index of a million files
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _open(path: str, cache_dir: str, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
+    database = connect_to(cache_dir, connect)
+    try:
+        application = _pragma(database, "application_id")
+        found = _pragma(database, "user_version")
+        if application not in {0, APPLICATION_ID} or (application == 0 and _tables(database)):
+            raise CacheFormatError(f"{path} belongs to another program: use another --cache directory")
+        if found > FORMAT:
+            raise CacheFormatError(
+                f"the cache {cache_dir} was written by a newer hfs (format {found}, this release knows {FORMAT}): "
+                "use that release, use another --cache directory, or delete this one"
+            )
+        # Readers never wait for the writer, and a commit is one append; rolled into the database from time to time.
+        database.execute("PRAGMA journal_mode = WAL").fetchone()
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: 16 MB, a checkpoint for 40 000 small files
+        database.execute("PRAGMA journal_size_limit = 33554432")
+        if application == 0:
+            on_new()
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("BEGIN IMMEDIATE")
+            for statement in TABLES:
+                database.execute(statement)
+            database.execute("COMMIT")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    return int(database.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _tables(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def _mark(cache_dir: str) -> str:
+    return os.path.join(cache_dir, "index.damaged")
+
+
+def _set_aside(cache_dir: str, why: str) -> None:
+    """Rename the broken index, with its log, so that it can be looked at; nothing uses it again."""
+    path = os.path.join(cache_dir, "index.sqlite")
+    n = 1
+    while os.path.lexists(f"{path}.broken-{n}"):
+        n += 1
+    for suffix in ("-shm", "-wal", ""):  # the database last: a crash between leaves it broken, not without its log
+        try:
+            os.rename(path + suffix, f"{path}.broken-{n}{suffix}")
+        except FileNotFoundError:
+            continue
+    try:
+        os.unlink(_mark(cache_dir))
+    except FileNotFoundError:
+        pass
+    log.warning("%s is damaged (%s): set aside as index.sqlite.broken-%d, the cache starts empty", path, why, n)

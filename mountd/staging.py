@@ -1,0 +1,358 @@
+"""Staging: local copies of source files, byte for byte, sparse until complete.
+
+`open_staging` owns a cache directory and gives a `Staging`: the read path asks it for files, reads from it and hands it
+what it fetched; `hfs cache` lists, evicts and checks through the same class, with or without a mount. The parts:
+
+    staging_files     version -> StagedFile            staging_room      account and health
+    staging_writing   queue, workers, O_DIRECT         staging_evictor   what must go
+    staging_vouching  group sync, then the index       staging_sweeper   evict, repair, retire
+    staging_names     object numbers                   staging_cleanup   after a crash
+    staging_reading   reads of staged bytes            staging_disk      the system calls
+
+A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
+methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
+about at most once a minute. Event loop only. Methods named `_nowait` touch no disk, except that `read_nowait` asks
+the page cache. It never reads the source and knows nothing of chunks being fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from mountd.index import IndexFailed, StagedRow
+from mountd.staging_descriptors import Descriptors
+from mountd.staging_evictor import Evictor
+from mountd.staging_file import StagedFile
+from mountd.staging_files import Files
+from mountd.staging_ground import Ground
+from mountd.staging_names import Names
+from mountd.staging_reading import CheckedFile, Reading, check_rows
+from mountd.staging_room import State
+from mountd.staging_sweeper import Sweeper
+from mountd.staging_vouching import Vouching
+from mountd.staging_writing import Job, Writing
+from mountd.version import Version
+from policies.eviction import Policy
+from policies.geometry import Extent
+
+__all__ = ["CheckedFile", "StagedFile", "StagedRow", "Staging", "StagingStatistics"]
+
+_PAGE = 1000
+"""Rows of the index in memory at a time, for lists and checks."""
+
+_MAX_UNVOUCHED_BYTES = 1 << 30
+"""Written but not durable. More is not taken on: a disk whose sync takes so long should not be given more."""
+
+_USE_EVERY_S = {"lru": 60, "fill-once": 3600}
+"""How exactly the index knows last uses. fill-once only asks whether a file was used today; each note costs a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingStatistics:
+    """A moment of staging. Bytes unless the name says otherwise."""
+
+    files: int
+    """Staged files, complete or not."""
+    bytes: int
+    """Of staged chunks."""
+    room_bytes: int
+    """Accounted on the disk: staged, being staged, and evicted but not yet removed."""
+    capacity_bytes: int
+    """What may be used in all, as things stand: the size asked for, or what the disk's floor leaves."""
+    queued_bytes: int
+    """Held in memory until they are written."""
+    unvouched_bytes: int
+    """Written, not yet durable."""
+    state: State
+    """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
+    found no room; off: the index is damaged, nothing is staged."""
+    last_error: str | None
+
+
+class Staging:
+    """See the file's story. Made by `mountd.staging_opening.open_staging`."""
+
+    def __init__(self, ground: Ground, chunk_bytes: int, policy: Policy, in_flight_bytes: int) -> None:
+        self.chunk_bytes = chunk_bytes
+        """Of files that are staged from now on."""
+        self._ground = ground
+        self.names = Names(ground)
+        self.files = Files(ground, chunk_bytes, _USE_EVERY_S[policy], self._row_superseded)
+        self._descriptors = Descriptors(ground.disk.close_fd)
+        self.sweeper = Sweeper(ground, self.names, self.files, self._descriptors)
+        self.vouching = Vouching(ground, self.names, self)
+        self.writing = Writing(ground, in_flight_bytes, self._written)
+        self.evictor = Evictor(ground, self.files, self.sweeper, policy)
+        self._reading = Reading(ground, self._descriptors, self.sweeper)
+        self.cleaned = False
+        """What an earlier run left is gone; nothing is staged before."""
+        self._refused = False
+
+    # -- find --------------------------------------------------------------------------------------------------------
+
+    def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
+        """The staged file if memory is enough to tell, else None: use `file`. `path`: last known, from the source."""
+        return self.files.get_nowait(version, path)
+
+    async def file(self, version: Version, path: bytes = b"") -> StagedFile:
+        """The staged file of a version; one with nothing present if nothing is staged. Never fails."""
+        return await self.files.get(version, path)
+
+    async def prefetch_lookups(self, versions: Iterable[Version]) -> None:
+        """Have these files in memory, so that `file_nowait` can tell. At most some ten thousand at a time are kept."""
+        await self.files.load(versions)
+
+    def pin(self, file: StagedFile) -> None:
+        """The file is open: it is not evicted until `unpin`."""
+        file.pins += 1
+
+    def unpin(self, file: StagedFile) -> None:
+        """Undo one `pin`."""
+        file.pins -= 1
+        self.files.note_use(file)
+        if file.superseded and not file.busy and file.object_id is not None:
+            self.sweeper.request(file.object_id, file.version)
+
+    # -- read --------------------------------------------------------------------------------------------------------
+
+    def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:
+        """The bytes of `extent` if its chunks are present and the page cache has all of it, else None."""
+        return self._reading.read_nowait(file, extent)
+
+    async def read(self, file: StagedFile, extent: Extent) -> bytearray:
+        """The bytes of `extent`, which lies in present chunks; all of them. Raises StagingError."""
+        return await self._reading.read(file, extent)
+
+    async def read_chunk(self, file: StagedFile, index: int) -> bytearray:
+        """A whole present chunk, its checksum verified. Raises StagingError; a damaged chunk is forgotten."""
+        return await self._reading.read_chunk(file, index)
+
+    # -- put ---------------------------------------------------------------------------------------------------------
+
+    def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
+        """Whether a chunk of so many bytes of this file would be staged now, as far as disk and room go."""
+        if not self.cleaned or self._ground.health.resting:
+            return False
+        needed_bytes = size_bytes + (file.overhead_bytes() if file.object_id is None else 0)
+        if self._ground.room.fits(needed_bytes):
+            return True
+        self._refused = True
+        self.evictor.refused(needed_bytes)
+        return False
+
+    def put_nowait(self, file: StagedFile, index: int, data: memoryview) -> bool:
+        """Stage a whole chunk. True: it is staged, or will be unless the disk fails. False: dropped, and counted.
+
+        Keeps `data` until it is written. Raises ValueError if `data` is not as long as the chunk.
+        """
+        size = file.chunk(index).size
+        if len(data) != size:
+            raise ValueError(f"chunk {index} has {size} bytes, not {len(data)}")
+        if index in file.present:
+            return True
+        if file.is_barred(index) or not self._take_on(file, index, size):
+            self._ground.metrics.add("staging_dropped")
+            return False
+        # No checkpoint from the tests above to the queue: what is accounted is what was found free.
+        charge_bytes = self._charge_bytes(file, index)
+        if file.object_id is None:
+            file.object_id = self.names.take_nowait()
+        assert file.object_id is not None
+        if file.stray is not None:
+            file.stray.discard(index)
+        self._ground.room.charge(charge_bytes)
+        file.room_bytes += charge_bytes
+        file.unsettled += 1
+        file.bar(index)
+        self.writing.put_nowait(Job(file, index, data, self.vouching.number(), charge_bytes))
+        self._refused = False
+        self.evictor.charged()
+        return True
+
+    def _charge_bytes(self, file: StagedFile, index: int) -> int:
+        stray = file.stray is not None and index in file.stray
+        return (0 if stray else file.chunk_room_bytes(index)) + (file.overhead_bytes() if file.object_id is None else 0)
+
+    def _take_on(self, file: StagedFile, index: int, size: int) -> bool:
+        if not self.cleaned or self._ground.health.resting:
+            return False
+        charge_bytes = self._charge_bytes(file, index)
+        if not self._ground.room.fits(charge_bytes):
+            self._refused = True
+            self.evictor.refused(charge_bytes)
+            return False
+        if not self.writing.has_place(size) or self.vouching.unvouched_bytes > _MAX_UNVOUCHED_BYTES:
+            return False
+        return file.object_id is not None or self.names.ready_nowait()
+
+    def _written(self, job: Job) -> None:
+        """A chunk left the queue: it is on the disk, or it failed."""
+        file, index = job.file, job.index
+        self._ground.room.written(job.charged_bytes)
+        file.unbar(index)
+        if job.error is None:
+            file.created = True
+            file.present.add(index)
+            file.set_checksum(index, job.checksum)
+            self._ground.metrics.add("staging_put_chunks")
+            self._ground.metrics.add("staging_put_bytes", job.size_bytes)
+            self._ground.health.succeeded()
+            self.vouching.written_nowait(job)
+            return
+        if isinstance(job.error, FileNotFoundError) and not job.create:
+            self.sweeper.lost(file)  # somebody else removed it
+            self._ground.health.broken(f"a staged file is gone from the cache: object {job.object_id}")
+        else:
+            self._ground.health.failed(job.error, "staging a chunk")
+        self._ground.metrics.add("staging_dropped")
+        if job.stray:
+            file.stray = {*(file.stray or ()), index}
+        else:
+            file.room_bytes -= file.chunk_room_bytes(index)
+            self._ground.room.release(file.chunk_room_bytes(index))
+        file.unsettled -= 1
+        self.vouching.dropped(job.number)
+        self.settled(file)
+
+    async def wait_vouched(self) -> None:
+        """Everything put so far is durable and in the index, or was dropped."""
+        await self.vouching.wait_vouched()
+
+    # -- what follows from a group of chunks (see staging_vouching) --------------------------------------------------
+
+    def chunks_lost(self, file: StagedFile, indexes: list[int]) -> None:
+        """These chunks could not be made durable."""
+        self.sweeper.give_up(file, indexes)
+
+    def settled(self, file: StagedFile) -> None:
+        """A chunk of the file is settled, one way or the other."""
+        self.sweeper.settled(file)
+
+    # -- evict, list, check ------------------------------------------------------------------------------------------
+
+    async def supersede(self, version: Version) -> None:
+        """A newer version of this file exists: what is staged of this one goes as soon as it is not open."""
+        file = await self.files.get(version)
+        file.superseded = True
+        self.sweeper.settled(file)
+
+    async def evict(self, versions: Iterable[Version] | None = None) -> tuple[int, int]:
+        """Evict these versions, or everything, except what is open. Returns (files, bytes of room given back)."""
+        await self.wait_vouched()
+        if versions is None:
+            return await self.evict_paths([b""])
+        await self.files.load(versions := list(versions))
+        targets = []
+        for version in versions:
+            file = await self.files.get(version)
+            if file.object_id is not None:
+                targets.append((file.object_id, version))
+        return await self.sweeper.evict(targets)
+
+    async def evict_paths(self, prefixes: Collection[bytes], source_id: str | None = None) -> tuple[int, int]:
+        """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""
+        await self.wait_vouched()
+        files = freed_bytes = 0
+        async for rows in self._pages(prefixes, source_id):
+            batch_files, batch_bytes = await self.sweeper.evict([(row.object_id, row.version) for row in rows])
+            files += batch_files
+            freed_bytes += batch_bytes
+        return files, freed_bytes
+
+    async def rows(
+        self, prefixes: Collection[bytes] = (b"",), source_id: str | None = None
+    ) -> AsyncIterator[StagedRow]:
+        """What is vouched for, in the order in which it was staged. Bounded memory, however much there is.
+
+        `prefixes`: paths relative to the source, of files or directories; b"" is the source itself. `source_id`: of
+        this source only. Ends early, counted, if the index fails.
+        """
+        async for rows in self._pages(prefixes, source_id):
+            for row in rows:
+                yield row
+
+    async def check(
+        self, prefixes: Collection[bytes] = (b"",), source_id: str | None = None
+    ) -> AsyncIterator[CheckedFile]:
+        """Read everything vouched for from the disk and compare the checksums; what is damaged is forgotten.
+
+        One record a file, as it is done.
+        """
+        await self.wait_vouched()
+        async for rows in self._pages(prefixes, source_id):
+            async for checked in check_rows(self._ground, self.files, self.sweeper, rows):
+                yield checked
+
+    async def _pages(self, prefixes: Collection[bytes], source_id: str | None) -> AsyncIterator[Sequence[StagedRow]]:
+        wanted = tuple(prefix.strip(b"/") for prefix in prefixes)
+        below = tuple(prefix + b"/" for prefix in wanted if prefix)
+        everything = b"" in wanted
+        last = 0
+        while True:
+            try:
+                rows = await self._ground.threads.ask_index(self._ground.index.page, last, _PAGE)
+            except IndexFailed as error:
+                self._ground.health.index_failed(error, "listing staged files")
+                return
+            if not rows:
+                return
+            last = rows[-1].object_id
+            yield [
+                row
+                for row in rows
+                if (source_id is None or row.version.source_id == source_id)
+                and (everything or row.path in wanted or row.path.startswith(below))
+            ]
+
+    def _row_superseded(self, row: StagedRow) -> None:
+        file = self.files.peek(row.version)
+        if file is not None and file.object_id == row.object_id:
+            file.superseded = True
+            self.sweeper.settled(file)
+        else:
+            self.sweeper.request(row.object_id, row.version)
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> StagingStatistics:
+        """The state of this moment."""
+        ground = self._ground
+        state: State = "ok"
+        if ground.health.off:
+            state = "off"
+        elif ground.health.resting or not self.cleaned:
+            state = "resting"
+        elif self._refused:
+            state = "full"
+        return StagingStatistics(
+            files=ground.index.files + self.names.open_count,
+            bytes=ground.index.bytes + self.vouching.unvouched_bytes,
+            room_bytes=ground.room.used_bytes,
+            capacity_bytes=ground.room.limit_bytes(),
+            queued_bytes=self.writing.in_flight_bytes,
+            unvouched_bytes=self.vouching.unvouched_bytes,
+            state=state,
+            last_error=ground.health.last_error,
+        )
+
+    async def drain(self) -> None:
+        """The end: everything put becomes durable, and the index is told that nothing is left to clean up."""
+        try:
+            await self.vouching.wait_vouched()
+            await self.sweeper.wait_idle()
+            self.files.note_all()
+            await self.files.flush_uses()
+            ground = self._ground
+            state = await ground.threads.ask_index(ground.index.state)
+            idle = self.vouching.idle and self.sweeper.idle and self.cleaned and self.names.all_settled
+            # What could not be removed or punched is accounted in memory only: then the next start must look.
+            if idle and state.used_bytes == ground.room.used_bytes:
+                unused = self.names.unused_from
+                await ground.threads.change_index(ground.index.settle, unused, unused)
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "closing the cache")
+
+    def close(self) -> None:
+        """Close what is open of staged files."""
+        self._descriptors.close()

@@ -1,0 +1,178 @@
+"""StagedFile: what the running daemon knows of the local copy of one version.
+
+Held by handles, by the read path between two awaits, and by staging. One object per version: whoever holds one holds
+the same as everybody. A million of them may be loaded one after the other and tens of thousands at a time, so it is
+small. Only the staging files change it, on the event loop, except for `pins` (through `Staging.pin`), `last_use_ns`
+and `path`.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from mountd.version import Version
+from policies.admission import blocks_bytes, object_overhead_bytes
+from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
+
+__all__ = ["StagedFile"]
+
+
+class StagedFile:
+    """Which chunks of one version are on the local disk.
+
+    `present`: written; reads use these. `vouched`: also durable and in the index; restarts use these. A present chunk
+    may stop being present at any await: it was evicted (never while pinned), or the disk failed.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_checksums",
+        "barred",
+        "changes",
+        "chunk_bytes",
+        "created",
+        "has_row",
+        "last_use_ns",
+        "object_id",
+        "path",
+        "pins",
+        "present",
+        "room_bytes",
+        "stored_path",
+        "stored_use_s",
+        "stray",
+        "superseded",
+        "unsettled",
+        "version",
+        "vouched",
+    )
+
+    def __init__(self, version: Version, chunk_bytes: int, path: bytes) -> None:
+        count = chunk_count(version.size, chunk_bytes)
+        self.version = version
+        self.chunk_bytes = chunk_bytes
+        """Fixed when the first chunk was staged; another `--chunk` later does not change it."""
+        self.path = path
+        """Last known, relative to the source."""
+        self.present = ChunkSet(count)
+        self.vouched = ChunkSet(count)
+        self.pins = 0
+        """Open handles; a pinned file is not evicted."""
+        self.last_use_ns = 0
+        """Nanoseconds since the epoch, set by whoever opens the file."""
+
+        # For the staging files:
+        self.object_id: int | None = None
+        """Its object on the disk; None while nothing is staged."""
+        self.created = False
+        """The object is known to exist."""
+        self.has_row = False
+        """The index names it."""
+        self.superseded = False
+        """A newer version is known: goes as soon as nobody needs it."""
+        self.unsettled = 0
+        """Chunks being written or on their way to the index, or being given up. While there are any it is not
+        evicted."""
+        self.room_bytes = 0
+        """Accounted for it."""
+        self.changes = 0
+        """Grows whenever a chunk stops being present: a read that was under way then may have seen a hole."""
+        self.barred: set[int] | None = None
+        """Chunks being written or being given up: not to be put now."""
+        self.stray: set[int] | None = None
+        """Chunks whose blocks could not be given back: still accounted."""
+        self.stored_use_s = 0
+        self.stored_path: bytes | None = None
+        """What the index holds; None: nothing yet."""
+        self._checksums: array[int] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the version."""
+        return self.version.size
+
+    @property
+    def complete(self) -> bool:
+        """Every chunk is present. True of an empty file, which has no object."""
+        return self.present.full
+
+    @property
+    def durable(self) -> bool:
+        """Complete, and vouched for: the object may be handed to the kernel. False of an empty file."""
+        return self.object_id is not None and self.vouched.full
+
+    @property
+    def busy(self) -> bool:
+        """Must not be evicted now."""
+        return self.pins > 0 or self.unsettled > 0
+
+    def has(self, extent: Extent) -> bool:
+        """Whether all bytes of `extent` are present. An empty extent is."""
+        return all(index in self.present for index in chunk_range(extent, self.chunk_bytes))
+
+    def staged_bytes(self) -> int:
+        """Bytes of the present chunks."""
+        if self.present.full:
+            return self.size
+        held = len(self.present) * self.chunk_bytes
+        last = self.present.count - 1
+        return held - (self.chunk_bytes - self.chunk(last).size) if last in self.present else held
+
+    def chunk(self, index: int) -> Extent:
+        """The bytes of chunk `index`, as offsets in the file. Raises ValueError if there is none."""
+        return chunk_extent(index, self.version.size, self.chunk_bytes)
+
+    def chunk_room_bytes(self, index: int) -> int:
+        """What chunk `index` takes on the disk."""
+        return blocks_bytes(self.chunk(index).size)
+
+    def overhead_bytes(self) -> int:
+        """What the object takes besides its chunks."""
+        return object_overhead_bytes(self.present.count)
+
+    def checksum(self, index: int) -> int:
+        """xxh3_64 of a present chunk."""
+        return self._checksums[index] if self._checksums is not None else 0
+
+    def set_checksum(self, index: int, checksum: int) -> None:
+        """Remember the xxh3_64 of a chunk."""
+        if self._checksums is None:
+            self._checksums = array("Q", bytes(8 * self.present.count))
+        self._checksums[index] = checksum
+
+    def bar(self, index: int) -> None:
+        """Chunk `index` is not to be put until `unbar`."""
+        if self.barred is None:
+            self.barred = set()
+        self.barred.add(index)
+
+    def unbar(self, index: int) -> None:
+        """Undo `bar`."""
+        if self.barred is not None:
+            self.barred.discard(index)
+            if not self.barred:
+                self.barred = None
+
+    def is_barred(self, index: int) -> bool:
+        """Whether chunk `index` is being written or given up."""
+        return self.barred is not None and index in self.barred
+
+    def drop(self, index: int) -> None:
+        """Chunk `index` is no longer present."""
+        self.present.discard(index)
+        self.vouched.discard(index)
+        self.changes += 1
+
+    def detach(self) -> tuple[int | None, int]:
+        """Nothing of it is staged any more, and the next put makes a new object. Returns (object, accounted bytes)."""
+        held = self.object_id, self.room_bytes
+        self.present.clear()
+        self.vouched.clear()
+        self.object_id = None
+        self.created = self.has_row = False
+        self.room_bytes = 0
+        self.changes += 1
+        self.stray = None
+        self.stored_path = None
+        self._checksums = None
+        return held

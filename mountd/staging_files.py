@@ -1,0 +1,238 @@
+"""Which StagedFile belongs to a version: from memory, else from the index, many look-ups in one hop to a thread.
+
+There is one StagedFile per version at a time: whoever holds one keeps it findable, and the most recent ones are kept in
+any case. Look-ups that wait at the same moment go to the index together, since a hop costs as much as fifty look-ups. A
+broken index is no reason to fail: the file then counts as not staged.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from weakref import WeakValueDictionary
+
+import trio
+
+from mountd.index import Index, IndexFailed, StagedRow
+from mountd.staging_file import StagedFile
+from mountd.staging_ground import Ground
+from mountd.version import Version
+
+__all__ = ["Files"]
+
+_KEEP = 65_536
+"""StagedFiles kept although nobody holds them: about 40 MB, and more files than are open or fetched ahead at a time."""
+
+_BATCH = 512
+"""Look-ups in one hop: about 4 ms, so one look-up never waits long behind others."""
+
+_MAX_TOUCHED = 65_536
+"""Last uses waiting to be written; beyond it they are dropped, as they only order evictions."""
+
+
+class _Wish:
+    """A look-up under way and who waits for it."""
+
+    __slots__ = ("done", "file", "path")
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.done = trio.Event()
+        self.file: StagedFile | None = None
+
+
+class Files:
+    """`superseded` is called, on the event loop, with rows that a newer version replaces."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        chunk_bytes: int,
+        use_every_s: int,
+        superseded: Callable[[StagedRow], None],
+        keep: int = _KEEP,
+    ) -> None:
+        self._ground = ground
+        self._chunk_bytes = chunk_bytes
+        self._use_every_s = use_every_s
+        self._superseded = superseded
+        self._keep = keep
+        self._known: WeakValueDictionary[Version, StagedFile] = WeakValueDictionary()
+        self._recent: OrderedDict[Version, StagedFile] = OrderedDict()
+        self._wishes: OrderedDict[Version, _Wish] = OrderedDict()
+        self._wanted = trio.Event()
+        # True while the index has no row that memory does not have: then a look-up needs no index.
+        self._all_in_memory = ground.index.opened.files == 0
+        self.dooming: set[int] = set()
+        """Objects whose rows are being deleted; a look-up may still see them."""
+        self._doomed_meanwhile: set[int] = set()
+        self._uses: dict[int, int] = {}
+        self._paths: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def peek(self, version: Version) -> StagedFile | None:
+        """The StagedFile in memory, if there is one; does not count as a use."""
+        return self._known.get(version)
+
+    def get_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
+        """The StagedFile, if memory is enough to tell; None: ask with `get`."""
+        file = self._recent.get(version)
+        if file is not None:
+            self._recent.move_to_end(version)
+        else:
+            file = self._known.get(version)
+            if file is None:
+                if not self._all_in_memory:
+                    return None
+                file = StagedFile(version, self._chunk_bytes, path)
+            self._remember(file)
+        if path:
+            file.path = path
+        return file
+
+    async def get(self, version: Version, path: bytes = b"") -> StagedFile:
+        """The StagedFile of a version, one without any chunk if nothing is staged or the index cannot be read."""
+        file = self.get_nowait(version, path)
+        if file is not None:
+            return file
+        wish = self._wish(version, path)
+        await wish.done.wait()
+        assert wish.file is not None
+        return wish.file
+
+    async def load(self, versions: Iterable[Version]) -> None:
+        """Have all of these in memory, as far as they fit."""
+        wishes = [self._wish(version, b"") for version in versions if self.get_nowait(version) is None]
+        for wish in wishes:
+            await wish.done.wait()
+
+    async def run(self) -> None:
+        """Answer look-ups. Never returns."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self._wishes:
+                batch = dict(list(self._wishes.items())[:_BATCH]) if len(self._wishes) > _BATCH else dict(self._wishes)
+                # Rows doomed before now are not seen any more; those doomed while the thread looks may be.
+                self._doomed_meanwhile.clear()
+                try:
+                    found = await self._ground.threads.ask_index(_find, self._ground.index, list(batch))
+                except IndexFailed as error:
+                    self._ground.health.index_failed(error, "looking up staged files")
+                    found = [[] for _ in batch]
+                for (version, wish), rows in zip(batch.items(), found, strict=True):
+                    wish.file = self._adopt(version, wish.path, rows)
+                    del self._wishes[version]
+                    wish.done.set()
+
+    def doomed(self, object_ids: Iterable[int]) -> None:
+        """The rows of these objects are gone from the index."""
+        for number in object_ids:
+            self.dooming.discard(number)
+            self._doomed_meanwhile.add(number)
+            self._uses.pop(number, None)
+            self._paths.pop(number, None)
+        if not self._wishes:
+            self._doomed_meanwhile.clear()
+
+    def note_use(self, file: StagedFile) -> None:
+        """Remember what of the file the index should learn: its last use, now and then, and a new path."""
+        if file.object_id is None or not file.has_row:
+            return
+        use_s = file.last_use_ns // 1_000_000_000
+        if use_s >= file.stored_use_s + self._use_every_s and len(self._uses) < _MAX_TOUCHED:
+            file.stored_use_s = use_s
+            self._uses[file.object_id] = use_s
+        if file.path and file.path != file.stored_path and len(self._paths) < _MAX_TOUCHED:
+            file.stored_path = file.path
+            self._paths[file.object_id] = file.path
+
+    def note_all(self) -> None:
+        """`note_use` of every file in memory."""
+        for file in list(self._known.values()):
+            self.note_use(file)
+
+    async def flush_uses(self) -> None:
+        """Bring the index up to date with what was noted. A failure is counted, and the notes are lost."""
+        if not self._uses and not self._paths:
+            return
+        uses = [(use_s, number) for number, use_s in self._uses.items()]
+        paths = [(path, number) for number, path in self._paths.items()]
+        self._uses, self._paths = {}, {}
+        try:
+            await self._ground.threads.change_index(self._ground.index.touch, uses, paths)
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "noting last uses")
+
+    def _wish(self, version: Version, path: bytes) -> _Wish:
+        wish = self._wishes.get(version)
+        if wish is None:
+            wish = self._wishes[version] = _Wish(path)
+            self._wanted.set()
+        return wish
+
+    def _adopt(self, version: Version, path: bytes, found: list[tuple[StagedRow, list[tuple[int, int]]]]) -> StagedFile:
+        file = self._known.get(version)
+        if file is not None:
+            return file
+        mine: tuple[StagedRow, list[tuple[int, int]]] | None = None
+        for row, chunks in found:
+            if row.object_id in self.dooming or row.object_id in self._doomed_meanwhile:
+                continue
+            if row.version == version:
+                if mine is not None:
+                    # Two rows of one version: an eviction failed half way. The bytes are the same, one is enough.
+                    self._superseded(mine[0])
+                mine = (row, chunks)
+            elif row.version.ctime_ns < version.ctime_ns:
+                self._superseded(row)
+        if mine is None:
+            file = StagedFile(version, self._chunk_bytes, path)
+        else:
+            file = _file_from(*mine)
+            if path:
+                file.path = path
+                self.note_use(file)
+        self._remember(file)
+        return file
+
+    def _remember(self, file: StagedFile) -> None:
+        self._known[file.version] = file
+        self._recent[file.version] = file
+        while len(self._recent) > self._keep:
+            _, oldest = self._recent.popitem(last=False)
+            if oldest.object_id is not None:
+                self._all_in_memory = False
+                self.note_use(oldest)
+
+
+def _find(index: Index, versions: list[Version]) -> list[list[tuple[StagedRow, list[tuple[int, int]]]]]:
+    """In a thread: rows of each version, with the chunks of those that are wanted."""
+    answers = []
+    for version, rows in zip(versions, index.find(versions), strict=True):
+        answer = []
+        for row in rows:
+            several = row.version == version and version.size > row.chunk_bytes
+            answer.append((row, index.chunks(row.object_id) if several else []))
+        answers.append(answer)
+    return answers
+
+
+def _file_from(row: StagedRow, chunks: list[tuple[int, int]]) -> StagedFile:
+    file = StagedFile(row.version, row.chunk_bytes, row.path)
+    file.object_id = row.object_id
+    file.created = file.has_row = True
+    file.room_bytes = row.room_bytes
+    file.last_use_ns = row.last_use_s * 1_000_000_000
+    file.stored_use_s = row.last_use_s
+    file.stored_path = row.path
+    if row.checksum is not None:
+        chunks = [(0, row.checksum)]
+    for index, checksum in chunks:
+        if index < file.present.count:
+            file.present.add(index)
+            file.vouched.add(index)
+            file.set_checksum(index, checksum)
+    return file

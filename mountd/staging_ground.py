@@ -1,0 +1,91 @@
+"""What all parts of staging stand on: the disk, the index, the account, and the threads to reach them without waiting.
+
+Built once by `open_staging`, shared by the parts. Each kind of work has threads of its own, so that a slow sync never
+delays a read and a long clean-up never delays an eviction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import trio
+
+from mountd.index import Index
+from mountd.metrics import Metrics
+from mountd.staging_disk import Disk
+from mountd.staging_room import Health, Room
+
+__all__ = ["Ground", "RunInThread", "Threads"]
+
+Value = TypeVar("Value")
+
+_READS = 16
+"""Reads of staged files that wait for the disk at a time: an NVMe drive is at its best with about as many."""
+
+
+class RunInThread(Protocol):
+    """trio.to_thread.run_sync, or a test's that runs the function at once."""
+
+    def __call__(
+        self, sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None
+    ) -> Awaitable[Any]: ...
+
+
+class Threads:
+    """Bounded pools. A call that has begun cannot be cancelled; its result always arrives."""
+
+    def __init__(self, run: RunInThread, writers: int) -> None:
+        self._run = run
+        # One each: a connection of the index is used by one thread at a time.
+        self._index_writing = trio.CapacityLimiter(1)
+        self._index_reading = trio.CapacityLimiter(1)
+        self._writing = trio.CapacityLimiter(writers)
+        self._reading = trio.CapacityLimiter(_READS)
+        self._syncing = trio.CapacityLimiter(1)
+        self._sweeping = trio.CapacityLimiter(2)  # one for the clean-up after a crash, one for what cannot wait for it
+
+    async def change_index(self, function: Callable[..., Value], *args: Any) -> Value:
+        """A writing method of the index. Calls are carried out in the order in which they are made."""
+        value: Value = await self._run(function, *args, limiter=self._index_writing)
+        return value
+
+    async def ask_index(self, function: Callable[..., Value], *args: Any) -> Value:
+        """A reading method of the index."""
+        value: Value = await self._run(function, *args, limiter=self._index_reading)
+        return value
+
+    async def write(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Staging chunks."""
+        value: Value = await self._run(function, *args, limiter=self._writing)
+        return value
+
+    async def read(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Reading staged bytes that somebody waits for."""
+        value: Value = await self._run(function, *args, limiter=self._reading)
+        return value
+
+    async def sync(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Making a group durable."""
+        value: Value = await self._run(function, *args, limiter=self._syncing)
+        return value
+
+    async def sweep(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Removing, punching, checking, asking the disk."""
+        value: Value = await self._run(function, *args, limiter=self._sweeping)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """See the file's story."""
+
+    disk: Disk
+    index: Index
+    threads: Threads
+    room: Room
+    health: Health
+    metrics: Metrics
+    clock: Callable[[], float]
+    """Seconds since the epoch."""

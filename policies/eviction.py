@@ -1,0 +1,68 @@
+"""What must go: which staged files make room, in which order.
+
+Two policies. `fill-once`, the default: what is staged stays, and what finds the cache full is read from the source
+every time. Training reads in a new random order each epoch, where "least recently used" evicts just what the next
+epoch reads first; so under fill-once only what is certainly or probably dead makes room: superseded versions, and
+files that nobody has opened for a day. `lru`, on request: the least recently used go.
+
+When the room is no longer ours (others fill the disk, the size was lowered) both give up the least recently used.
+Pinned (open) files never go. Called by `mountd/staging_evictor.py`, with a page of the oldest entries at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["IDLE_S", "Entry", "Policy", "idle_before_s", "victims"]
+
+Policy = Literal["fill-once", "lru"]
+
+IDLE_S = 24 * 3600
+"""Unopened for so long, a file belongs to a job that is over: an epoch that takes longer than a day is not worth
+protecting, and without this a cache filled by last month's data set would never serve another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One staged file as eviction sees it."""
+
+    key: int
+    """Whatever the caller knows it by; smaller is older."""
+    room_bytes: int
+    """What evicting it gives back."""
+    last_use_s: int
+    """Seconds since the epoch."""
+    superseded: bool = False
+    """A newer version of the same file is known."""
+    pinned: bool = False
+    """Open, being written or not yet durable: must stay."""
+
+
+def idle_before_s(policy: Policy, now_s: int, *, forced: bool) -> int | None:
+    """The last use before which a file may go, superseded ones aside; None when any file may."""
+    return None if forced or policy == "lru" else now_s - IDLE_S
+
+
+def victims(
+    entries: Iterable[Entry], need_bytes: int, policy: Policy, *, now_s: int, forced: bool = False
+) -> list[Entry]:
+    """The entries to evict, in order, until `need_bytes` are given back or no more may go.
+
+    `forced`: the room is not ours any more, so fill-once too gives up what is in use.
+    """
+    before_s = idle_before_s(policy, now_s, forced=forced)
+    allowed = [
+        entry
+        for entry in entries
+        if not entry.pinned and (entry.superseded or before_s is None or entry.last_use_s < before_s)
+    ]
+    allowed.sort(key=lambda entry: (not entry.superseded, entry.last_use_s, entry.key))
+    chosen: list[Entry] = []
+    for entry in allowed:
+        if need_bytes <= 0:
+            break
+        chosen.append(entry)
+        need_bytes -= entry.room_bytes
+    return chosen
