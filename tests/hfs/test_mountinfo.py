@@ -65,6 +65,7 @@ def test_the_mount_that_a_path_lies_in(path: str, mountpoint: str) -> None:
     mount = enclosing(path, MOUNTS)
     assert mount is not None
     assert mount.mountpoint == mountpoint
+    assert mount.fstype == {"/mnt/two": "fuse.hfs"}.get(mountpoint, mount.fstype)  # the one on top
 
 
 def test_this_machines_table_is_read() -> None:

@@ -114,6 +114,16 @@ def test_links_lead_where_they_lead(config: Config, tmp_path: Path) -> None:
     )
 
 
+def test_the_source_by_another_name(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bind mount: another path, the same directory."""
+    look = probe.look
+    here = os.path.dirname(config.cache)
+    monkeypatch.setattr(
+        places.probe, "look", lambda path, **more: look(here if path == config.source else path, **more)
+    )
+    assert "inside SOURCE" in refusal(config, ConfigError)[0]
+
+
 def test_over(config: Config) -> None:
     check_places(changed(config, mountpoint=config.source, over=True))
     assert (
