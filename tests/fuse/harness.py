@@ -196,6 +196,8 @@ class Hfs:
         if self.pid and not wait_gone(self.pid, 0):
             kill(self.pid)
             faults.append(f"the daemon {self.pid} had to be killed")
+        if not self.pid:
+            return faults  # it never came up; the test has failed with the log already
         return faults + [f"undeclared in the daemon's log: {line}" for line in self.undeclared_warnings()]
 
 
