@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mountd.errors import StagingError
-from mountd.index_schema import connect_to, is_damage, mark_damaged, open_database, signed, unsigned
+from mountd.index_schema import Connect, connect_to, is_damage, mark_damaged, open_database, signed, unsigned
 from mountd.version import Version
 from policies.admission import BLOCK_BYTES, blocks_bytes
 
-__all__ = ["Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
+__all__ = ["Connect", "Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
 
 _LEASE = 16_384
 """Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash
@@ -100,7 +100,7 @@ class Index:
         cache_dir: str,
         *,
         on_new: Callable[[], None] = lambda: None,
-        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+        connect: Connect = sqlite3.connect,
     ) -> None:
         """Open or make the index. Raises CacheFormatError, IndexFailed, OSError. The caller owns the directory."""
         self._cache_dir = cache_dir
@@ -142,7 +142,9 @@ class Index:
         with self._guarded():
             sources = {row.version.source_id: self._source_id(row.version.source_id) for row in rows if row.is_new}
         with self._guarded(), self._transaction(durable=False):
-            new, old, chunks = [], [], []
+            new: list[tuple[Any, ...]] = []
+            old: list[tuple[Any, ...]] = []
+            chunks: list[tuple[int, int, int]] = []
             for row in rows:
                 version = row.version
                 single = version.size <= row.chunk_bytes
@@ -151,13 +153,8 @@ class Index:
                     chunks.extend((row.object_id, index, signed(value)) for index, value in row.chunks)
                 blocks = row.room_bytes // BLOCK_BYTES
                 if row.is_new:
-                    key = (
-                        sources[version.source_id],
-                        signed(version.inode),
-                        version.size,
-                        version.mtime_ns,
-                        version.ctime_ns,
-                    )
+                    times = (version.mtime_ns, version.ctime_ns)
+                    key = (sources[version.source_id], signed(version.inode), version.size, *times)
                     state = (row.chunk_bytes, int(row.complete), blocks, row.last_use_s, checksum, row.path)
                     new.append((row.object_id, *key, *state))
                 else:
@@ -290,11 +287,11 @@ class Index:
 
     def known(self, object_ids: range) -> set[int]:
         """Those of the objects that have a row, here or among the doomed."""
-        sql = (
-            "SELECT id FROM files WHERE id >= ?1 AND id < ?2 UNION ALL SELECT id FROM doomed WHERE id >= ?1 AND id < ?2"
-        )
+        ends = (object_ids.start, object_ids.stop)
         with self._guarded():
-            return {number for (number,) in self._reader.execute(sql, (object_ids.start, object_ids.stop))}
+            found = self._reader.execute("SELECT id FROM files WHERE id >= ? AND id < ?", ends).fetchall()
+            found += self._reader.execute("SELECT id FROM doomed WHERE id >= ? AND id < ?", ends).fetchall()
+        return {number for (number,) in found}
 
     def state(self) -> IndexState:
         """The totals as they are now."""

@@ -17,7 +17,17 @@ from collections.abc import Callable
 
 from mountd.errors import CacheFormatError, CacheInUse
 
-__all__ = ["FORMAT", "connect_to", "is_damage", "lock_cache", "mark_damaged", "open_database", "signed", "unsigned"]
+__all__ = [
+    "FORMAT",
+    "Connect",
+    "connect_to",
+    "is_damage",
+    "lock_cache",
+    "mark_damaged",
+    "open_database",
+    "signed",
+    "unsigned",
+]
 
 log = logging.getLogger(__name__)
 

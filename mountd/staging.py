@@ -17,7 +17,7 @@ the page cache. It never reads the source and knows nothing of chunks being fetc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from mountd.index import IndexFailed, StagedRow
@@ -141,10 +141,13 @@ class Staging:
         self.evictor.refused(needed_bytes)
         return False
 
-    def put_nowait(self, file: StagedFile, index: int, data: memoryview) -> bool:
+    def put_nowait(
+        self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], object] | None = None
+    ) -> bool:
         """Stage a whole chunk. True: it is staged, or will be unless the disk fails. False: dropped, and counted.
 
-        Keeps `data` until it is written. Raises ValueError if `data` is not as long as the chunk.
+        Keeps `data` until it is written. `on_done` is called once the chunk can be read from here, or was given up; not
+        at all if nothing was queued. Raises ValueError if `data` is not as long as the chunk.
         """
         size = file.chunk(index).size
         if len(data) != size:
@@ -165,7 +168,7 @@ class Staging:
         file.room_bytes += charge_bytes
         file.unsettled += 1
         file.bar(index)
-        self.writing.put_nowait(Job(file, index, data, self.vouching.number(), charge_bytes))
+        self.writing.put_nowait(Job(file, index, data, self.vouching.number(), charge_bytes, on_done))
         self._refused = False
         self.evictor.charged()
         return True
@@ -188,6 +191,11 @@ class Staging:
 
     def _written(self, job: Job) -> None:
         """A chunk left the queue: it is on the disk, or it failed."""
+        self._account(job)
+        if job.on_done is not None:
+            job.on_done()
+
+    def _account(self, job: Job) -> None:
         file, index = job.file, job.index
         self._ground.room.written(job.charged_bytes)
         file.unbar(index)

@@ -7,7 +7,6 @@ open, whatever the number of rows; what an earlier run left behind is cleaned up
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mountd.errors import MountError
-from mountd.index import Index, IndexFailed
+from mountd.index import Connect, Index, IndexFailed
 from mountd.index_schema import lock_cache
 from mountd.metrics import Metrics
 from mountd.staging import Staging
@@ -50,7 +49,7 @@ async def open_staging(
     clock: Callable[[], float] = time.time,
     disk: Disk | None = None,
     run_in_thread: RunInThread = trio.to_thread.run_sync,
-    connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    connect: Connect | None = None,
     drain_s: float = _DRAIN_S,
 ) -> AsyncIterator[Staging]:
     """Own `cache_dir` (made if it is not there) until the block is left.
@@ -97,9 +96,7 @@ async def open_staging(
             await threads.sweep(_close, lock_fd, index, disk)
 
 
-def _open(
-    cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Callable[..., sqlite3.Connection]
-) -> tuple[int, Index]:
+def _open(cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Connect | None) -> tuple[int, Index]:
     """In a thread: the lock's descriptor, and the index."""
     try:
         os.makedirs(cache_dir, mode=0o700, exist_ok=True)
@@ -107,7 +104,7 @@ def _open(
     except OSError as error:
         raise MountError(f"the cache {cache_dir} cannot be used: {error.strerror}: choose another --cache") from error
     try:
-        index = Index(cache_dir, on_new=disk.set_objects_aside, connect=connect)
+        index = Index(cache_dir, on_new=disk.set_objects_aside, **({} if connect is None else {"connect": connect}))
         try:
             disk.open()
             if capacity_bytes is None and disk.in_memory():

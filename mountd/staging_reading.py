@@ -178,9 +178,9 @@ async def check_rows(
 
 def _all_chunks(index: Index, rows: Sequence[StagedRow]) -> list[list[tuple[int, int]]]:
     return [
-        index.chunks(row.object_id)
-        if row.version.size > row.chunk_bytes
-        else [(0, row.checksum)] * (row.checksum is not None)
+        ([] if row.checksum is None else [(0, row.checksum)])
+        if row.version.size <= row.chunk_bytes
+        else index.chunks(row.object_id)
         for row in rows
     ]
 

@@ -48,12 +48,21 @@ class Job:
         "index",
         "number",
         "object_id",
+        "on_done",
         "size_bytes",
         "start",
         "stray",
     )
 
-    def __init__(self, file: StagedFile, index: int, data: memoryview, number: int, charged_bytes: int) -> None:
+    def __init__(
+        self,
+        file: StagedFile,
+        index: int,
+        data: memoryview,
+        number: int,
+        charged_bytes: int,
+        on_done: Callable[[], object] | None = None,
+    ) -> None:
         assert file.object_id is not None
         self.file = file
         self.index = index
@@ -62,6 +71,8 @@ class Job:
         """Place in the order of all puts."""
         self.object_id = file.object_id
         self.size_bytes = len(data)
+        self.on_done = on_done
+        """Called on the event loop once the chunk is present, or was given up."""
         self.charged_bytes = charged_bytes
         """What was accounted when it was put."""
         self.start = index * file.chunk_bytes
