@@ -12,25 +12,27 @@ from collections.abc import Sequence
 import trio
 
 from mountd.control import Report
-from mountd.errors import HfsError, StagingError
+from mountd.errors import HfsError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.namespace import Namespace
 from mountd.node import Node
-from mountd.protocol import PathFault, Progress, Result, Row, Rows
+from mountd.protocol import Result, Row, Rows
 from mountd.read_path import ReadPath
 from mountd.source import Source
-from mountd.staging import Staging
+from mountd.staging import CheckedFile, Staging
 from mountd.status import Status
+from mountd.tally import Tally
 
 __all__ = ["Commands"]
 
 _DEFAULT_JOBS = 16
 """Files at a time: as many as there are prefetch threads."""
 
-_MAX_FAULTS = 1000
-"""Faults named in one command; more are only counted."""
-
 _NAMES_AT_ONCE = 512
+_ROWS = 1000
+
+EVERYTHING = (b"",)
+"""The prefix of all paths."""
 
 
 class Commands:
@@ -75,7 +77,7 @@ class Commands:
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
-        work = _Tally()
+        work = Tally()
         send, receive = trio.open_memory_channel[Node](1024)
 
         async def walk_all() -> None:
@@ -106,7 +108,7 @@ class Commands:
         await self._staging.wait_vouched()
         return work.result()
 
-    async def _walk(self, node: Node, send: trio.MemorySendChannel[Node], work: _Tally) -> None:
+    async def _walk(self, node: Node, send: trio.MemorySendChannel[Node], work: Tally) -> None:
         if node.version is not None:
             work.found(node)
             await send.send(node)
@@ -140,52 +142,79 @@ class Commands:
             self._staging.unpin(file)
         return True
 
+    # -- evict, check, list -------------------------------------------------------------------------------------------
 
-class _Tally:
-    """The figures of one command."""
+    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
+        """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
+        await self._staging.wait_vouched()
+        prefixes, source_id = (EVERYTHING, None) if everything else (paths, self._source.source_id)
+        skipped = 0
+        async for row in self._staging.rows(prefixes, source_id):
+            file = self._staging.file_nowait(row.version)
+            skipped += file is not None and file.pins > 0
+        files, freed_bytes = await self._staging.evict_paths(prefixes, source_id)
+        return Result(files=files, bytes=freed_bytes, skipped=skipped)
 
-    def __init__(self) -> None:
-        self.files = self.bytes = self.failed = self.skipped = 0
-        self.files_total = self.bytes_total = 0
-        self.walking = False
-        self._named = 0
-        self._faults: list[PathFault] = []
+    async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
+        """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
+        tally = Tally()
+        source_id = self._source.source_id if paths or against_source else None
+        async for checked in self._staging.check(paths or EVERYTHING, source_id):
+            tally.files_total += 1
+            tally.bytes_total += checked.bytes
+            try:
+                if checked.broken:
+                    raise StagingError(f"{len(checked.broken)} of {checked.chunks} chunks were damaged and are dropped")
+                if against_source:
+                    await self._compare(checked)
+                tally.files += 1
+                tally.bytes += checked.bytes
+            except HfsError as error:
+                tally.fail(checked.path, error)
+            await report(tally.progress())
+        return tally.result()
 
-    def found(self, node: Node) -> None:
-        self.files_total += 1
-        self.bytes_total += node.attributes.size
+    async def _compare(self, checked: CheckedFile) -> None:
+        """Raise StagingError unless every staged chunk equals the source's bytes of the same version."""
+        node = await self._namespace.resolve(checked.path)
+        if node.version != checked.version:
+            raise VersionChanged("the source has another version now; the staged one is no longer served")
+        file = await self._staging.file(checked.version, checked.path)
+        self._staging.pin(file)
+        try:
+            for index in list(file.present):
+                if await self._staging.read_chunk(file, index) != await self._fetcher.alone(
+                    node, file, file.chunk(index)
+                ):
+                    self._staging.chunks_lost(file, [index])
+                    raise StagingError(f"chunk {index} differs from the source and is dropped")
+        finally:
+            self._staging.unpin(file)
 
-    def done(self, node: Node) -> None:
-        self.files += 1
-        self.bytes += node.attributes.size
-
-    def skip(self, node: Node) -> None:
-        self.skipped += 1
-        self.done(node)
-
-    def fail(self, path: bytes, error: HfsError) -> None:
-        self.failed += 1
-        if self._named < _MAX_FAULTS:
-            self._named += 1
-            self._faults.append(PathFault(path, str(error)))
-
-    def _take_faults(self) -> list[PathFault]:
-        faults, self._faults = self._faults, []
-        return faults
-
-    def progress(self) -> Progress:
-        return Progress(
-            files=self.files,
-            bytes=self.bytes,
-            failed=self.failed,
-            skipped=self.skipped,
-            files_total=self.files_total,
-            bytes_total=self.bytes_total,
-            walking=self.walking,
-            faults=self._take_faults(),
-        )
-
-    def result(self) -> Result:
-        return Result(
-            files=self.files, bytes=self.bytes, failed=self.failed, skipped=self.skipped, faults=self._take_faults()
-        )
+    async def list(self, paths: Sequence[bytes], report: Report) -> Result:
+        """Report what is staged, a thousand rows at a time."""
+        await self._staging.wait_vouched()
+        rows: list[Row] = []
+        files = total_bytes = 0
+        async for row in self._staging.rows(paths or EVERYTHING, self._source.source_id if paths else None):
+            file = await self._staging.file(row.version)
+            files += 1
+            total_bytes += file.staged_bytes()
+            rows.append(
+                Row(
+                    path=row.path,
+                    size=row.version.size,
+                    staged_bytes=file.staged_bytes(),
+                    complete=file.complete,
+                    source_id=row.version.source_id,
+                    inode=row.version.inode,
+                    opened=file.pins > 0,
+                    last_use_ns=row.last_use_s * 10**9,
+                )
+            )
+            if len(rows) == _ROWS:
+                await report(Rows(rows))
+                rows = []
+        if rows:
+            await report(Rows(rows))
+        return Result(files=files, bytes=total_bytes)

@@ -37,7 +37,7 @@ from mountd.residency import Residency
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
-from mountd.staging import open_staging
+from mountd.staging_opening import open_staging
 from mountd.status import Status
 from policies.siblings import Siblings
 
@@ -67,7 +67,17 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         source = _open_source(config, metrics)
         stack.callback(source.close)
 
-        staging = await stack.enter_async_context(open_staging(config.cache, config, metrics))
+        staging = await stack.enter_async_context(
+            open_staging(
+                config.cache,
+                capacity_bytes=config.cache_size_bytes,
+                chunk_bytes=config.chunk_bytes,
+                eviction=config.eviction,
+                staging_threads=config.staging_threads,
+                in_flight_bytes=config.buffer_bytes // 2,
+                metrics=metrics,
+            )
+        )
         nursery = await stack.enter_async_context(_cancelled_at_exit())
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)

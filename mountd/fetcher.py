@@ -125,12 +125,14 @@ class Fetcher:
         await self._source.read(node.directory, node.name, version, extent, into, urgent=buffer is None)
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
-        if self._staging.put_nowait(file, index, data, on_done=lambda: self._landed.pop(key, None)):
-            self._landed[key] = data
-        else:
+        self._landed[key] = data
+        if not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
+            self._landed.pop(key)
             self._unstaged[key] = data
             while len(self._unstaged) > _UNSTAGED_CHUNKS:
                 self._unstaged.popitem(last=False)
+        elif index in file.present:
+            self._landed.pop(key)  # staged meanwhile: nothing was queued
         if push and self._push is not None and node.lookups:
             self._nursery.start_soon(self._push_chunk, node, extent, data)
         return data

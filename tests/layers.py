@@ -31,6 +31,7 @@ RANKS = {
     "staging": 2,
     "fastpath": 2,
     "node": 2,
+    "tally": 3,
     "fetcher": 3,
     "sibling_watch": 3,
     "namespace": 3,

@@ -1,0 +1,169 @@
+"""What is fetched ahead, in which order, by how many workers; nothing here ever waits for a reader or stops one."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+
+from mountd import prefetch as prefetch_file
+from mountd.errors import SourceError
+from mountd.metrics import Metrics
+from mountd.node import Node
+from mountd.prefetch import Prefetch
+from mountd.staging_file import StagedFile
+from mountd.version import Version
+from tests.mountd.fake_source import attributes
+
+
+class FakeFetches:
+    """Each chunk takes a second of virtual time; what was fetched is noted in order."""
+
+    def __init__(self) -> None:
+        self.order: list[object] = []
+        self.siblings: list[tuple[Node, bytes]] = []
+        self.waits = False
+        self.room = True
+        self.error: SourceError | None = None
+        self.running = self.most = 0
+
+    async def _work(self, what: object) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.order.append(what)
+        await trio.sleep(1)
+        self.running -= 1
+        if self.error is not None:
+            raise self.error
+
+    async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
+        await self._work((node.name, index))
+        file.present.add(index)
+
+    async def prefetch_sibling(self, directory: Node, name: bytes) -> int:
+        await self._work(name)
+        return 100
+
+    def next_siblings(self, limit: int) -> list[tuple[Node, bytes]]:
+        taken, self.siblings = self.siblings[:limit], self.siblings[limit:]
+        return taken
+
+    def demand_waits(self) -> bool:
+        return self.waits
+
+    def worth_filling(self, file: StagedFile) -> bool:
+        return self.room
+
+
+def large(name: bytes, chunks: int = 4) -> tuple[Node, StagedFile]:
+    node = Node(attributes(5, chunks), Version("f" * 16, 5, chunks, 1, 1), None, name)
+    assert node.version is not None
+    return node, StagedFile(node.version, 1, name)
+
+
+@asynccontextmanager
+async def running(fetches: FakeFetches, workers: int) -> AsyncIterator[tuple[Prefetch, Metrics]]:
+    metrics = Metrics()
+    prefetch = Prefetch(fetches, metrics, workers=workers)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(prefetch.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield prefetch, metrics
+        nursery.cancel_scope.cancel()
+
+
+async def test_windows_before_fills_before_siblings() -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f", 2)
+    other, window = large(b"w", 9)
+    fetches.siblings = [(node, b"sibling")]
+    async with running(fetches, 1) as (prefetch, _):
+        prefetch.siblings_nowait()
+        prefetch.fill_nowait(node, file)
+        prefetch.window_nowait(other, window, [7, 8])
+        await trio.sleep(10)
+    assert fetches.order == [(b"w", 7), (b"w", 8), (b"f", 0), (b"f", 1), b"sibling"]
+
+
+async def test_workers_bound_what_runs_at_once() -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f", 20)
+    async with running(fetches, 3) as (prefetch, _):
+        prefetch.fill_nowait(node, file)
+        await trio.sleep(30)
+    assert fetches.most == 3
+    assert sorted(fetches.order) == [(b"f", i) for i in range(20)]
+    assert file.complete
+
+
+async def test_two_fills_take_turns() -> None:
+    fetches = FakeFetches()
+    async with running(fetches, 1) as (prefetch, _):
+        for name in (b"a", b"b"):
+            prefetch.fill_nowait(*large(name, 2))
+        await trio.sleep(10)
+    assert fetches.order == [(b"a", 0), (b"b", 0), (b"a", 1), (b"b", 1)]
+
+
+async def test_a_closed_file_is_not_filled_further() -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f", 9)
+    async with running(fetches, 1) as (prefetch, _):
+        prefetch.fill_nowait(node, file)
+        await trio.sleep(1.5)
+        prefetch.forget(node)
+        await trio.sleep(10)
+    assert len(fetches.order) == 2
+
+
+async def test_what_is_not_urgent_pauses_while_a_reader_waits_and_goes_on_after() -> None:
+    fetches = FakeFetches()
+    fetches.waits = True
+    node, file = large(b"f", 2)
+    fetches.siblings = [(node, b"s")]
+    async with running(fetches, 2) as (prefetch, _):
+        prefetch.fill_nowait(node, file)
+        prefetch.siblings_nowait()
+        await trio.sleep(10)
+        assert fetches.order == []
+        fetches.waits = False
+        prefetch.demand_served_nowait()
+        await trio.sleep(10)
+    assert sorted(map(str, fetches.order)) == sorted(map(str, [(b"f", 0), (b"f", 1), b"s"]))
+
+
+async def test_a_fill_ends_when_the_cache_has_no_room() -> None:
+    fetches = FakeFetches()
+    fetches.room = False
+    async with running(fetches, 2) as (prefetch, _):
+        prefetch.fill_nowait(*large(b"f", 5))
+        await trio.sleep(10)
+        assert prefetch.statistics()["fills"] == 0
+    assert fetches.order == []
+
+
+async def test_an_error_ends_the_fill_and_no_worker() -> None:
+    fetches = FakeFetches()
+    fetches.error = SourceError(errno.EIO, "read")
+    node, file = large(b"f", 5)
+    async with running(fetches, 1) as (prefetch, _):
+        prefetch.fill_nowait(node, file)
+        await trio.sleep(10)
+        assert fetches.order == [(b"f", 0)]
+        fetches.error = None
+        prefetch.window_nowait(node, file, [3])
+        await trio.sleep(10)
+    assert fetches.order == [(b"f", 0), (b"f", 3)]
+
+
+async def test_a_full_queue_drops_the_oldest_wishes() -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f", 5000)
+    most = prefetch_file._MAX_WINDOW_CHUNKS
+    prefetch = Prefetch(fetches, metrics := Metrics(), workers=0)
+    prefetch.window_nowait(node, file, list(range(most + 5)))
+    assert prefetch.statistics()["windows"] == most
+    assert metrics["prefetch_dropped"] == 5
