@@ -20,7 +20,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import trio
+
 from mountd.index import IndexFailed, StagedRow
+from mountd.staging_cleanup import clean_up
 from mountd.staging_descriptors import Descriptors
 from mountd.staging_evictor import Evictor
 from mountd.staging_file import StagedFile
@@ -71,7 +74,7 @@ class StagingStatistics:
 
 
 class Staging:
-    """See the file's story. Made by `mountd.staging_opening.open_staging`."""
+    """See the file's story. `mountd.staging_opening.open_staging` makes it and runs its tasks."""
 
     def __init__(self, ground: Ground, chunk_bytes: int, policy: Policy, in_flight_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
@@ -85,8 +88,7 @@ class Staging:
         self.writing = Writing(ground, in_flight_bytes, self._written)
         self.evictor = Evictor(ground, self.files, self.sweeper, policy)
         self._reading = Reading(ground, self._descriptors, self.sweeper)
-        self.cleaned = False
-        """What an earlier run left is gone; nothing is staged before."""
+        self._ready = trio.Event()
         self._refused = False
 
     # -- find --------------------------------------------------------------------------------------------------------
@@ -128,11 +130,20 @@ class Staging:
         """A whole present chunk, its checksum verified. Raises StagingError; a damaged chunk is forgotten."""
         return await self._reading.read_chunk(file, index)
 
+    @property
+    def ready(self) -> bool:
+        """What an earlier run left is gone. Before that nothing is put; reads and look-ups do not wait for it."""
+        return self._ready.is_set()
+
+    async def wait_ready(self) -> None:
+        """Until things may be put: at once after a clean end, a moment after a crash."""
+        await self._ready.wait()
+
     # -- put ---------------------------------------------------------------------------------------------------------
 
     def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
         """Whether a chunk of so many bytes of this file would be staged now, as far as disk and room go."""
-        if not self.cleaned or self._ground.health.resting:
+        if not self.ready or self._ground.health.resting:
             return False
         needed_bytes = size_bytes + (file.overhead_bytes() if file.object_id is None else 0)
         if self._ground.room.fits(needed_bytes):
@@ -144,10 +155,10 @@ class Staging:
     def put_nowait(
         self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], object] | None = None
     ) -> bool:
-        """Stage a whole chunk. True: it is staged, or will be unless the disk fails. False: dropped, and counted.
+        """Stage a whole chunk. True: it is present, or will be unless the disk fails. False: dropped, and counted.
 
-        Keeps `data` until it is written. `on_done` is called once the chunk can be read from here, or was given up; not
-        at all if nothing was queued. Raises ValueError if `data` is not as long as the chunk.
+        Keeps `data` until it is written. `on_done` is called later, once the chunk can be read from here or was given
+        up; not at all if nothing was queued. Raises ValueError if `data` is not as long as the chunk.
         """
         size = file.chunk(index).size
         if len(data) != size:
@@ -178,7 +189,7 @@ class Staging:
         return (0 if stray else file.chunk_room_bytes(index)) + (file.overhead_bytes() if file.object_id is None else 0)
 
     def _take_on(self, file: StagedFile, index: int, size: int) -> bool:
-        if not self.cleaned or self._ground.health.resting:
+        if not self.ready or self._ground.health.resting:
             return False
         charge_bytes = self._charge_bytes(file, index)
         if not self._ground.room.fits(charge_bytes):
@@ -321,6 +332,13 @@ class Staging:
         else:
             self.sweeper.request(row.object_id, row.version)
 
+    async def prepare(self) -> None:
+        """For `open_staging`: remove what an earlier run left, then let staging begin."""
+        await self.names.wait_leased()
+        await clean_up(self._ground, self.names, self.sweeper)
+        self._ready.set()
+        self.evictor.woken()  # the size may have been lowered since
+
     # -- state -------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> StagingStatistics:
@@ -329,7 +347,7 @@ class Staging:
         state: State = "ok"
         if ground.health.off:
             state = "off"
-        elif ground.health.resting or not self.cleaned:
+        elif ground.health.resting or not self.ready:
             state = "resting"
         elif self._refused:
             state = "full"
@@ -353,7 +371,7 @@ class Staging:
             await self.files.flush_uses()
             ground = self._ground
             state = await ground.threads.ask_index(ground.index.state)
-            idle = self.vouching.idle and self.sweeper.idle and self.cleaned and self.names.all_settled
+            idle = self.vouching.idle and self.sweeper.idle and self.ready and self.names.all_settled
             # What could not be removed or punched is accounted in memory only: then the next start must look.
             if idle and state.used_bytes == ground.room.used_bytes:
                 unused = self.names.unused_from

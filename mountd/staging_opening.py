@@ -18,7 +18,6 @@ from mountd.index import Connect, Index, IndexFailed
 from mountd.index_schema import lock_cache
 from mountd.metrics import Metrics
 from mountd.staging import Staging
-from mountd.staging_cleanup import clean_up
 from mountd.staging_disk import Disk
 from mountd.staging_ground import Ground, RunInThread, Threads
 from mountd.staging_room import Health, Room
@@ -33,6 +32,10 @@ daemon."""
 _DRAIN_S = 10.0
 """A stop waits so long for what was put to become durable; then it is fetched again next time."""
 
+_SETTLE_S = 0.3
+"""Opening waits so long for the clean-up, which takes milliseconds unless there was a crash: then what is read first is
+staged too."""
+
 _NOTE_USES_S = 30.0
 
 
@@ -45,7 +48,7 @@ async def open_staging(
     eviction: Policy = "fill-once",
     staging_threads: int = 2,
     in_flight_bytes: int = _IN_FLIGHT_BYTES,
-    metrics: Metrics | None = None,
+    metrics: Metrics,
     clock: Callable[[], float] = time.time,
     disk: Disk | None = None,
     run_in_thread: RunInThread = trio.to_thread.run_sync,
@@ -63,7 +66,6 @@ async def open_staging(
             f"a cache of {capacity_bytes} bytes cannot hold one chunk of {chunk_bytes}: "
             "give a larger --cache-size or a smaller --chunk"
         )
-    metrics = metrics or Metrics()
     disk = disk or Disk(cache_dir)
     threads = Threads(run_in_thread, staging_threads)
     lock_fd, index = await threads.sweep(_open, cache_dir, disk, capacity_bytes, connect)
@@ -79,8 +81,10 @@ async def open_staging(
                 nursery.start_soon(staging.writing.work)
             nursery.start_soon(staging.evictor.watch)
             nursery.start_soon(_note_uses, staging)
-            nursery.start_soon(_prepare, ground, staging)
+            nursery.start_soon(staging.prepare)
             try:
+                with trio.move_on_after(_SETTLE_S):
+                    await staging.wait_ready()
                 yield staging
             except Exception as error:  # noqa: BLE001 - raised again below, unwrapped by the nursery
                 caught = error
@@ -133,14 +137,6 @@ def _close(lock_fd: int, index: Index, disk: Disk) -> None:
     finally:
         disk.close()
         os.close(lock_fd)
-
-
-async def _prepare(ground: Ground, staging: Staging) -> None:
-    """Remove what an earlier run left, then let staging begin."""
-    await staging.names.wait_leased()
-    await clean_up(ground, staging.names, staging.sweeper)
-    staging.cleaned = True
-    staging.evictor.woken()  # the size may have been lowered since
 
 
 async def _note_uses(staging: Staging) -> None:
