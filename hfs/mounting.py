@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hfs import mountinfo, probe, processes
-from hfs.client import Client, DaemonSilent, find_socket, known_sockets
+from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, known_sockets
 from mountd.config import Config, dump
 from mountd.errors import ConfigError, HfsError, MountError
 
@@ -72,7 +72,8 @@ def clean_stale(mountpoint: str) -> bool:
     found = False
     while (mount := mountinfo.at(mountpoint)) is not None and mount.fstype == mountinfo.HFS_TYPE:
         try:
-            probe.look(mountpoint)
+            # Not a stat: the kernel may answer that from what the dead daemon told it.
+            probe.xattr(mountpoint, SOCKET_XATTR)
             break
         except OSError as error:
             if error.errno not in _DEAD:
@@ -155,13 +156,13 @@ def _answer(process: subprocess.Popen[bytes], handed_over: bytes, limit_s: float
 
 def _see_that_it_answers(mountpoint: str) -> None:
     """The daemon says so; a caller's own look through the kernel is what counts."""
-    try:
-        probe.look(mountpoint)
-    except OSError as error:
-        raise MountError(f"{mountpoint}: the mount does not answer ({error.strerror})") from None
     mount = mountinfo.at(mountpoint)
     if mount is None or mount.fstype != mountinfo.HFS_TYPE:
         raise MountError(f"{mountpoint}: the mount is gone again")
+    try:
+        probe.xattr(mountpoint, SOCKET_XATTR)
+    except OSError as error:
+        raise MountError(f"{mountpoint}: the mount does not answer ({error.strerror})") from None
 
 
 def _post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:

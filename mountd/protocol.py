@@ -110,7 +110,8 @@ class Progress(_Message, frozen=True):
     """Done; of a skipped file, its size."""
     failed: int = 0
     skipped: int = 0
-    """Files where nothing was to be done: already staged (warm), nothing staged (check), open (evict)."""
+    """Files where nothing was to be done, being staged already (warm); or could be, being open (evict). The latter are
+    not among `files`."""
     files_total: int | None = None
     """Known so far; None: not known yet."""
     bytes_total: int | None = None

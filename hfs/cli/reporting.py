@@ -198,8 +198,7 @@ class BarReporter(Reporter):
             complain(f"... and {total.failed - _NAMED:,} more")
         line = f"{self.done} {total.files:,} files, {size(total.bytes)}, in {duration(self.elapsed_s)}"
         if total.skipped:
-            why = {"warmed": "staged already", "evicted": "open, so they stay"}.get(self.done, "nothing staged")
-            line += f"; {total.skipped:,} {why}"
+            line += f"; {total.skipped:,} {'open, so they stay' if self.done == 'evicted' else 'staged already'}"
         if total.failed:
             line += f"; {total.failed:,} failed"
         click.echo(line)

@@ -165,9 +165,11 @@ def _summarize(seconds: dict[str, float], status: dict[str, Any] | None) -> None
         )
         table.add_row("source", f"{size(source.get('bytes', 0))}, {operations or 'nothing asked'}")
         reads, read_bytes = status.get("reads", {}), status.get("read_bytes", {})
+        if not any(reads.values()):
+            table.add_row("served", "nothing: no read reached the daemon")
         for tier, count in reads.items():
             if count:
-                table.add_row(f"served from {tier}", f"{count:,} reads, {size(read_bytes.get(tier, 0))}")
+                table.add_row(f"served: {tier}", f"{count:,} reads, {size(read_bytes.get(tier, 0))}")
         total = sum(read_bytes.values())
         if total:
             share = f"{read_bytes.get('staged', 0) / total:.1%} of the bytes that the daemon served"

@@ -239,7 +239,7 @@ def test_run_shows_the_files_and_ends_with_the_commands_code(source: Path, mnt: 
     command = (*run_arguments(source, mnt, cache), sys.executable, "-c", code, mnt / "file")
     done = run(*command, env={"MARK": "x"})
     assert (done.returncode, done.stdout) == (7, pattern(1, 0, 9).hex() + "x")
-    for words in ("time", "source", "served from", "staged", "page cache"):
+    for words in ("time", "source", "served", "staged", "page cache"):
         assert words in done.stderr
     assert mounts_below(mnt) == []
     quiet = run(*run_arguments(source, mnt, cache, "--quiet"), "cat", mnt / "file")
@@ -319,11 +319,12 @@ def test_run_with_a_background_process_that_stays(source: Path, mnt: Path, cache
     with subprocess.Popen(
         command, env=environment(), pass_fds=[stop, said_end], stderr=subprocess.PIPE, text=True
     ) as process:
-        assert os.read(said, 1) == b"\n"
+        os.close(stop)
+        os.close(said_end)
+        begun = os.read(said, 1)
         assert process.stderr is not None
         messages = process.stderr.read()
-    os.close(stop)
-    os.close(said_end)
+    assert begun == b"\n", messages
     assert process.returncode == 0, messages
     assert "its daemon goes on until these have ended" in messages
     assert mounts_below(mnt) == []

@@ -1,0 +1,111 @@
+"""`hfs cache check|evict|list --cache DIR`: a cache directory that no daemon uses.
+
+Opens the same `Staging` as the daemon does, under the same lock, for the time of one command; a cache in use is an
+error that names its owner. The command line gets what it would get from a daemon: Progress and Rows by `news`, then a
+Result. Never makes a cache: a directory that holds none is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from mountd.errors import ConfigError, HfsError, MountError
+from mountd.metrics import Metrics
+from mountd.protocol import PathFault, Progress, Result, Row, Rows
+from mountd.staging import Staging
+from mountd.staging_opening import open_staging
+
+__all__ = ["check", "evict", "list_rows"]
+
+News = Callable[[Progress | Rows], None]
+
+_EVERYTHING = (b"",)
+_ROWS = 1000
+"""Rows in one part."""
+_NO_LIMIT_BYTES = 1 << 62
+"""Nothing is staged here, so nothing must go to make room, however full the disk is."""
+
+
+def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
+    """Verify what is staged below `paths` (none: all). Raises ConfigError, MountError."""
+
+    async def work(staging: Staging) -> Result:
+        files = size = failed = 0
+        async for checked in staging.check(paths or _EVERYTHING):
+            faults = []
+            if checked.broken:
+                failed += 1
+                message = f"{len(checked.broken)} of {checked.chunks} chunks were damaged and are dropped"
+                faults = [PathFault(checked.path, message)]
+            else:
+                files += 1
+                size += checked.bytes
+            news(Progress(files=files, bytes=size, failed=failed, faults=faults))
+        return Result(files=files, bytes=size, failed=failed)
+
+    return _with(cache_dir, work)
+
+
+def evict(cache_dir: str, paths: Sequence[bytes], everything: bool, news: News) -> Result:  # noqa: ARG001 - as the others
+    """Drop what is staged below `paths`, or everything. Raises ConfigError, MountError."""
+
+    async def work(staging: Staging) -> Result:
+        files, freed_bytes = await staging.evict_paths(_EVERYTHING if everything else paths)
+        return Result(files=files, bytes=freed_bytes)
+
+    return _with(cache_dir, work)
+
+
+def list_rows(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
+    """Rows of what is staged below `paths` (none: all). Raises ConfigError, MountError."""
+
+    async def work(staging: Staging) -> Result:
+        files = staged_bytes = 0
+        rows: list[Row] = []
+        async for row in staging.rows(paths or _EVERYTHING):
+            file = await staging.file(row.version)
+            files += 1
+            staged_bytes += file.staged_bytes()
+            rows.append(
+                Row(
+                    path=row.path,
+                    size=row.version.size,
+                    staged_bytes=file.staged_bytes(),
+                    complete=row.complete,
+                    source_id=row.version.source_id,
+                    inode=row.version.inode,
+                    last_use_ns=row.last_use_s * 10**9,
+                )
+            )
+            if len(rows) == _ROWS:
+                news(Rows(rows))
+                rows = []
+        news(Rows(rows))
+        return Result(files=files, bytes=staged_bytes)
+
+    return _with(cache_dir, work)
+
+
+def _with(cache_dir: str, work: Callable[[Staging], Awaitable[Result]]) -> Result:
+    """Open the cache, do it, close the cache."""
+    if not os.path.exists(os.path.join(cache_dir, "index.sqlite")):
+        raise ConfigError(f"--cache {cache_dir}: holds no cache of hfs; give the DIR of a hfs mount --cache DIR")
+
+    async def main() -> Result:
+        async with open_staging(cache_dir, metrics=Metrics(), capacity_bytes=_NO_LIMIT_BYTES) as staging:
+            result = await work(staging)
+            error = staging.statistics().last_error
+            if error is not None:  # what was listed or checked is not all there is
+                raise MountError(f"the cache {cache_dir}: {error}")
+            return result
+
+    try:
+        return trio.run(main)
+    except* HfsError as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
