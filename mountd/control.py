@@ -19,6 +19,7 @@ import socket
 import stat
 import struct
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -58,6 +59,8 @@ SEND_S = 30.0
 """A client may pause (Ctrl-Z of a second thought) but not hold buffers for ever."""
 PROGRESS_S = 0.2
 """Five a second: what a progress bar can show."""
+_STARTING_S = 60.0
+"""From bind to listen a daemon takes microseconds; a machine may be slow."""
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
 Report = Callable[[Progress | Rows], Awaitable[None]]
@@ -148,11 +151,17 @@ def _is_private(directory: str) -> bool:
 
 
 def _sweep(directory: str, prefix: str) -> None:
-    """Remove what killed daemons of the same mountpoint left behind."""
+    """Remove sockets that killed daemons left behind.
+
+    Those of the same mountpoint at once; others only when they are old, since a daemon that is just starting has bound
+    its socket and does not listen yet.
+    """
+    old_s = time.time() - _STARTING_S
     for name in os.listdir(directory):
-        if name.startswith(prefix) and name.endswith(SOCKET_SUFFIX):
-            with contextlib.suppress(MountError):  # in use after `umount --lazy`, or gone meanwhile
-                _remove_stale(f"{directory}/{name}")
+        path = f"{directory}/{name}"
+        with contextlib.suppress(MountError, FileNotFoundError):  # in use after all, or gone meanwhile
+            if name.endswith(SOCKET_SUFFIX) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s):
+                _remove_stale(path)
 
 
 def _listen(path: str) -> socket.socket:

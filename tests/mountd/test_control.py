@@ -426,6 +426,9 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert await ask(second, encode(Status()))
             assert not dead.exists()
         assert os.listdir(home) == [other.name]
+        monkeypatch.setattr(control, "_STARTING_S", -1.0)  # it has become old
+        async with served(None, FakeCommands()) as path:
+            assert os.listdir(home) == [os.path.basename(path)]
 
     run(test)
 
