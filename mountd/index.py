@@ -16,9 +16,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mountd.errors import StagingError
-from mountd.index_schema import Connect, connect_to, is_damage, mark_damaged, open_database, signed, unsigned
+from mountd.index_schema import (
+    Connect,
+    connect_to,
+    is_damage,
+    is_damage_at_start,
+    mark_damaged,
+    open_database,
+    set_aside,
+    signed,
+    unsigned,
+)
 from mountd.version import Version
 from policies.admission import BLOCK_BYTES, blocks_bytes
+from policies.geometry import chunk_count
 
 __all__ = ["Connect", "Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
 
@@ -64,6 +75,8 @@ class StagedRow:
     """Last known, relative to the source."""
     chunk_bytes: int
     complete: bool
+    staged_bytes: int
+    """Of the chunks vouched for."""
     room_bytes: int
     """Accounted on the disk: whole blocks and overhead."""
     last_use_s: int
@@ -105,21 +118,13 @@ class Index:
         """Open or make the index. Raises CacheFormatError, IndexFailed, OSError. The caller owns the directory."""
         self._cache_dir = cache_dir
         try:
-            self._writer = open_database(cache_dir, connect, on_new)
             try:
-                self._reader = connect_to(cache_dir, connect)
-                try:
-                    self._source_ids = dict(self._reader.execute("SELECT name, id FROM sources"))
-                    self.opened = self._state()
-                    # From here on a crash leaves garbage.
-                    with self._transaction(durable=True):
-                        self._writer.execute("UPDATE state SET clean = 0")
-                except BaseException:
-                    self._reader.close()
+                self._open(on_new, connect)
+            except sqlite3.Error as error:
+                if not is_damage_at_start(error):
                     raise
-            except BaseException:
-                self._writer.close()
-                raise
+                set_aside(cache_dir, str(error))
+                self._open(on_new, connect)
         except sqlite3.Error as error:
             raise self._failed(error) from error
         self.files = self.opened.files
@@ -127,6 +132,23 @@ class Index:
         self.bytes = self.opened.size_bytes
         """Bytes of the chunks vouched for."""
         self._source_names = {number: name for name, number in self._source_ids.items()}
+
+    def _open(self, on_new: Callable[[], None], connect: Connect) -> None:
+        self._writer = open_database(self._cache_dir, connect, on_new)
+        try:
+            self._reader = connect_to(self._cache_dir, connect)
+            try:
+                self._source_ids = dict(self._reader.execute("SELECT name, id FROM sources"))
+                self.opened = self._state()
+                # From here on a crash leaves garbage.
+                with self._transaction(durable=True):
+                    self._writer.execute("UPDATE state SET clean = 0")
+            except BaseException:
+                self._reader.close()
+                raise
+        except BaseException:
+            self._writer.close()
+            raise
 
     # -- writing: one thread at a time -------------------------------------------------------------------------------
 
@@ -178,9 +200,9 @@ class Index:
                 found = run(f"SELECT {_COLUMNS} FROM files WHERE id = ?", (number,)).fetchone()
                 if found is None:
                     continue
-                row = self._row(found)
+                row = self._row(found, self._writer)
                 files += 1
-                size_bytes += row.version.size if row.complete else self._partial_bytes(row)
+                size_bytes += row.staged_bytes
                 run("INSERT INTO doomed VALUES (?,?)", (number, row.room_bytes // BLOCK_BYTES))
                 run("DELETE FROM files WHERE id = ?", (number,))
                 if row.version.size > row.chunk_bytes:
@@ -253,7 +275,7 @@ class Index:
         with self._guarded():
             return [
                 [
-                    self._row(row)
+                    self._row(row, self._reader)
                     for row in self._reader.execute(sql, (signed(v.inode), self._source_ids.get(v.source_id, -1)))
                 ]
                 for v in versions
@@ -301,23 +323,33 @@ class Index:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _state(self) -> IndexState:
-        files, size_bytes, blocks, next_id, settled_id, clean = self._reader.execute(
-            "SELECT files, bytes, blocks, next_id, settled_id, clean FROM state"
-        ).fetchone()
+        sql = "SELECT files, bytes, blocks, next_id, settled_id, clean FROM state"
+        found = self._reader.execute(sql).fetchone()
+        if found is None:
+            raise sqlite3.DatabaseError("the index has no state")
+        files, size_bytes, blocks, next_id, settled_id, clean = found
         return IndexState(files, size_bytes, blocks * BLOCK_BYTES, next_id, settled_id, bool(clean))
 
     def _rows(self, sql: str, values: tuple[Any, ...]) -> list[StagedRow]:
         with self._guarded():
-            return [self._row(row) for row in self._reader.execute(sql, values)]
+            return [self._row(row, self._reader) for row in self._reader.execute(sql, values).fetchall()]
 
-    def _row(self, row: tuple[Any, ...]) -> StagedRow:
+    def _row(self, row: tuple[Any, ...], database: sqlite3.Connection) -> StagedRow:
         number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path = row
+        staged_bytes = size if complete else 0
+        if not complete and size > chunk_bytes:
+            sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
+            held, last = database.execute(sql, (number,)).fetchone()
+            staged_bytes = held * chunk_bytes
+            if held and last == chunk_count(size, chunk_bytes) - 1:
+                staged_bytes -= -size % chunk_bytes  # what the last chunk lacks to a whole one
         return StagedRow(
             number,
             Version(self._source_names.get(source, ""), unsigned(inode), size, mtime_ns, ctime_ns),
             path,
             chunk_bytes,
             bool(complete),
+            staged_bytes,
             blocks * BLOCK_BYTES,
             last_use,
             None if checksum is None else unsigned(checksum),
@@ -336,16 +368,6 @@ class Index:
             self._source_ids[name] = number  # last: whoever finds the number here finds the name too
         return number
 
-    def _partial_bytes(self, row: StagedRow) -> int:
-        """Bytes of the chunks that are vouched for of an incomplete file. In the writing transaction."""
-        if row.version.size <= row.chunk_bytes:
-            return row.version.size if row.checksum is not None else 0
-        sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
-        count, last = self._writer.execute(sql, (row.object_id,)).fetchone()
-        missing = -row.version.size % row.chunk_bytes  # what the last chunk lacks to a whole one
-        is_last = count and last == row.version.size // row.chunk_bytes - (0 if missing else 1)
-        return int(count) * row.chunk_bytes - (missing if is_last else 0)
-
     def _count(self, files: int, size_bytes: int, blocks: int) -> None:
         sql = "UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?"
         self._writer.execute(sql, (files, size_bytes, blocks))
@@ -353,14 +375,19 @@ class Index:
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[None]:
         # In WAL mode FULL syncs the log at the commit, and with it every commit before.
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")  # of a transaction that the disk did not even let us end
         self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._writer.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._writer.execute("COMMIT")
         except BaseException:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            try:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+            except sqlite3.Error:
+                pass  # the first error is the one to tell
             raise
 
     @contextmanager

@@ -22,9 +22,11 @@ __all__ = [
     "Connect",
     "connect_to",
     "is_damage",
+    "is_damage_at_start",
     "lock_cache",
     "mark_damaged",
     "open_database",
+    "set_aside",
     "signed",
     "unsigned",
 ]
@@ -86,6 +88,11 @@ TABLES = (
     f"PRAGMA user_version = {FORMAT}",
 )
 
+_DISK_REFUSES = {
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL),
+}
+
 Connect = Callable[..., sqlite3.Connection]
 
 
@@ -124,6 +131,11 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
+def is_damage_at_start(error: sqlite3.Error) -> bool:
+    """Whether an index that cannot be opened is of no use: whatever is wrong with it, except that the disk refuses."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DISK_REFUSES
+
+
 def mark_damaged(cache_dir: str) -> None:
     """Remember that a damaged page was met: the next start sets the index aside."""
     try:
@@ -133,40 +145,14 @@ def mark_damaged(cache_dir: str) -> None:
 
 
 def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
-    """The writing connection to a valid index. `on_new` is called before an index is made anew: what the objects
-    directory holds then is known to nobody.
+    """The writing connection. `on_new` is called before an index is made anew: what the objects directory holds then is
+    known to nobody.
 
-    Raises CacheFormatError for a format of a newer release, sqlite3.Error and OSError when the disk fails.
+    Raises CacheFormatError for a format of a newer release, sqlite3.Error and OSError.
     """
     path = os.path.join(cache_dir, "index.sqlite")
     if os.path.lexists(_mark(cache_dir)):
-        _set_aside(cache_dir, "a damaged page was met in an earlier run")
-    try:
-        return _open(path, cache_dir, connect, on_new)
-    except sqlite3.DatabaseError as error:
-        if not is_damage(error):
-            raise
-        _set_aside(cache_dir, str(error))
-    return _open(path, cache_dir, connect, on_new)
-
-
-def connect_to(cache_dir: str, connect: Connect) -> sqlite3.Connection:
-    """A connection with the settings that every one needs. Used by one thread at a time, not always the same."""
-    os.close(os.open(os.path.join(cache_dir, "index.sqlite"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    database = connect(
-        os.path.join(cache_dir, "index.sqlite"), isolation_level=None, check_same_thread=False, cached_statements=64
-    )
-    try:
-        # No other process has it open (DIR/lock), so whoever holds it is another thread of ours, for milliseconds.
-        database.execute("PRAGMA busy_timeout = 10000")
-        database.execute("PRAGMA cache_size = -16000")  # 16 MB: the inner pages of the index of a million files
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _open(path: str, cache_dir: str, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
+        set_aside(cache_dir, "a damaged page was met in an earlier run")
     database = connect_to(cache_dir, connect)
     try:
         application = _pragma(database, "application_id")
@@ -196,6 +182,22 @@ def _open(path: str, cache_dir: str, connect: Connect, on_new: Callable[[], None
     return database
 
 
+def connect_to(cache_dir: str, connect: Connect) -> sqlite3.Connection:
+    """A connection with the settings that every one needs. Used by one thread at a time, not always the same."""
+    os.close(os.open(os.path.join(cache_dir, "index.sqlite"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    database = connect(
+        os.path.join(cache_dir, "index.sqlite"), isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    try:
+        # No other process has it open (DIR/lock), so whoever holds it is another thread of ours, for milliseconds.
+        database.execute("PRAGMA busy_timeout = 10000")
+        database.execute("PRAGMA cache_size = -16000")  # 16 MB: the inner pages of the index of a million files
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 def _pragma(database: sqlite3.Connection, name: str) -> int:
     return int(database.execute(f"PRAGMA {name}").fetchone()[0])
 
@@ -208,7 +210,7 @@ def _mark(cache_dir: str) -> str:
     return os.path.join(cache_dir, "index.damaged")
 
 
-def _set_aside(cache_dir: str, why: str) -> None:
+def set_aside(cache_dir: str, why: str) -> None:
     """Rename the broken index, with its log, so that it can be looked at; nothing uses it again."""
     path = os.path.join(cache_dir, "index.sqlite")
     n = 1

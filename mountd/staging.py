@@ -36,6 +36,7 @@ from mountd.staging_sweeper import Sweeper
 from mountd.staging_vouching import Vouching
 from mountd.staging_writing import Job, Writing
 from mountd.version import Version
+from policies.admission import blocks_bytes
 from policies.eviction import Policy
 from policies.geometry import Extent
 
@@ -90,6 +91,7 @@ class Staging:
         self._reading = Reading(ground, self._descriptors, self.sweeper)
         self._ready = trio.Event()
         self._refused = False
+        self._closing = False
 
     # -- find --------------------------------------------------------------------------------------------------------
 
@@ -108,13 +110,13 @@ class Staging:
     def pin(self, file: StagedFile) -> None:
         """The file is open: it is not evicted until `unpin`."""
         file.pins += 1
+        file.last_use_ns = int(self._ground.clock() * 1e9)
 
     def unpin(self, file: StagedFile) -> None:
         """Undo one `pin`."""
         file.pins -= 1
         self.files.note_use(file)
-        if file.superseded and not file.busy and file.object_id is not None:
-            self.sweeper.request(file.object_id, file.version)
+        self.sweeper.settled(file)
 
     # -- read --------------------------------------------------------------------------------------------------------
 
@@ -145,7 +147,7 @@ class Staging:
         """Whether a chunk of so many bytes of this file would be staged now, as far as disk and room go."""
         if not self.ready or self._ground.health.resting:
             return False
-        needed_bytes = size_bytes + (file.overhead_bytes() if file.object_id is None else 0)
+        needed_bytes = blocks_bytes(size_bytes) + (file.overhead_bytes() if file.object_id is None else 0)
         if self._ground.room.fits(needed_bytes):
             return True
         self._refused = True
@@ -189,7 +191,7 @@ class Staging:
         return (0 if stray else file.chunk_room_bytes(index)) + (file.overhead_bytes() if file.object_id is None else 0)
 
     def _take_on(self, file: StagedFile, index: int, size: int) -> bool:
-        if not self.ready or self._ground.health.resting:
+        if self._closing or not self.ready or self._ground.health.resting:
             return False
         charge_bytes = self._charge_bytes(file, index)
         if not self._ground.room.fits(charge_bytes):
@@ -216,7 +218,6 @@ class Staging:
             file.set_checksum(index, job.checksum)
             self._ground.metrics.add("staging_put_chunks")
             self._ground.metrics.add("staging_put_bytes", job.size_bytes)
-            self._ground.health.succeeded()
             self.vouching.written_nowait(job)
             return
         if isinstance(job.error, FileNotFoundError) and not job.create:
@@ -364,6 +365,7 @@ class Staging:
 
     async def drain(self) -> None:
         """The end: everything put becomes durable, and the index is told that nothing is left to clean up."""
+        self._closing = True  # object numbers that are given back below must not be taken any more
         try:
             await self.vouching.wait_vouched()
             await self.sweeper.wait_idle()
@@ -371,7 +373,13 @@ class Staging:
             await self.files.flush_uses()
             ground = self._ground
             state = await ground.threads.ask_index(ground.index.state)
-            idle = self.vouching.idle and self.sweeper.idle and self.ready and self.names.all_settled
+            idle = (
+                self.vouching.idle
+                and self.sweeper.idle
+                and not self.sweeper.deferred
+                and self.ready
+                and self.names.all_settled
+            )
             # What could not be removed or punched is accounted in memory only: then the next start must look.
             if idle and state.used_bytes == ground.room.used_bytes:
                 unused = self.names.unused_from

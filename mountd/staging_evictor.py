@@ -102,11 +102,11 @@ class Evictor:
             except IndexFailed as error:
                 self._ground.health.index_failed(error, "choosing what to evict")
                 freed_bytes = 0
-            self._wanted_bytes = 0
             if freed_bytes:
                 await self.look()
             elif self.need_bytes()[0]:
                 self._fruitless_until = trio.current_time() + _FRUITLESS_S
+            self._wanted_bytes = 0
 
     async def make_room(self) -> int:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""

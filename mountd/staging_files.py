@@ -181,7 +181,7 @@ class Files:
         for row, chunks in found:
             if row.object_id in self.dooming or row.object_id in self._doomed_meanwhile:
                 continue
-            if row.version == version:
+            if row.version == version and row.chunk_bytes > 0:
                 if mine is not None:
                     # Two rows of one version: an eviction failed half way. The bytes are the same, one is enough.
                     self._superseded(mine[0])

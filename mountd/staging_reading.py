@@ -99,7 +99,7 @@ class Reading:
             if held:
                 self._descriptors.release(held)
         if answer.opened_fd is not None:
-            if file.object_id == number:
+            if file.object_id == number and file.changes == changes:
                 self._descriptors.put(number, answer.opened_fd)
             else:
                 self._ground.disk.close_fd(answer.opened_fd)
@@ -163,7 +163,7 @@ async def check_rows(
         except IndexFailed as error:
             ground.health.index_failed(error, "checking staged files")
             return
-        found = await ground.threads.sweep(_check_objects, ground.disk, batch, chunks)
+        found = await ground.threads.read(_check_objects, ground.disk, batch, chunks)
         for row, listed, broken in zip(batch, chunks, found, strict=True):
             if broken:
                 file = await files.get(row.version)

@@ -150,8 +150,8 @@ class Health:
         self._warn(trio.current_time(), what)
 
     def succeeded(self) -> None:
-        """A write went through."""
-        if self._rest_s > 0 and not self._off:
+        """Something was staged from end to end."""
+        if self._rest_s > 0 and not self.resting:
             log.info("the cache disk works again")
             self._rest_s = 0.0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 
 import trio
 
@@ -26,6 +27,8 @@ from mountd.version import Version
 from policies.admission import BLOCK_BYTES
 
 __all__ = ["Sweeper", "remove_objects"]
+
+_RETRY_S = 5.0
 
 BATCH = 256
 """Files in one eviction: one durable commit, and some 10 ms of unlinking that cannot be interrupted."""
@@ -42,6 +45,7 @@ class Sweeper:
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
         self._repairs: deque[tuple[StagedFile, int, list[int]]] = deque()
+        self._deferred: list[tuple[StagedFile, int, list[int]]] = []
         self._retired: deque[tuple[int, int]] = deque()
         self._requests: dict[int, Version] = {}
         self._more = trio.Event()
@@ -50,8 +54,13 @@ class Sweeper:
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do."""
+        """Nothing is left to do, except what the index refused."""
         return not (self._at_work or self._repairs or self._retired or self._requests)
+
+    @property
+    def deferred(self) -> bool:
+        """The index refused a repair, which is tried again later."""
+        return bool(self._deferred)
 
     # -- evict -------------------------------------------------------------------------------------------------------
 
@@ -150,8 +159,11 @@ class Sweeper:
     async def run(self) -> None:
         """Carry out what was asked for in the background. Never returns."""
         while True:
-            await self._more.wait()
+            with trio.move_on_after(_RETRY_S if self._deferred else inf):
+                await self._more.wait()
             self._more = trio.Event()
+            self._repairs.extend(self._deferred)
+            self._deferred.clear()
             self._at_work = True
             with trio.CancelScope(shield=True):  # each step is short, and half of one would leave the account wrong
                 while self._repairs:
@@ -172,6 +184,13 @@ class Sweeper:
 
     async def _repair(self, file: StagedFile, number: int, indexes: list[int]) -> None:
         ground = self._ground
+        if not file.has_row and not file.present and file.unsettled == 1:
+            # All of it goes, and its object number is never used again: there is nothing to forget or to punch.
+            for index in indexes:
+                file.unbar(index)
+            file.unsettled -= 1
+            self.retire_if_empty(file)
+            return
         punched: list[int] = []
         try:
             sizes = [(index, file.chunk(index).size) for index in indexes]
@@ -182,10 +201,10 @@ class Sweeper:
         except IndexFailed as error:
             # They stay barred: their bytes must not change while a row may vouch for them.
             ground.health.index_failed(error, "forgetting damaged chunks")
+            self._deferred.append((file, number, indexes))
             return
-        finally:
-            file.unsettled -= 1
         # The file was busy all the time, so it is still the same object.
+        file.unsettled -= 1
         for index in indexes:
             file.unbar(index)
             if index in punched:

@@ -137,6 +137,8 @@ class Vouching:
         else:
             for job in entered:
                 self._enter(job)
+            if entered:
+                self._ground.health.succeeded()
         for job in group:
             self.unvouched_bytes -= job.size_bytes
             job.file.unsettled -= 1
