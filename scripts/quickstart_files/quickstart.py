@@ -30,7 +30,7 @@ HFS_COMMAND = Path(sys.executable).parent / "hfs"
 EPOCHS = 2
 EPOCH_LINE = re.compile(r"epoch (\d+): ([\d.]+) s, loss ([\d.]+), accuracy ([\d.]+)")
 PRESETS = ["lustre", "busy"]
-DIRECT, HFS = "direct", "through hfs"
+DIRECT, HFS = "direct", "hfs run"
 console = Console(highlight=False)
 
 

@@ -17,9 +17,9 @@ def test_quickstart(tmp_path: Path) -> None:
     work = tmp_path / "work"
     said = must(sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre", env={"COLUMNS": "120"})
     rows = re.findall(
-        r"(direct|through hfs) +│ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB │ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB", said
+        r"(direct|hfs run) +│ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB │ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB", said
     )
-    assert [row[0] for row in rows] == ["direct", "through hfs"], said
+    assert [row[0] for row in rows] == ["direct", "hfs run"], said
     (_, _, direct_mb, _, _), (_, _, mount_mb, _, again_mb) = rows
     assert float(mount_mb) <= float(direct_mb)
     assert float(again_mb) == 0
