@@ -14,12 +14,10 @@ environment, never writes a file.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -87,7 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     buffer_bytes: int = _BUFFER_BYTES
     source_threads: int = 256
-    """Demand reads at a time: they wait, they do not compute. 128 readers hung in one server must leave room for others."""
+    """Demand reads at a time: they wait, they do not compute. 128 readers hung in one server leave room for others."""
     prefetch_threads: int = 16
     staging_threads: int = 2
     sibling_bytes: int = 256_000_000
@@ -132,6 +130,8 @@ def _impossible(key: str, value: object, origin: str, allowed: str) -> Fault:
 
 
 def _unknown(key: str, value: object, origin: str) -> Fault:
+    import difflib
+
     near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return Fault(key, f"no such key, with the value {_show(value)} ({origin}); {hint}allowed: {', '.join(_BY_NAME)}")
@@ -326,6 +326,8 @@ def load(
 
 
 def _read(file: ConfigFile, faults: list[Fault]) -> dict[str, object]:
+    import tomllib
+
     try:
         with open(file.path, "rb") as stream:
             return tomllib.load(stream)

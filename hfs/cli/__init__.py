@@ -18,25 +18,42 @@ Messages go to stderr, one line each with a remedy, and say `hfs: ` in front; re
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
 import hfs
-from hfs.cli import cache, completion, config, mount, run, status, umount
-from hfs.cli.exit_codes import code_of
-from hfs.cli.shared import complain
 from mountd.errors import HfsError
 
 __all__ = ["cli", "main"]
 
+_COMMANDS = ("mount", "umount", "run", "status", "cache", "config", "completion")
+"""Each is the command of the same name in the file of the same name."""
+
 
 class _Commands(click.Group):
-    """Turns every error of ours into its lines and its exit code, in the one place."""
+    """Loads a command when it is asked for, and turns every error of ours into its lines and its exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        """In the order in which people need them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        """The command, or None. `hfs status` must answer at once, so nothing else is imported for it."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"hfs.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. Raises click's Exit with the code of an HfsError."""
         try:
             return super().invoke(ctx)
         except HfsError as error:
+            from hfs.cli.exit_codes import code_of
+            from hfs.cli.shared import complain
+
             complain(str(error))
             raise click.exceptions.Exit(code_of(error)) from None
 
@@ -49,18 +66,6 @@ def cli() -> None:
     A daemon reads SOURCE once, in large pieces, keeps what it read on a local disk and serves every process of the
     machine from there, read-only and unchanged.
     """
-
-
-for _command in (
-    mount.mount,
-    umount.umount,
-    run.run,
-    status.status,
-    cache.cache,
-    config.config,
-    completion.completion,
-):
-    cli.add_command(_command)
 
 
 def main() -> None:

@@ -108,8 +108,13 @@ def _two_columns(title: str, branch: Mapping[str, Any]) -> Table:
     for name, value in branch.items():
         # Within "read_bytes" every figure is one of bytes.
         unit = name if not title.endswith("_bytes") or not isinstance(value, int) else title
-        table.add_row(escape(name.replace("_", " ")), escape(figure(unit, value)))
+        table.add_row(escape(_label(name)), escape(figure(unit, value)))
     return table
+
+
+def _label(name: str) -> str:
+    """Words; the unit stands with the value."""
+    return name.removesuffix("_ns").removesuffix("_s").replace("_", " ")
 
 
 def _columns(title: str, branch: Mapping[str, Any]) -> Table | None:

@@ -15,9 +15,8 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
-from hfs import logs, mountinfo
+from hfs import mountinfo
 from hfs.client import Client, find_socket
-from hfs.places import absolute
 from mountd.config import Config, config_files, load, state_directory
 from mountd.errors import ConfigError
 
@@ -92,6 +91,9 @@ def load_config(arguments: Mapping[str, Any], *, required: bool = True) -> tuple
 
 def prepared(config: Config) -> Config:
     """The same with absolute paths, and a log file unless in the foreground."""
+    from hfs import logs
+    from hfs.places import absolute
+
     config = absolute(config)
     if config.log_file is None and not config.foreground:
         config = msgspec.structs.replace(config, log_file=logs.default_log_file(config, state_directory(os.environ)))

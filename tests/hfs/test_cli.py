@@ -256,7 +256,7 @@ def test_status_for_people_shows_every_figure(daemon: FakeCommands, tmp_path: Pa
         "123 MB",
         "[red]caf\\udce9",
         "3.00 MB",
-        "later.figure s",
+        "later.figure ",
         "1 min 30 s",
         "never reach the daemon",
     ):
