@@ -14,6 +14,7 @@ from scripts.benchmarks.common import (
     BenchError,
     Mount,
     Reader,
+    SlowFs,
     Work,
     files_at,
     forget,
@@ -53,16 +54,24 @@ def _hang_folder(work: Work) -> Path:
     return data.stamped(work.data / "hang", spec, make)
 
 
-class Settled:
-    """Asked again and again with slowfs's counters: has the number of hanging requests come to rest above zero?"""
+def _all_hang(crowd: Reader, source: SlowFs) -> int:
+    """Wait until every reader has its file open and nothing new gets stuck in the source; how many requests are.
 
-    def __init__(self) -> None:
-        self.parked: list[int] = []
-
-    def __call__(self, counters: dict[str, Any]) -> bool:
-        self.parked.append(counters["parked"])
-        last = self.parked[-SETTLED_LOOKS:]
-        return len(last) == SETTLED_LOOKS and last[0] > 0 and len(set(last)) == 1
+    Raises BenchError when that does not come, or when a reader ends.
+    """
+    limit = time.monotonic() + 60
+    parked: list[int] = []
+    hung: dict[str, Any] = {}
+    while time.monotonic() < limit:
+        parked.append(source.counters()["parked"])
+        hung = crowd.do(do="count")
+        if hung["done"] or hung["failed"]:
+            break
+        last = parked[-SETTLED_LOOKS:]
+        if hung["open"] == HUNG and len(last) == SETTLED_LOOKS and last[0] > 0 and len(set(last)) == 1:
+            return last[0]
+        time.sleep(0.02)
+    raise BenchError(f"of {HUNG} readers that should hang: {hung}; requests stuck in the source: {parked[-1]}")
 
 
 def hang(work: Work, options: Options, command: str) -> list[Row]:
@@ -86,15 +95,13 @@ def hang(work: Work, options: Options, command: str) -> list[Row]:
                 _drop(mount, paths)
                 source.tell("fault read hang path /stuck/")
                 crowd.do(do="start")
-                settled = Settled()
-                # All have opened their files, and as many as the daemon lets through are stuck in the source.
-                source.until(settled, "the readers hang", 60)
-                hung = crowd.do(do="count")
-                if hung["open"] != HUNG or hung["done"] or hung["failed"]:
-                    raise BenchError(f"of {HUNG} readers that should hang: {hung}")
+                parked = _all_hang(crowd, source)
                 times = [_time(client.status) for _ in range(STATUS_REPEATS)]
-                add(status=max(times), command=_time(mount.status), parked=settled.parked[-1])
+                add(status=max(times), command=_time(mount.status), parked=parked)
+                served = _served(client)
                 during = _go_on(program, request)
+                if not during["failed"] and _served(client) - served < STAGED * STAGED_BYTES:
+                    raise BenchError("the reads of staged files did not reach the daemon: they were not cold")
                 if before["failed"] or before["bytes"] != STAGED * STAGED_BYTES:
                     raise BenchError(f"staged files could not be read even without hung readers: {before}")
                 add(read=STAGED - during["failed"], during=seconds(during), slowest=during["slowest_s"])
@@ -136,6 +143,12 @@ def _drop(mount: Mount, paths: list[Path]) -> None:
     forget(files_at(mount.cache))
 
 
+def _served(client: Client) -> int:
+    """Bytes that the daemon has given the kernel from staged files, as replies or before it asked."""
+    status = client.status()
+    return status["read_bytes"]["staged"] + status["ahead"]["pushed_bytes"]
+
+
 def _time(call: Callable[[], object]) -> float:
     begin = time.monotonic()
     call()
@@ -149,14 +162,14 @@ class MemoryWatch(threading.Thread):
         super().__init__(daemon=True)
         self.pid = pid
         self.samples: list[tuple[float, int]] = []
-        self._stop = threading.Event()
+        self._ended = threading.Event()
 
     def run(self) -> None:
-        while not self._stop.wait(SAMPLE_S):
+        while not self._ended.wait(SAMPLE_S):
             self.samples.append((time.monotonic(), process_memory(self.pid)[0]))
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
         self.join()
 
 

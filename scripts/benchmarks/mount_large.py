@@ -7,7 +7,7 @@ from pathlib import Path
 from scripts.benchmarks import data
 from scripts.benchmarks.common import Work, hfs_mount, reader, seconds, slowfs, together
 from scripts.benchmarks.options import Options
-from scripts.benchmarks.table import Row, at_least, at_most, median_row
+from scripts.benchmarks.table import Bar, Row, at_least, at_most, median_row
 
 SAMPLES, SAMPLES_QUICK = 78_125, 7_812
 """1.5 GB of samples."""
@@ -57,22 +57,31 @@ def _through(work: Work, folder: Path, preset: str, seed: int) -> tuple[float, i
 
 
 def samples(work: Work, options: Options, command: str) -> list[Row]:
-    """Directly, all samples are read from `lustre`. From `busy` a part is, and the time of all follows from the READ
-    requests: as many as `lustre` got for the same order, each as long as those of the part. (By samples alone it
-    would come out too long: the longer an epoch lasts, the more of its samples the page cache holds already.)"""
+    """What directly would take long is extrapolated from a part, in the two ways that bracket the truth:
+
+    by samples    every sample costs as much as those of the part. So it is where the data is larger than memory.
+    by requests   the later samples cost less, since this file stays in memory, page by page, as it is read: as many
+                  READ requests as a whole epoch was seen to make directly (from `lustre`, in the same order), each as
+                  long as those of the part. So it is here.
+    """
     folder = samples_folder(work, options)
     size = (folder / "samples.h5").stat().st_size
-    part = options.size(PART, PART_QUICK)
+    count, part = options.size(SAMPLES, SAMPLES_QUICK), options.size(PART, PART_QUICK)
     got: dict[str, list[float]] = {}
 
-    def add(preset: str, direct_s: float, direct_reads: int, seed: int) -> None:
+    def add(preset: str, seed: int, *, whole: tuple[float, int], part_s: float, part_reads: int) -> None:
+        """`whole`: seconds and READ requests of a whole epoch read directly."""
         spent, reads, read_bytes = _through(work, folder, preset, seed)
+        by_samples_s = part_s * count / part
         values = {
-            "direct_s": direct_s,
             "hfs_s": spent,
-            "speed_up": direct_s / spent,
+            "whole_s": whole[0],
+            "whole": whole[0] / spent,
+            "by_samples_s": by_samples_s,
+            "by_samples": by_samples_s / spent,
             "bound": spent / (size / SHARED_BPS[preset]),
-            "fewer": direct_reads / reads,
+            "fewer": part_reads * count / part / reads,
+            "fewer_whole": whole[1] / reads,
             "reads": reads,
             "bytes": read_bytes / size,
         }
@@ -80,38 +89,43 @@ def samples(work: Work, options: Options, command: str) -> list[Row]:
             got.setdefault(f"{preset} {name}", []).append(value)
 
     for seed in range(options.runs):
-        all_s, all_reads = _direct(work, folder, "lustre", seed, None)
-        add("lustre", all_s, all_reads, seed)
+        part_s, part_reads = _direct(work, folder, "lustre", seed, part)
+        whole = _direct(work, folder, "lustre", seed, None)
+        add("lustre", seed, whole=whole, part_s=part_s, part_reads=part_reads)
         part_s, part_reads = _direct(work, folder, "busy", seed, part)
-        add("busy", part_s * all_reads / part_reads, all_reads, seed)
+        by_requests = part_s * whole[1] / part_reads, whole[1]
+        add("busy", seed, whole=by_requests, part_s=part_s, part_reads=part_reads)
 
-    count = options.size(SAMPLES, SAMPLES_QUICK)
     what = f"{count} samples of 19 KB, one HDF5 file, 2 processes, random{options.scale(SAMPLES, SAMPLES_QUICK)}"
-    stretched = f"; direct extrapolated from {part} samples by READ requests"
-    rows = []
-    for preset, note, factor in (("lustre", "", 5), ("busy", stretched, 10)):
-        rows += [
-            median_row(
-                f"{what}, {preset}: speed-up over direct{note}",
-                got[f"{preset} speed_up"],
-                "x",
-                command,
-                at_least(factor),
-            ),
-            median_row(f"  direct{note}", got[f"{preset} direct_s"], "s", command),
-            median_row("  hfs", got[f"{preset} hfs_s"], "s", command),
-            median_row(
-                "  time / bandwidth bound",
-                got[f"{preset} bound"],
-                "x",
-                command,
-                at_most(1.25) if preset == "busy" else None,
-            ),
-            median_row("  times fewer READ requests at the source", got[f"{preset} fewer"], "x", command, at_least(40)),
-            median_row("  READ requests at the source", got[f"{preset} reads"], "", command),
-            median_row("  source bytes / file", got[f"{preset} bytes"], "x", command, at_most(1.02)),
+    by_samples = f"direct extrapolated from {part} samples, by samples"
+
+    def row(name: str, key: str, unit: str, bar: Bar | None = None) -> Row:
+        return median_row(name, got[key], unit, command, bar)
+
+    def common_rows(preset: str, whole: str, bound: Bar | None) -> list[Row]:
+        return [
+            row("  hfs", f"{preset} hfs_s", "s"),
+            row("  hfs / bandwidth bound", f"{preset} bound", "x", bound),
+            row(f"  times fewer READ requests, {by_samples}", f"{preset} fewer", "x", at_least(40)),
+            row(f"  times fewer READ requests, {whole}", f"{preset} fewer_whole", "x"),
+            row("  READ requests of hfs at the source", f"{preset} reads", ""),
+            row("  source bytes / file", f"{preset} bytes", "x", at_most(1.02)),
         ]
-    return rows
+
+    measured = "direct measured whole"
+    stretched = f"direct extrapolated from {part} samples, by requests"
+    return [
+        row(f"{what}, lustre: speed-up, {measured}", "lustre whole", "x", at_least(5)),
+        row(f"  {measured}", "lustre whole_s", "s"),
+        row(f"  speed-up, {by_samples} (data larger than memory)", "lustre by_samples", "x"),
+        row(f"  {by_samples}", "lustre by_samples_s", "s"),
+        *common_rows("lustre", measured, None),
+        row(f"{what}, busy: speed-up, {by_samples} (data larger than memory)", "busy by_samples", "x", at_least(10)),
+        row(f"  {by_samples}", "busy by_samples_s", "s"),
+        row(f"  speed-up, {stretched} (data in memory as it is read)", "busy whole", "x"),
+        row(f"  {stretched}", "busy whole_s", "s"),
+        *common_rows("busy", "direct measured whole on lustre", at_most(1.25)),
+    ]
 
 
 def sparse(work: Work, options: Options, command: str) -> list[Row]:
