@@ -132,7 +132,8 @@ class Commands:
     async def _stage(self, node: Node) -> bool:
         """True if something was fetched, False if all of it was staged."""
         assert node.version is not None
-        file = self._staging.file_nowait(node.version) or await self._staging.file(node.version, node.path)
+        path = node.path
+        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         if file.complete:
             return False
         self._staging.pin(file)

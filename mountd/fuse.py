@@ -50,6 +50,9 @@ _MIN_TASKS = 8
 _STORE_BYTES = 1 << 20
 """Bytes of one push: the largest the kernel takes in one notification."""
 
+_LAST_ANSWERS_S = 2.0
+"""How long requests under way may go on when the daemon is told to stop; their readers then get an error."""
+
 _ACL_PREFIX = "system.posix_acl_"
 
 
@@ -101,6 +104,7 @@ class Fuse(pyfuse3.Operations):
         self._own_xattrs = own_xattrs
         self._acls = True
         self._mounted = False
+        self._serving = trio.CancelScope()
         self._store_limiter = trio.CapacityLimiter(2)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -119,12 +123,14 @@ class Fuse(pyfuse3.Operations):
         self._mounted = True
 
     async def run(self) -> None:
-        """Answer requests until the mount is gone."""
-        await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
+        """Answer requests until the mount is gone, or `terminate` is called."""
+        with self._serving:
+            await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
 
     def terminate(self) -> None:
-        """Make `run` return."""
+        """Make `run` return: at once for new requests, after a moment for those that wait for a hung source."""
         pyfuse3.terminate()
+        self._serving.deadline = trio.current_time() + _LAST_ANSWERS_S
 
     def close(self, *, unmount: bool) -> None:
         """Let go of the session; with `unmount` take the mount away too."""
@@ -174,7 +180,10 @@ class Fuse(pyfuse3.Operations):
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         node = self._namespace.node(inode)
         await self._namespace.revalidate(node)
-        return self._entry(node, node.expires_s)
+        entry = self._entry(node, node.expires_s)
+        if node.id == ROOT_ID:
+            entry.st_ino = node.attributes.inode  # here it is only what stat(2) shows: the root has no other name
+        return entry
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for inode, count in inode_list:
@@ -244,7 +253,7 @@ class Fuse(pyfuse3.Operations):
         entry = self._entry(dentry.node, dentry.expires_s)
         if pyfuse3.readdir_reply(token, name, entry, next_id):
             return True
-        self._namespace.forget(dentry.node.id, 1)  # did not fit: the kernel has not seen it
+        self._namespace.not_referenced(dentry.node)  # did not fit: the kernel has not seen it
         return False
 
     @_boundary
@@ -262,7 +271,9 @@ class Fuse(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=number, keep_cache=True)
 
     @_boundary
-    async def read(self, fh: int, off: int, size: int) -> bytes | bytearray | memoryview:
+    async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
+        self, fh: int, off: int, size: int
+    ) -> bytes | bytearray | memoryview:
         handle = self._handles.file(fh)
         data = await self._read_path.read(handle, off, size)
         if len(data) != clamp(off, size, handle.file.version.size).size:
@@ -320,7 +331,8 @@ def _fill(entry: pyfuse3.EntryAttributes, attributes: Attributes) -> None:
 def _store(number: int, offset: int, data: memoryview) -> None:
     """In a thread, without the GIL: the kernel copies `data` into its page cache."""
     for start in range(0, len(data), _STORE_BYTES):
-        pyfuse3.notify_store(number, offset + start, data[start : start + _STORE_BYTES])
+        part = data[start : start + _STORE_BYTES]
+        pyfuse3.notify_store(number, offset + start, part)  # type: ignore[arg-type]  # the stub says bytes
 
 
 assert ROOT_ID == pyfuse3.ROOT_INODE

@@ -300,7 +300,20 @@ class Namespace:
             inode = node.attributes.inode
             node.id = inode if inode > ROOT_ID and inode not in self._nodes else next(self._own_ids)
             self._nodes[node.id] = node
+            self._link(node)  # it may have been dropped while an open directory still held it
         node.lookups += 1
+
+    def not_referenced(self, node: Node) -> None:
+        """The reply with `node` did not reach the kernel after all; another with it may follow."""
+        node.lookups -= 1
+
+    def _link(self, node: Node) -> None:
+        if node.version is not None:
+            self._by_version.setdefault(node.version, node)
+        elif node.children is not None:
+            self._directories.setdefault(node.attributes.inode, node)
+        if node.parent is not None and node.parent.children is not None:
+            node.parent.children.setdefault(node.name, Dentry(node, node.expires_s))
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back `count` lookup counts. Unknown ids are not an error: an unmount forgets the root
@@ -323,15 +336,18 @@ class Namespace:
     def _drop_if_unused(self, node: Node) -> None:
         if node.lookups > 0 or node.opens > 0:
             return
-        if node.id:
-            del self._nodes[node.id]
-            node.id = 0
         node.pushed = False
         if node.children:
+            if node.id:
+                del self._nodes[node.id]
+                node.id = 0
             return  # its children's paths need it; `sweep` takes it when they have gone
         self._unlink(node)
 
     def _unlink(self, node: Node) -> None:
+        if node.id:
+            del self._nodes[node.id]
+            node.id = 0
         if node.version is not None and self._by_version.get(node.version) is node:
             del self._by_version[node.version]
         if node.children is not None:

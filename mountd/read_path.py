@@ -92,9 +92,8 @@ class ReadPath:
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
         await self._namespace.revalidate(node)
-        file = self._staging.file_nowait(node.version)
-        if file is None:
-            file = await self._staging.file(node.version, node.path)
+        path = node.path
+        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         number = self._handles.add_file(FileHandle(node, file))
         self._staging.pin(file)
         self._namespace.opened(node)
@@ -282,7 +281,8 @@ class ReadPath:
             (dentry,) = await self._namespace.children(directory, [name])
             node = dentry.node
             if node is not None and node.version is not None and node.version.size <= self._chunk_bytes:
-                file = self._staging.file_nowait(node.version) or await self._staging.file(node.version, node.path)
+                path = node.path
+                file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
                 wanted = 0 not in file.present and self._staging.admits_nowait(file, file.size)
                 if wanted and self._siblings.admit(directory, name, file.size):
                     small = file.size <= _PUSH_WHOLE_BYTES

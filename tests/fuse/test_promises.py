@@ -24,12 +24,12 @@ CHUNK = 64 << 10
 
 def write(path: Path, seed: int, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pattern(seed, 0, size))
+    path.write_bytes(pattern(seed + 1, 0, size))
 
 
 def same(path: Path, seed: int, size: int) -> None:
     data = path.read_bytes()
-    assert data == pattern(seed, 0, size), explain(seed, 0, data)
+    assert data == pattern(seed + 1, 0, size), explain(seed + 1, 0, data)
 
 
 def test_one_node_one_version(tmp_path: Path, hfs_mount: HfsMount) -> None:
@@ -39,19 +39,19 @@ def test_one_node_one_version(tmp_path: Path, hfs_mount: HfsMount) -> None:
     write(path, 1, size)
     hfs = hfs_mount(path.parent, "--ttl", "0", chunk_bytes=CHUNK)
     with (hfs.path / "f").open("rb", buffering=0) as first:
-        assert os.pread(first.fileno(), 2 * CHUNK, 0) == pattern(1, 0, 2 * CHUNK)
+        assert os.pread(first.fileno(), 2 * CHUNK, 0) == pattern(2, 0, 2 * CHUNK)
         with path.open("r+b") as changed:
-            changed.write(pattern(2, 0, size))
+            changed.write(pattern(3, 0, size))
         with (hfs.path / "f").open("rb", buffering=0) as second:
-            assert os.pread(second.fileno(), size, 0) == pattern(2, 0, size)
-            assert os.pread(first.fileno(), 2 * CHUNK, 0) == pattern(1, 0, 2 * CHUNK)
+            assert os.pread(second.fileno(), size, 0) == pattern(3, 0, size)
+            assert os.pread(first.fileno(), 2 * CHUNK, 0) == pattern(2, 0, 2 * CHUNK)
             for offset in range(0, size, CHUNK):
                 try:
                     data = os.pread(first.fileno(), CHUNK, offset)
                 except OSError as error:
                     assert error.errno == errno.ESTALE
                 else:
-                    assert data == pattern(1, offset, CHUNK), explain(1, offset, data)
+                    assert data == pattern(2, offset, CHUNK), explain(2, offset, data)
     same(hfs.path / "f", 2, size)
 
 
@@ -62,7 +62,7 @@ def test_a_replaced_file_is_seen_within_the_time_to_live(tmp_path: Path, hfs_mou
     hfs = hfs_mount(path.parent, "--ttl", "0")
     same(hfs.path / "f", 1, 1000)
     before = path.stat()
-    path.write_bytes(pattern(2, 0, 1000))
+    path.write_bytes(pattern(3, 0, 1000))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     same(hfs.path / "f", 2, 1000)
     write(path.parent / "new", 3, 777)
@@ -97,7 +97,9 @@ def test_the_source_is_read_once(tmp_path: Path, slow_source: SlowSource, hfs_mo
     assert slow.counters()["read_bytes"] == total
 
 
-def test_an_error_of_the_source_reaches_the_reader(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+def test_an_error_of_the_source_reaches_the_reader(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
     """An error of the source reaches the reader, after transient ones were tried again; nothing of it is kept."""
     write(tmp_path / "backing" / "f", 1, 3 * CHUNK)
     slow = slow_source(tmp_path / "backing")
@@ -147,7 +149,7 @@ def test_unmounting_works_while_the_source_hangs(tmp_path: Path, slow_source: Sl
     hfs = hfs_mount(slow.path, "-o", "push=no")
     slow.order("fault read hang")
     with subprocess.Popen(["cat", str(hfs.path / "f")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
-        while not hfs.status()["queues"]["demand_running"]:
+        while not slow.counters()["parked"]:
             pass
         must("umount", "-l", hfs.path)
         with contextlib.suppress(ProcessLookupError):

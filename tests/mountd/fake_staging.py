@@ -30,7 +30,7 @@ class FakeStaging:
         self.room_bytes = 1 << 60
         self.pins = 0
 
-    def file_nowait(self, version: Version) -> StagedFile | None:
+    def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         return self.files.get(version)
 
     async def file(self, version: Version, path: bytes) -> StagedFile:

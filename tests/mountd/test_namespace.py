@@ -231,3 +231,29 @@ async def test_a_file_is_no_directory() -> None:
     with pytest.raises(SourceError) as caught:
         await namespace.resolve(b"f/g")
     assert caught.value.errno == errno.ENOTDIR
+
+
+async def test_an_entry_that_did_not_fit_keeps_its_node() -> None:
+    """A readdir reply that is full: the same name comes again in the next, and must not get a second node."""
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    (dentry,) = await namespace.children(namespace.root, [b"f"])
+    assert dentry.node is not None
+    namespace.referenced(dentry.node)
+    namespace.not_referenced(dentry.node)
+    namespace.referenced(dentry.node)
+    assert await namespace.resolve(b"f") is dentry.node
+    assert dentry.node.id == 11
+
+
+async def test_a_node_that_an_open_directory_still_holds_comes_back_whole() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    (dentry,) = await namespace.children(namespace.root, [b"f"])
+    assert dentry.node is not None
+    namespace.referenced(dentry.node)
+    namespace.forget(11, 1)
+    namespace.referenced(dentry.node)
+    assert await namespace.resolve(b"f") is dentry.node
