@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hfs import probe
+from hfs import mountinfo, probe
 from mountd.config import SOCKET_SUFFIX, runtime_directories, socket_prefix
 from mountd.errors import HfsError
 from mountd.protocol import (
@@ -35,7 +35,7 @@ from mountd.protocol import (
     frame_bytes,
 )
 
-__all__ = ["SOCKET_XATTR", "Client", "DaemonSilent", "Refused", "find_socket", "known_sockets"]
+__all__ = ["SOCKET_XATTR", "Client", "DaemonSilent", "Refused", "find_socket", "known_sockets", "sockets_by_name"]
 
 SOCKET_XATTR = "user.hfs.socket"
 STATUS_S = 10.0
@@ -148,8 +148,24 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> str:
         return os.fsdecode(probe.xattr(mountpoint, SOCKET_XATTR, limit_s=limit_s))
     except TimeoutError:
         raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None
+    except PermissionError:
+        # Another user's mount that is not for others: its files are not, its daemon does answer root.
+        for path in sockets_by_name(mountpoint):
+            return path
+        raise DaemonSilent(f"{mountpoint}: the mount of another user, who did not allow others") from None
     except OSError as error:
         raise DaemonSilent(f"{mountpoint}: not a mount of hfs that answers ({error.strerror})") from None
+
+
+def sockets_by_name(mountpoint: str) -> list[str]:
+    """Control sockets that carry the name of this (canonical) mountpoint, in the usual places of who mounted it.
+
+    For a mount that does not answer. In another mount namespace the same name may stand for another mount.
+    """
+    mount = mountinfo.at(mountpoint)
+    ours = os.geteuid()
+    owner = ours if mount is None or mount.owner_uid is None else mount.owner_uid
+    return known_sockets(mountpoint, owner, None if owner == ours else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"})
 
 
 def known_sockets(mountpoint: str, uid: int, environ: Mapping[str, str] | None = None) -> list[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hfs import mountinfo, probe, processes
-from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, known_sockets
+from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
 from mountd.config import Config, dump
 from mountd.errors import ConfigError, HfsError, MountError
 
@@ -228,10 +228,7 @@ def daemon_of(mountpoint: str, *, limit_s: float = probe.PROBE_S) -> int | None:
     try:
         sockets = [find_socket(mountpoint, limit_s=limit_s)]
     except DaemonSilent:
-        mount = mountinfo.at(mountpoint)
-        owner = os.geteuid() if mount is None or mount.owner_uid is None else mount.owner_uid
-        theirs = None if owner == os.geteuid() else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"}
-        sockets = known_sockets(mountpoint, owner, theirs)
+        sockets = sockets_by_name(mountpoint)
     for path in sockets:
         try:
             descriptor = processes.open_pid(Client(path).pid())

@@ -11,6 +11,7 @@ import pytest
 
 from hfs import client as module
 from hfs.client import Client, DaemonSilent, Refused, find_socket, known_sockets
+from hfs.mountinfo import parse
 from mountd.config import socket_prefix
 from mountd.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
 from tests.hfs.daemon import FakeCommands, serving
@@ -143,3 +144,26 @@ def test_sockets_by_name(tmp_path: Path) -> None:
     for file in (name, f"{socket_prefix('/n')}1234.sock", f"{socket_prefix('/m')}1234.other"):
         (tmp_path / "hfs" / file).write_text("")
     assert known_sockets("/m", 5, {"XDG_RUNTIME_DIR": str(tmp_path)}) == [f"{tmp_path}/hfs/{name}"]
+
+
+def test_a_mount_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may not look into it, but its daemon's socket has its name, below the other user's directory."""
+
+    def forbid(*_arguments: object, **_options: object) -> bytes:
+        raise PermissionError
+
+    asked: list[tuple[object, ...]] = []
+
+    def known(*arguments: object) -> list[str]:
+        asked.append(arguments)
+        return ["/run/user/7/hfs/x.sock"][: len(asked) - 1]
+
+    table = parse("1 0 0:1 / /m ro - fuse.hfs hfs#/s ro,user_id=7")
+    monkeypatch.setattr(module.probe, "xattr", forbid)
+    monkeypatch.setattr(module.mountinfo, "mounts", lambda: table)
+    monkeypatch.setattr(module, "known_sockets", known)
+    with pytest.raises(DaemonSilent, match="another user"):
+        find_socket("/m")
+    assert find_socket("/m") == "/run/user/7/hfs/x.sock"
+    expected = None if os.geteuid() == 7 else {"XDG_RUNTIME_DIR": "/run/user/7"}
+    assert asked == [("/m", 7, expected)] * 2
