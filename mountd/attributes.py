@@ -26,6 +26,8 @@ class Attributes(NamedTuple):
     atime_ns: int
     mtime_ns: int
     ctime_ns: int
+    device: int = 0
+    """st_dev, to tell inodes of file systems mounted below the source apart; good for one daemon's life only."""
 
     @classmethod
     def of(cls, result: os.stat_result) -> Attributes:
@@ -43,6 +45,7 @@ class Attributes(NamedTuple):
             result.st_atime_ns,
             result.st_mtime_ns,
             result.st_ctime_ns,
+            result.st_dev,
         )
 
     @property

@@ -145,7 +145,12 @@ class Commands:
 
     # -- evict, check, list -------------------------------------------------------------------------------------------
 
-    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
+    async def evict(
+        self,
+        paths: Sequence[bytes],
+        everything: bool,
+        report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
+    ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
         await self._staging.wait_vouched()
         prefixes, source_id = (EVERYTHING, None) if everything else (paths, self._source.source_id)

@@ -89,7 +89,12 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         fuse: Fuse
 
         async def push(node: Node, offset: int, data: memoryview) -> bool:
-            return await fuse.push(node, offset, data)
+            # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive.
+            namespace.hold(node)
+            try:
+                return await fuse.push(node, offset, data)
+            finally:
+                namespace.release(node)
 
         fetcher = Fetcher(source, staging, buffers, nursery, metrics, push if config.push else None)
         siblings = SiblingWatch(

@@ -32,8 +32,8 @@ Push = Callable[[Node, int, memoryview], Awaitable[bool]]
 """Puts bytes into the kernel's page cache of a node at an offset; False if that was not possible. Never raises."""
 
 _PAGE_BYTES = mmap.PAGESIZE
-_UNSTAGED_CHUNKS = 2
-"""Chunks kept for readers though staging did not take them: the one being read and the one after it."""
+_UNSTAGED_CHUNKS = 4
+"""Chunks kept for readers though staging did not take them: two streams, each with the chunk it reads and the next."""
 
 Key = tuple[Version, int]
 
@@ -128,6 +128,7 @@ class Fetcher:
         self._landed[key] = data
         if not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
             self._landed.pop(key)
+            push = True  # nobody keeps it but the page cache
             self._unstaged[key] = data
             while len(self._unstaged) > _UNSTAGED_CHUNKS:
                 self._unstaged.popitem(last=False)

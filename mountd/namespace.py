@@ -69,7 +69,7 @@ class Namespace:
         self.ttl_s = ttl_s
         self._nodes: dict[int, Node] = {}
         self._by_version: dict[Version, Node] = {}
-        self._directories: dict[int, Node] = {}
+        self._directories: dict[tuple[int, int], Node] = {}
         self._own_ids = iter(range(_FIRST_OWN_ID, 1 << 63))
         self._negative: OrderedDict[tuple[Node, bytes], None] = OrderedDict()
         self._listings: OrderedDict[Node, tuple[Listing, float]] = OrderedDict()
@@ -84,7 +84,7 @@ class Namespace:
         self.root.id, self.root.lookups = ROOT_ID, 1
         self.root.expires_s = self._clock() + self.ttl_s
         self._nodes[ROOT_ID] = self.root
-        self._directories[attributes.inode] = self.root
+        self._directories[_place(attributes)] = self.root
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -200,7 +200,7 @@ class Namespace:
 
     def _node_of(self, parent: Node, name: bytes, attributes: Attributes) -> Node:
         if attributes.is_directory:
-            known = self._directories.get(attributes.inode)
+            known = self._directories.get(_place(attributes))
             if known is not None:
                 if known is not self.root and (known.parent is not parent or known.name != name):
                     self._source.forget_directory(known.path)
@@ -208,7 +208,7 @@ class Namespace:
                 known.attributes = attributes
                 return known
             node = Node(attributes, None, parent, name)
-            self._directories[attributes.inode] = node
+            self._directories[_place(attributes)] = node
             return node
         if not attributes.is_file:
             before = (parent.children or {}).get(name)
@@ -311,7 +311,7 @@ class Namespace:
         if node.version is not None:
             self._by_version.setdefault(node.version, node)
         elif node.children is not None:
-            self._directories.setdefault(node.attributes.inode, node)
+            self._directories.setdefault(_place(node.attributes), node)
         if node.parent is not None and node.parent.children is not None:
             node.parent.children.setdefault(node.name, Dentry(node, node.expires_s))
 
@@ -333,8 +333,17 @@ class Namespace:
         node.opens -= 1
         self._drop_if_unused(node)
 
+    def hold(self, node: Node) -> None:
+        """Keep the id of `node` from being given to another file until `release`."""
+        node.holds += 1
+
+    def release(self, node: Node) -> None:
+        """Undo one `hold`."""
+        node.holds -= 1
+        self._drop_if_unused(node)
+
     def _drop_if_unused(self, node: Node) -> None:
-        if node.lookups > 0 or node.opens > 0:
+        if node.lookups > 0 or node.opens > 0 or node.holds > 0:
             return
         node.pushed = False
         if node.children:
@@ -352,8 +361,8 @@ class Namespace:
             del self._by_version[node.version]
         if node.children is not None:
             self._drop_listing(node)
-            if self._directories.get(node.attributes.inode) is node:
-                del self._directories[node.attributes.inode]
+            if self._directories.get(_place(node.attributes)) is node:
+                del self._directories[_place(node.attributes)]
         siblings = node.parent.children if node.parent is not None else None
         if siblings is not None:
             held = siblings.get(node.name)
@@ -370,7 +379,7 @@ class Namespace:
                 if node is None:
                     del children[name]
                     self._negative.pop((directory, name), None)
-                elif not node.lookups and not node.opens and not node.children:
+                elif not (node.lookups or node.opens or node.holds or node.children):
                     self._unlink(node)
                     children.pop(name, None)
                 else:
@@ -381,6 +390,11 @@ class Namespace:
     def files(self) -> Iterator[Node]:
         """The regular files that the kernel knows."""
         return (node for node in self._nodes.values() if node.version is not None)
+
+
+def _place(attributes: Attributes) -> tuple[int, int]:
+    """What identifies a directory while the daemon lives: inode numbers repeat on file systems mounted below."""
+    return attributes.device, attributes.inode
 
 
 def _same_inode(one: Attributes, other: Attributes) -> bool:

@@ -19,6 +19,7 @@ class Node:
         "attributes",
         "children",
         "expires_s",
+        "holds",
         "id",
         "lookups",
         "name",
@@ -41,6 +42,8 @@ class Node:
         """trio time until which the attributes need not be asked for again."""
         self.lookups = 0
         self.opens = 0
+        self.holds = 0
+        """Work under way that names the node to the kernel: its id must not go to another meanwhile."""
         self.pushed = False
         """All its bytes were put into the kernel's page cache."""
         self.stale = False

@@ -16,6 +16,7 @@ file put into the page cache before its first READ), closing it, and the fetches
 from __future__ import annotations
 
 import errno
+from collections import OrderedDict
 
 import trio
 
@@ -30,6 +31,7 @@ from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
+from mountd.version import Version
 from policies.density import Decision, Density, Fetch, Follow, alone_extent
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.readahead import Advice, Kind, Limits, advise
@@ -42,6 +44,9 @@ kernel's growing readahead makes of 110 KB, and the reader of a small file reads
 
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait."""
+
+_MAX_DENSITIES = 4096
+"""Files whose random touches are remembered: a few hundred bytes each."""
 
 _PUSH_TOUCHES = 8
 """A file with this many lone reads is read at random: its chunks go into the page cache when they arrive, and the small
@@ -80,7 +85,7 @@ class ReadPath:
         self._chunk_bytes = chunk_bytes
         self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
         self._limits: dict[int, Limits] = {}
-        self._densities: dict[Node, Density] = {}
+        self._densities: OrderedDict[Version, Density] = OrderedDict()
 
     # -- open and close -----------------------------------------------------------------------------------------------
 
@@ -113,7 +118,6 @@ class ReadPath:
         self._staging.unpin(handle.file)
         self._namespace.closed(node)
         if not node.opens:
-            self._densities.pop(node, None)
             self.prefetch.forget(node)
             if node.version is not None and node.version.size > self._chunk_bytes:
                 self._source.release(node.version)
@@ -226,10 +230,13 @@ class ReadPath:
         return data[extent.start - wanted.start : extent.end - wanted.start]
 
     def _decide(self, handle: FileHandle, extent: Extent, advice: Advice | None) -> Decision:
-        file, node = handle.file, handle.node
-        density = self._densities.get(node)
+        file = handle.file
+        # By version, not by handle: many data sets open their one large file anew for each sample.
+        density = self._densities.get(file.version)
         if density is None:
-            density = self._densities[node] = Density(file.size, file.chunk_bytes)
+            density = self._densities[file.version] = Density(file.size, file.chunk_bytes)
+            if len(self._densities) > _MAX_DENSITIES:
+                self._densities.popitem(last=False)
         return density.missed(
             extent,
             sequential=advice is not None and advice.kind is Kind.SEQUENTIAL,
@@ -270,7 +277,7 @@ class ReadPath:
         """For `prefetch`: one chunk of an open or warmed file."""
         if index in file.present or self._fetcher.is_coming(file.version, index):
             return
-        density = self._densities.get(node)
+        density = self._densities.get(file.version)
         random = density is not None and density.touches >= _PUSH_TOUCHES
         if await self._fetcher.ahead(node, file, index, push=random):
             self._metrics.add("prefetched_chunks")

@@ -257,3 +257,30 @@ async def test_a_node_that_an_open_directory_still_holds_comes_back_whole() -> N
     namespace.forget(11, 1)
     namespace.referenced(dentry.node)
     assert await namespace.resolve(b"f") is dentry.node
+
+
+async def test_an_id_in_use_by_a_push_is_not_given_to_the_next_version() -> None:
+    """Bytes of the old version on their way to the kernel must not land in the new version's pages."""
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source, ttl_s=0)
+    old = await looked_up(namespace, b"f")
+    namespace.hold(old)
+    namespace.forget(11, 1)
+    source.file(b"f", 11, 5, time_ns=2)
+    new = await looked_up(namespace, b"f")
+    assert new.id != old.id == 11
+    namespace.release(old)
+    with pytest.raises(SourceError):
+        namespace.node(11)
+
+
+async def test_directories_of_two_file_systems_may_have_one_inode_number() -> None:
+    source = FakeSource()
+    source.directory(b"a", 20)
+    source.directory(b"b", 20)
+    source.tree[b"b"] = source.tree[b"b"]._replace(device=7)
+    namespace, _ = await made(source)
+    one, other = await looked_up(namespace, b"a"), await looked_up(namespace, b"b")
+    assert one is not other
+    assert one.id != other.id

@@ -57,7 +57,9 @@ class Parts:
 
 
 @asynccontextmanager
-async def daemon(source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0) -> AsyncIterator[Parts]:
+async def daemon(
+    source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0
+) -> AsyncIterator[Parts]:
     metrics, handles, staging = Metrics(), Handles(), FakeStaging(CHUNK)
     namespace = Namespace(source, metrics, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]
     await namespace.start()
@@ -198,6 +200,30 @@ async def test_dense_random_reads_fill_the_file() -> None:
         file = parts.handles.file(number).file
         assert file.complete
         assert sum(extent.size for _, extent in parts.source.reads) <= 18 * CHUNK
+
+
+async def test_a_file_opened_anew_for_each_sample_is_filled_too() -> None:
+    async with daemon(with_file(16 * CHUNK), workers=4) as parts:
+        for i in range(40):
+            number = await parts.open(b"f")
+            await parts.read(number, i * 7 % 16 * CHUNK + 5000 * (i % 11), 1000)
+            parts.read_path.close(number)
+            await trio.testing.wait_all_tasks_blocked()
+        number = await parts.open(b"f")
+        assert parts.handles.file(number).file.complete
+
+
+async def test_four_streams_without_room_read_each_chunk_once() -> None:
+    source = FakeSource()
+    for i in range(4):
+        source.file(b"%d" % i, 100 + i, CHUNK)
+    async with daemon(source, push=True) as parts:
+        parts.staging.room_bytes = 0
+        numbers = [await parts.open(b"%d" % i) for i in range(4)]
+        for offset in range(0, CHUNK, CHUNK // 4):
+            for number in numbers:
+                await parts.read(number, offset, CHUNK // 4)
+        assert len(source.reads) == 4
 
 
 async def test_an_error_of_the_source_reaches_the_reader_and_is_not_kept() -> None:
