@@ -176,14 +176,13 @@ class SlowFs:
 
 
 @contextlib.contextmanager
-def slowfs(work: Work, backing: Path, preset: str, used: Iterable[Path] = ()) -> Iterator[SlowFs]:
+def slowfs(work: Work, backing: Path, preset: str) -> Iterator[SlowFs]:
     """A cold slowfs that shows `backing`: a new mount has nothing of it in the page cache.
 
-    The pages of what is `used` of it (default: all) are brought into memory first, so that what is measured is the
-    cost that slowfs charges and not this machine's disk, for direct readers and hfs alike.
+    The pages of `backing` itself are brought into memory first (files with holes excepted), so that what is measured
+    is the cost that slowfs charges and not this machine's disk, for direct readers and hfs alike.
     """
-    for path in used or [backing]:
-        preload(path)
+    preload(backing)
     mount = SlowFs(backing, work.new("source"), preset)
     try:
         yield mount

@@ -1,5 +1,6 @@
 """Rows of the daemon itself: it answers and serves while the source hangs, and stays small while it stages much."""
 
+import shutil
 import statistics
 import threading
 import time
@@ -26,7 +27,6 @@ from scripts.benchmarks.common import (
     slowfs,
 )
 from scripts.benchmarks.mount_images import image_folder
-from scripts.benchmarks.mount_large import samples_folder
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, at_least, at_most, median_row
 
@@ -39,7 +39,9 @@ SETTLED_LOOKS = 25
 GO_ON_LIMIT_S = 10.0
 """Cold reads of 50 small staged files that take longer than this do not go on; they need about a tenth of a second."""
 
-LARGE, LARGE_BYTES, LARGE_BYTES_QUICK = 2, 1_030_000_000, 103_000_000
+ROUNDS = 4
+"""The same mix of small files and a large one again and again, so that quarters of the time can be compared."""
+LARGE_BYTES, LARGE_BYTES_QUICK = 890_000_000, 89_000_000
 SAMPLE_S = 0.05
 
 
@@ -187,25 +189,35 @@ def flatness(samples: list[tuple[float, int]]) -> float:
     return max(last) / max(second)
 
 
-def memory(work: Work, options: Options, command: str) -> list[Row]:
-    """`hfs cache warm` of large files and many small ones, from a source that costs nothing."""
+def _mixed_folder(work: Work, options: Options) -> Path:
+    """Rounds of a large file and a share of the image folder's files, 4 GB in all."""
+    images = files_at(image_folder(work, options))
     large_bytes = options.size(LARGE_BYTES, LARGE_BYTES_QUICK)
 
     def make(root: Path) -> None:
-        for number in range(LARGE):
-            data.make_random(root / f"large-{number}.bin", large_bytes, number)
+        for number in range(ROUNDS):
+            small = root / f"round-{number}" / "small"
+            small.mkdir(parents=True)
+            for path in images[number::ROUNDS]:
+                shutil.copyfile(path, small / path.name)
+            data.make_random(small.parent / "large.bin", large_bytes, number)
 
-    large = data.stamped(work.data / f"large-{large_bytes}", {"count": LARGE, "bytes": large_bytes}, make)
-    used = [image_folder(work, options), samples_folder(work, options), large]
-    total = sum(data.tree_bytes(path)[1] for path in used)
+    spec: dict[str, object] = {"images": len(images), "large": large_bytes, "rounds": ROUNDS}
+    return data.stamped(work.data / f"mixed-{large_bytes}", spec, make)
+
+
+def memory(work: Work, options: Options, command: str) -> list[Row]:
+    """`hfs cache warm` of large files and many small ones, from a source that costs nothing."""
+    folder = _mixed_folder(work, options)
+    total = data.tree_bytes(folder)[1]
     got: dict[str, list[float]] = {"idle": [], "most": [], "median": [], "flat": [], "rate": []}
     for _ in range(options.runs):
-        with slowfs(work, work.data, "none", used) as source, hfs_mount(work, source.path) as mount:
+        with slowfs(work, folder, "none") as source, hfs_mount(work, source.path) as mount:
             got["idle"].append(process_memory(mount.pid)[0] / 1e6)
             watch = MemoryWatch(mount.pid)
             watch.start()
             begin = time.monotonic()
-            run(HFS, "cache", "warm", *(mount.path / path.name for path in used), limit_s=1800)
+            run(HFS, "cache", "warm", *(mount.path / f"round-{number}" for number in range(ROUNDS)), limit_s=1800)
             spent = time.monotonic() - begin
             watch.stop()
             most = process_memory(mount.pid)[1]
