@@ -17,7 +17,8 @@ the page cache. It never reads the source and knows nothing of chunks being fetc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import trio
@@ -274,37 +275,43 @@ class Staging:
         """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""
         await self.wait_vouched()
         files = freed_bytes = 0
-        async for rows in self._pages(prefixes, source_id):
-            batch_files, batch_bytes = await self.sweeper.evict([(row.object_id, row.version) for row in rows])
-            files += batch_files
-            freed_bytes += batch_bytes
+        async with aclosing(self._pages(prefixes, source_id)) as pages:
+            async for rows in pages:
+                batch_files, batch_bytes = await self.sweeper.evict([(row.object_id, row.version) for row in rows])
+                files += batch_files
+                freed_bytes += batch_bytes
         return files, freed_bytes
 
     async def rows(
         self, prefixes: Collection[bytes] = (b"",), source_id: str | None = None
-    ) -> AsyncIterator[StagedRow]:
+    ) -> AsyncGenerator[StagedRow, None]:
         """What is vouched for, in the order in which it was staged. Bounded memory, however much there is.
 
         `prefixes`: paths relative to the source, of files or directories; b"" is the source itself. `source_id`: of
         this source only. Ends early, counted, if the index fails.
         """
-        async for rows in self._pages(prefixes, source_id):
-            for row in rows:
-                yield row
+        async with aclosing(self._pages(prefixes, source_id)) as pages:
+            async for rows in pages:
+                for row in rows:
+                    yield row
 
     async def check(
         self, prefixes: Collection[bytes] = (b"",), source_id: str | None = None
-    ) -> AsyncIterator[CheckedFile]:
+    ) -> AsyncGenerator[CheckedFile, None]:
         """Read everything vouched for from the disk and compare the checksums; what is damaged is forgotten.
 
         One record a file, as it is done.
         """
         await self.wait_vouched()
-        async for rows in self._pages(prefixes, source_id):
-            async for checked in check_rows(self._ground, self.files, self.sweeper, rows):
-                yield checked
+        async with aclosing(self._pages(prefixes, source_id)) as pages:
+            async for rows in pages:
+                async with aclosing(check_rows(self._ground, self.files, self.sweeper, rows)) as checks:
+                    async for checked in checks:
+                        yield checked
 
-    async def _pages(self, prefixes: Collection[bytes], source_id: str | None) -> AsyncIterator[Sequence[StagedRow]]:
+    async def _pages(
+        self, prefixes: Collection[bytes], source_id: str | None
+    ) -> AsyncGenerator[Sequence[StagedRow], None]:
         wanted = tuple(prefix.strip(b"/") for prefix in prefixes)
         below = tuple(prefix + b"/" for prefix in wanted if prefix)
         everything = b"" in wanted

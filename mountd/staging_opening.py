@@ -18,7 +18,7 @@ from mountd.index import Connect, Index, IndexFailed
 from mountd.index_schema import lock_cache
 from mountd.metrics import Metrics
 from mountd.staging import Staging
-from mountd.staging_disk import Disk
+from mountd.staging_disk import Disk, DiskSpace
 from mountd.staging_ground import Ground, RunInThread, Threads
 from mountd.staging_room import Health, Room
 from policies.eviction import Policy
@@ -68,9 +68,9 @@ async def open_staging(
         )
     disk = disk or Disk(cache_dir)
     threads = Threads(run_in_thread, staging_threads)
-    lock_fd, index = await threads.sweep(_open, cache_dir, disk, capacity_bytes, connect)
+    lock_fd, index, space = await threads.sweep(_open, cache_dir, disk, capacity_bytes, connect)
     try:
-        room = Room(capacity_bytes, index.opened.used_bytes, await threads.sweep(disk.space))
+        room = Room(capacity_bytes, index.opened.used_bytes, space)
         ground = Ground(disk, index, threads, room, Health(metrics), metrics, clock)
         staging = Staging(ground, chunk_bytes, eviction, in_flight_bytes)
         caught: Exception | None = None
@@ -100,8 +100,10 @@ async def open_staging(
             await threads.sweep(_close, lock_fd, index, disk)
 
 
-def _open(cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Connect | None) -> tuple[int, Index]:
-    """In a thread: the lock's descriptor, and the index."""
+def _open(
+    cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Connect | None
+) -> tuple[int, Index, DiskSpace]:
+    """In a thread: the lock's descriptor, the index, and what the disk has."""
     try:
         os.makedirs(cache_dir, mode=0o700, exist_ok=True)
         lock_fd = lock_cache(cache_dir)
@@ -113,6 +115,7 @@ def _open(cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Conne
             disk.open()
             if capacity_bytes is None and disk.in_memory():
                 raise MountError(f"a cache on tmpfs needs --cache-size: {cache_dir} lies in memory")
+            return lock_fd, index, disk.space()
         except BaseException:
             disk.close()
             index.close()
@@ -125,7 +128,6 @@ def _open(cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Conne
             message = f"the cache {cache_dir} cannot be used: {error.strerror}: choose another --cache"
             raise MountError(message) from error
         raise
-    return lock_fd, index
 
 
 def _close(lock_fd: int, index: Index, disk: Disk) -> None:

@@ -8,7 +8,7 @@ a read brought is thrown away.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -149,7 +149,7 @@ def _read_object(disk: Disk, number: int, fd: int | None, extent: Extent, checks
 
 async def check_rows(
     ground: Ground, files: Files, sweeper: Sweeper, rows: Sequence[StagedRow]
-) -> AsyncIterator[CheckedFile]:
+) -> AsyncGenerator[CheckedFile, None]:
     """Check what these rows vouch for; forget what is damaged."""
     start = 0
     while start < len(rows):

@@ -62,6 +62,10 @@ class Sweeper:
         """The index refused a repair, which is tried again later."""
         return bool(self._deferred)
 
+    def object_path(self, object_id: int) -> str:
+        """Where an object lies on the disk."""
+        return self._ground.disk.path(object_id)
+
     # -- evict -------------------------------------------------------------------------------------------------------
 
     async def evict(self, targets: Sequence[tuple[int, Version]]) -> tuple[int, int]:

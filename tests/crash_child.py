@@ -1,0 +1,107 @@
+"""The process that tests/test_crash.py kills. Run with a mode and a cache directory.
+
+`points`: reads numbers, one a line; for each it forks a process that works on the cache and kills itself at that disk
+or index operation; answers "killed" or "done COUNT". `stream`: works with real threads until it is killed from
+outside, and tells each round.
+"""
+
+import os
+import sys
+
+import trio
+
+from mountd.metrics import Metrics
+from mountd.staging import Staging
+from mountd.staging_opening import open_staging
+from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, Operations, check_all, die, inline, put, version_of
+
+# (seed, size): one chunk, several with a short end, exactly two, and more than fits so that something must go.
+FILES = ((1, 5000), (2, 300_000), (3, 2 * CHUNK_BYTES), (4, 70_001), (5, 1))
+
+
+async def work(staging: Staging, generation: int, *, may_fail: bool = False) -> None:
+    """Stage, read, evict: everything that changes the disk or the index. `generation` makes other versions of it."""
+    await staging.wait_ready()
+    await check_all(staging, may_fail=may_fail)
+    for seed, size in FILES:
+        file = await staging.file(version_of(seed, size, generation), b"dir/%d" % seed)
+        staging.pin(file)
+        for index in reversed(range(file.present.count)):
+            put(staging, file, index)
+        staging.unpin(file)
+        if seed == 2:
+            await staging.wait_vouched()
+    await staging.wait_vouched()
+    # A file of which only a part is staged, twice: vouched for, and then more of it written without an end.
+    part = await staging.file(version_of(6, 1_000_000, generation), b"part")
+    put(staging, part, 3)
+    await staging.wait_vouched()
+    put(staging, part, 5)
+    put(staging, part, part.present.count - 1)
+    await staging.evict([version_of(1, 5000, generation)])
+    # A chunk that is found damaged, and put again.
+    file = await staging.file(version_of(3, 2 * CHUNK_BYTES, generation))
+    staging.chunks_lost(file, [1])
+    await staging.sweeper.wait_idle()
+    put(staging, file, 1)
+
+
+async def one_run(cache_dir: str, at: int, generation: int) -> int:
+    """Work once, to die at operation `at`. Returns how many operations there were."""
+    operations = Operations(at, die, reads=False)
+    async with open_staging(
+        cache_dir,
+        capacity_bytes=CAPACITY_BYTES,
+        chunk_bytes=CHUNK_BYTES,
+        eviction="lru" if generation % 2 else "fill-once",
+        metrics=Metrics(),
+        disk=operations.disk(cache_dir),
+        connect=operations.connect,
+        run_in_thread=inline,
+    ) as staging:
+        await work(staging, generation)
+    return operations.count
+
+
+def points(cache_dir: str) -> None:
+    """Serve the numbers on standard input."""
+    for line in sys.stdin:
+        at, generation = map(int, line.split())
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            count = trio.run(one_run, cache_dir, at, generation)
+            os.write(writer, b"done %d" % count)
+            os._exit(0)
+        os.close(writer)
+        answer = os.read(reader, 64)
+        os.close(reader)
+        os.waitpid(pid, 0)
+        print(answer.decode() or "killed", flush=True)
+
+
+async def stream(cache_dir: str) -> None:
+    """Stage generation after generation until somebody ends it."""
+    async with open_staging(
+        cache_dir, capacity_bytes=CAPACITY_BYTES, chunk_bytes=CHUNK_BYTES, eviction="lru", metrics=Metrics()
+    ) as staging:
+        generation = int.from_bytes(os.urandom(4))
+        while True:
+            generation += 1
+            for seed in range(10, 40):
+                file = await staging.file(version_of(seed, 150_000, generation), b"stream/%d" % seed)
+                for index in range(file.present.count):
+                    put(staging, file, index)
+                await staging.file(version_of(seed + 100, 10, generation))
+            print("round", flush=True)
+            if generation % 2:
+                await staging.wait_vouched()
+
+
+if __name__ == "__main__":
+    mode, cache = sys.argv[1:]
+    if mode == "points":
+        points(cache)
+    else:
+        trio.run(stream, cache)
