@@ -1,0 +1,237 @@
+"""A cache disk and an index that fail, or kill their process, at the Nth operation; and what must hold afterwards.
+
+`Operations` counts every disk call and every SQL statement of a cache and does something at the chosen one. `inline`
+runs thread work at once, so a run is the same every time. `Cached` names files by seed: their contents are
+tests/pattern.py. `verify` opens a cache and checks all that must be true of it, whatever happened before.
+"""
+
+import errno
+import os
+import signal
+import sqlite3
+from collections.abc import Callable, Sequence
+from mmap import mmap
+from typing import Any
+
+import trio
+
+from mountd.errors import StagingError
+from mountd.metrics import Metrics
+from mountd.staging import StagedFile, Staging
+from mountd.staging_disk import Disk, DiskSpace
+from mountd.staging_opening import open_staging
+from mountd.version import Version
+from policies.geometry import Extent
+from tests.pattern import check, pattern
+
+CHUNK_BYTES = 64 << 10
+CAPACITY_BYTES = 4 << 20
+
+
+async def inline(sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+    """As trio.to_thread.run_sync, without a thread."""
+    if limiter is None:
+        await trio.lowlevel.checkpoint()
+        return sync_fn(*args)
+    async with limiter:
+        return sync_fn(*args)
+
+
+class Operations:
+    """Calls `act` with the name of the Nth operation and, if `for_ever`, of each one after it. Counts them all.
+
+    `reads` False leaves out what changes nothing, as a process that dies there has done what it did one operation before.
+    """
+
+    def __init__(self, at: int, act: Callable[[str], None], *, for_ever: bool = False, reads: bool = True) -> None:
+        self.count = 0
+        self.names: list[str] = []
+        self._at = at
+        self._act = act
+        self._for_ever = for_ever
+        self._reads = reads
+
+    def __call__(self, name: str) -> None:
+        if not self._reads and name.startswith(("read", "open_read", "space", "sql SELECT", "sql PRAGMA")):
+            return
+        self.count += 1
+        self.names.append(name)
+        if self.count == self._at or (self._for_ever and self.count > self._at):
+            self._act(name)
+
+    @property
+    def reached(self) -> bool:
+        """The chosen operation took place."""
+        return self.count >= self._at
+
+    def disk(self, cache_dir: str) -> Disk:
+        """A real disk whose calls are counted."""
+        return _CountedDisk(cache_dir, self)
+
+    def connect(self, *args: Any, **keywords: Any) -> sqlite3.Connection:
+        """As sqlite3.connect; the statements of the connection are counted."""
+        before = self
+
+        class Counted(sqlite3.Connection):
+            def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+                before("sql " + sql.split("(")[0][:40])
+                # Against a kill the page cache is durable enough, and a real sync costs milliseconds a time.
+                return super().execute("PRAGMA synchronous = OFF" if "synchronous" in sql else sql, *values)
+
+            def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
+                before("sql " + sql.split("(")[0][:40])
+                return super().executemany(sql, rows)
+
+        return sqlite3.connect(*args, **keywords, factory=Counted)
+
+
+def fail(name: str) -> None:
+    """The disk is full."""
+    if name.startswith("sql"):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+    raise OSError(errno.ENOSPC, "no space left", name)
+
+
+def die(name: str) -> None:
+    """The process is gone."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _CountedDisk(Disk):
+    def __init__(self, cache_dir: str, before: Operations) -> None:
+        super().__init__(cache_dir)
+        self._before = before
+
+    def open_write(self, number: int, *, create: bool, direct: bool) -> int:
+        self._before("open_write")
+        return super().open_write(number, create=create, direct=direct)
+
+    def open_read(self, number: int) -> int:
+        self._before("open_read")
+        return super().open_read(number)
+
+    def write(self, fd: int, parts: Sequence[memoryview | mmap], offset: int) -> None:
+        # A write may be cut anywhere: here, in the middle of its first part, on a block boundary.
+        self._before("write")
+        half = len(parts[0]) // 2 // 4096 * 4096
+        super().write(fd, [memoryview(parts[0])[:half]], offset)
+        self._before("write the rest")
+        super().write(fd, [memoryview(parts[0])[half:], *parts[1:]], offset + half)
+
+    def set_length(self, fd: int, size: int) -> None:
+        self._before("set_length")
+        super().set_length(fd, size)
+
+    def read(self, fd: int, offset: int, size: int) -> bytearray:
+        self._before("read")
+        return super().read(fd, offset, size)
+
+    def sync(self, fd: int) -> None:
+        self._before("sync")
+
+    def sync_all(self) -> None:
+        self._before("sync_all")
+
+    def punch(self, fd: int, start: int, end: int) -> None:
+        self._before("punch")
+        super().punch(fd, start, end)
+
+    def unlink(self, number: int) -> None:
+        self._before("unlink")
+        super().unlink(number)
+
+    def space(self) -> DiskSpace:
+        self._before("space")
+        return super().space()
+
+    def remove_set_aside(self) -> None:
+        self._before("remove_set_aside")
+        super().remove_set_aside()
+
+
+def version_of(seed: int, size: int, ctime_ns: int = 1) -> Version:
+    """The version of the test file with this seed."""
+    return Version("00000000000000aa", seed, size, 1, ctime_ns)
+
+
+def page_aligned(data: bytes) -> memoryview:
+    """A copy that O_DIRECT takes, as the daemon's buffers are."""
+    buffer = mmap(-1, max(len(data), 1))
+    buffer[: len(data)] = data
+    return memoryview(buffer)[: len(data)]
+
+
+def put(staging: Staging, file: StagedFile, index: int) -> bool:
+    """Stage the right bytes of a chunk."""
+    extent = file.chunk(index)
+    return staging.put_nowait(file, index, page_aligned(pattern(file.version.inode, extent.start, extent.size)))
+
+
+def disk_bytes(cache_dir: str) -> int:
+    """What the objects really take."""
+    total = 0
+    for folder, _, names in os.walk(os.path.join(cache_dir, "objects")):
+        total += sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in names)
+    return total
+
+
+def object_names(cache_dir: str) -> set[int]:
+    """The numbers of all objects on the disk."""
+    return {int(name) for _, _, names in os.walk(os.path.join(cache_dir, "objects")) for name in names}
+
+
+async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
+    """Every chunk that the index vouches for has the right bytes. Returns how many there are."""
+    chunks = 0
+
+    async def compare(file: StagedFile, extent: Extent) -> None:
+        try:
+            data = await staging.read(file, extent)
+        except StagingError:
+            assert may_fail
+        else:
+            check(file.version.inode, extent.start, data)
+
+    async for row in staging.rows():
+        file = await staging.file(row.version)
+        if file.object_id != row.object_id:
+            assert may_fail  # an eviction failed half way: the row is there, but nothing reads it
+            continue
+        for index in file.vouched:
+            await compare(file, file.chunk(index))
+            chunks += 1
+        if file.vouched.full:
+            assert os.path.getsize(staging.sweeper.object_path(row.object_id)) == row.version.size
+            await compare(file, Extent(0, row.version.size))
+    return chunks
+
+
+async def verify(cache_dir: str, capacity_bytes: int = CAPACITY_BYTES) -> int:
+    """Open the cache with a healthy disk and check all promises. Returns the number of chunks vouched for."""
+    metrics = Metrics()
+    healthy = Operations(0, fail)
+    async with open_staging(
+        cache_dir,
+        capacity_bytes=capacity_bytes,
+        chunk_bytes=CHUNK_BYTES,
+        metrics=metrics,
+        disk=healthy.disk(cache_dir),
+        connect=healthy.connect,
+        run_in_thread=inline,
+    ) as staging:
+        await staging.wait_ready()
+        chunks = await check_all(staging)
+        damaged = [checked async for checked in staging.check() if checked.broken]
+        assert not damaged
+        rows = [row async for row in staging.rows()]
+        statistics = staging.statistics()
+        assert metrics["staging_errors"] == 0, statistics.last_error
+        assert object_names(cache_dir) == {row.object_id for row in rows}, "garbage, or rows without an object"
+        assert statistics.files == len(rows)
+        assert statistics.bytes == sum(row.staged_bytes for row in rows)
+        assert statistics.room_bytes == sum(row.room_bytes for row in rows)
+        assert disk_bytes(cache_dir) <= statistics.room_bytes <= capacity_bytes
+        assert not [name for name in os.listdir(cache_dir) if name.startswith("objects.broken")]
+    return chunks
