@@ -242,13 +242,16 @@ def daemon_of(mountpoint: str, *, limit_s: float = probe.PROBE_S) -> int | None:
 def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) -> None:
     """Unmount hfs at this (canonical) path and wait until its daemon has ended, so that the cache is free.
 
-    With `lazy` nothing is waited for. Raises ConfigError when no hfs is mounted there, Busy, MountError.
+    With `lazy` nothing is waited for, and a mount whose daemon is dead needs nothing more than to be taken away. Raises
+    MountError when no hfs is mounted there or it cannot be unmounted, Busy when it is in use.
     """
     mount = mountinfo.at(mountpoint)
     if mount is None:
         raise MountError(f"{mountpoint}: nothing is mounted there; hfs status lists the mounts")
     if mount.fstype != mountinfo.HFS_TYPE:
         raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
+    if clean_stale(mountpoint):
+        return
     descriptor = None if lazy else daemon_of(mountpoint)
     try:
         detach(mountpoint, lazy=lazy)

@@ -191,11 +191,16 @@ def test_a_stale_mount_is_cleaned_up(source: Path, hfs_mount: HfsMount) -> None:
 
 
 def test_umount_of_a_stale_mount(source: Path, hfs_mount: HfsMount) -> None:
+    """Also while a process still stands in it."""
     hfs = hfs_mount(source)
-    hfs.kill()
-    must(hfs_command(), "umount", hfs.path)
-    assert mounts_below(hfs.path) == []
-    hfs.mounted = False
+    with start("sh", "-c", "echo; read x", cwd=hfs.path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        hfs.kill()
+        must(hfs_command(), "umount", hfs.path)
+        assert mounts_below(hfs.path) == []
+        hfs.mounted = False
+        process.communicate("\n")
 
 
 def test_umount_of_a_busy_mount(source: Path, hfs_mount: HfsMount) -> None:
