@@ -1,4 +1,4 @@
-"""The helpers of these tests themselves: slowfs shows its folder, and each kind of leftover is noticed."""
+"""What these tests stand on: slowfs shows its folder, and each kind of leftover is noticed."""
 
 import os
 import subprocess
