@@ -88,7 +88,7 @@ class Staging:
         self.sweeper = Sweeper(ground, self.names, self.files, self._descriptors)
         self.vouching = Vouching(ground, self.names, self)
         self.writing = Writing(ground, in_flight_bytes, self._written)
-        self.evictor = Evictor(ground, self.files, self.sweeper, policy)
+        self.evictor = Evictor(ground, self.files, self.sweeper, self.vouching, policy)
         self._reading = Reading(ground, self._descriptors, self.sweeper)
         self._ready = trio.Event()
         self._refused = False

@@ -13,6 +13,7 @@ from mountd.index import IndexFailed, StagedRow
 from mountd.staging_files import Files
 from mountd.staging_ground import Ground
 from mountd.staging_sweeper import Sweeper
+from mountd.staging_vouching import Vouching
 from policies.eviction import Entry, Policy, idle_before_s, victims
 
 __all__ = ["Evictor"]
@@ -35,8 +36,9 @@ _FRUITLESS_S = 30.0
 class Evictor:
     """See the file's story. `run` and `watch` are tasks of staging's nursery."""
 
-    def __init__(self, ground: Ground, files: Files, sweeper: Sweeper, policy: Policy) -> None:
+    def __init__(self, ground: Ground, files: Files, sweeper: Sweeper, vouching: Vouching, policy: Policy) -> None:
         self._ground = ground
+        self._vouching = vouching
         self._files = files
         self._sweeper = sweeper
         self._policy = policy
@@ -104,6 +106,11 @@ class Evictor:
                 freed_bytes = 0
             if freed_bytes:
                 await self.look()
+            elif self.need_bytes()[0] and self._policy == "lru" and self._vouching.unvouched_bytes:
+                # A small cache may be full of what is too new to go: only what is durable has a row to be chosen by.
+                await self._vouching.wait_vouched()
+                self._more.set()
+                continue
             elif self.need_bytes()[0]:
                 self._fruitless_until = trio.current_time() + _FRUITLESS_S
             self._wanted_bytes = 0
