@@ -13,7 +13,8 @@ import trio
 from mountd.metrics import Metrics
 from mountd.staging import Staging
 from mountd.staging_opening import open_staging
-from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, Operations, check_all, die, inline, put, version_of
+from policies.eviction import Policy
+from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, Operations, check_all, die, healthy_staging, put, version_of
 
 # (seed, size): one chunk, several with a short end, exactly two, and more than fits so that something must go.
 FILES = ((1, 5000), (2, 300_000), (3, 2 * CHUNK_BYTES), (4, 70_001), (5, 1))
@@ -49,16 +50,8 @@ async def work(staging: Staging, generation: int, *, may_fail: bool = False) -> 
 async def one_run(cache_dir: str, at: int, generation: int) -> int:
     """Work once, to die at operation `at`. Returns how many operations there were."""
     operations = Operations(at, die, reads=False)
-    async with open_staging(
-        cache_dir,
-        capacity_bytes=CAPACITY_BYTES,
-        chunk_bytes=CHUNK_BYTES,
-        eviction="lru" if generation % 2 else "fill-once",
-        metrics=Metrics(),
-        disk=operations.disk(cache_dir),
-        connect=operations.connect,
-        run_in_thread=inline,
-    ) as staging:
+    policy: Policy = "lru" if generation % 2 else "fill-once"
+    async with healthy_staging(cache_dir, eviction=policy, operations=operations) as staging:
         await work(staging, generation)
     return operations.count
 

@@ -1,0 +1,239 @@
+"""The index: totals that are never counted, numbers that are never used twice, files that are broken or foreign."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mountd.errors import CacheFormatError, CacheInUse
+from mountd.index import Index, IndexFailed, Vouched
+from mountd.index_schema import FORMAT, lock_cache
+from mountd.version import Version
+from policies.admission import blocks_bytes
+from tests.conftest import Logs
+
+CHUNK = 1 << 16
+ROWS = 1_000_000
+
+
+def vouched(number: int, size: int, chunks: list[int], *, new: bool = True, version: Version | None = None) -> Vouched:
+    version = version or Version("aa", number, size, 1, 1)
+    size_bytes = sum(min(CHUNK, size - index * CHUNK) for index in chunks)
+    room_bytes = sum(blocks_bytes(min(CHUNK, size - index * CHUNK)) for index in chunks) + (4096 if new else 0)
+    complete = len(chunks) * CHUNK >= size
+    listed = [(index, (1 << 64) - 1 - index) for index in chunks]
+    return Vouched(number, new, version, b"p/%d" % number, CHUNK, complete, size_bytes, room_bytes, 7, listed)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    opened = Index(str(tmp_path))
+    yield opened
+    opened.close()
+
+
+def assert_totals(index: Index) -> None:
+    """What is kept in one row is what a count of all rows would give."""
+    rows = index.page(0, 1000)
+    state = index.state()
+    doomed = index._reader.execute("SELECT COALESCE(SUM(blocks), 0) FROM doomed").fetchone()[0] * 4096
+    assert state.files == index.files == len(rows)
+    assert state.size_bytes == index.bytes == sum(row.staged_bytes for row in rows)
+    assert state.used_bytes == sum(row.room_bytes for row in rows) + doomed
+
+
+def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
+    huge = Version("bb", (1 << 64) - 3, 5, -1, 1 << 62)
+    index.vouch([vouched(1, 3 * CHUNK + 1, [0, 3]), vouched(2, 5, [0], version=huge)])
+    ((one,), (two,)) = index.find([Version("aa", 1, 3 * CHUNK + 1, 1, 1), huge])
+    assert (one.object_id, one.complete, one.staged_bytes, one.path) == (1, False, CHUNK + 1, b"p/1")
+    assert index.chunks(1) == [(0, (1 << 64) - 1), (3, (1 << 64) - 4)]
+    assert (two.version, two.complete, two.checksum, two.staged_bytes) == (huge, True, (1 << 64) - 1, 5)
+    assert index.find([Version("cc", 1, 0, 0, 0)]) == [[]]
+    assert_totals(index)
+
+
+def test_totals_follow_every_change(index: Index) -> None:
+    index.vouch([vouched(1, 3 * CHUNK + 1, [0, 3]), vouched(2, 5, [0]), vouched(3, 2 * CHUNK, [0, 1])])
+    index.vouch([vouched(1, 3 * CHUNK + 1, [1], new=False)])
+    assert_totals(index)
+    index.forget(1, [(3, 1), (2, CHUNK)])  # the second is not there
+    index.forget(2, [(0, 5)])
+    index.forget(99, [(0, 5)])
+    assert_totals(index)
+    assert [row.complete for row in index.page(0, 9)] == [False, False, True]
+    assert [row.object_id for row in index.incomplete(0, 9)] == [1, 2]
+    index.doom([1, 3, 99])
+    assert_totals(index)
+    assert index.doomed(0, 9) == [1, 3]
+    assert index.known(range(10)) == {1, 2, 3}
+    assert index.removed([1, 99]) == 4096 + 2 * CHUNK
+    assert index.removed([1]) == 0
+    assert_totals(index)
+
+
+def test_the_oldest_come_first_a_page_at_a_time(index: Index) -> None:
+    index.vouch([vouched(number, 5, [0]) for number in range(1, 6)])
+    index.touch([(9, 1), (3, 4)], [(b"new", 2)])
+    assert [row.object_id for row in index.oldest((-1, -1), 2)] == [4, 2]
+    assert [row.object_id for row in index.oldest((7, 2), 9)] == [3, 5, 1]
+    assert index.page(1, 1)[0].path == b"new"
+
+
+def test_numbers_are_never_leased_twice(tmp_path: Path) -> None:
+    seen: set[int] = set()
+    for _ in range(3):
+        index = Index(str(tmp_path))
+        for _ in range(2):
+            lease = index.lease(5)
+            assert not seen & set(lease)
+            seen |= set(lease)
+        assert index.state().next_id == max(seen) + 1
+        assert index.state().settled_id == 5
+        index.close()
+
+
+def test_a_rolled_back_group_leaves_nothing(index: Index) -> None:
+    index.vouch([vouched(1, 5, [0])])
+    with pytest.raises(IndexFailed):
+        index.vouch([vouched(2, 5, [0], version=Version("new source", 2, 5, 1, 1)), vouched(1, 5, [0])])
+    assert_totals(index)
+    assert index.files == 1
+    # The source that came with it is known, or not, but never confused with another.
+    index.vouch([vouched(3, 5, [0], version=Version("third", 3, 5, 1, 1))])
+    assert [row.version.source_id for row in index.page(0, 9)] == ["aa", "third"]
+
+
+def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
+    program = f"import sys; from mountd.index_schema import lock_cache; lock_cache({str(tmp_path)!r}); print('locked')"
+    command = [sys.executable, "-c", program + "; sys.stdout.flush(); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=os.getcwd()) as owner:
+        assert owner.stdout
+        assert owner.stdin
+        assert owner.stdout.readline() == b"locked\n"
+        with pytest.raises(CacheInUse, match=f"process {owner.pid}:"):
+            lock_cache(str(tmp_path))
+        owner.stdin.close()
+    os.close(lock_cache(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (f"PRAGMA user_version = {FORMAT + 1}", "newer hfs.*use that release"),
+        ("PRAGMA application_id = 5", "another program"),
+    ],
+)
+def test_an_unknown_format_is_refused_with_the_remedy(tmp_path: Path, statement: str, says: str) -> None:
+    Index(str(tmp_path)).close()
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    database.execute(statement)
+    database.close()
+    with pytest.raises(CacheFormatError, match=says):
+        Index(str(tmp_path))
+
+
+@pytest.mark.parametrize("how", ["text", "cut", "no state", "marked"])
+def test_a_broken_index_is_set_aside(tmp_path: Path, logs: Logs, how: str) -> None:
+    logs.expect("set aside as index.sqlite.broken-1, the cache starts empty")
+    index = Index(str(tmp_path))
+    index.vouch([vouched(1, 5, [0])])
+    index.close()
+    path = tmp_path / "index.sqlite"
+    if how == "text":
+        path.write_bytes(b"not a database " * 1000)
+    elif how == "cut":
+        os.truncate(path, 5000)
+    elif how == "no state":
+        database = sqlite3.connect(path)
+        database.execute("DELETE FROM state")
+        database.commit()
+        database.close()
+    else:
+        (tmp_path / "index.damaged").touch()
+    news = []
+    index = Index(str(tmp_path), on_new=lambda: news.append("objects are garbage"))
+    assert index.opened.files == 0
+    assert index.page(0, 9) == []
+    assert news == ["objects are garbage"]
+    index.close()
+    assert (tmp_path / "index.sqlite.broken-1").exists()
+    Index(str(tmp_path)).close()  # and it stays good
+
+
+def test_a_full_disk_is_no_reason_to_set_the_index_aside(tmp_path: Path) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, *args: Any) -> sqlite3.Cursor:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+
+    Index(str(tmp_path)).close()
+    with pytest.raises(IndexFailed):
+        Index(str(tmp_path), connect=lambda *args, **keywords: sqlite3.connect(*args, **keywords, factory=Full))
+    assert not (tmp_path / "index.sqlite.broken-1").exists()
+
+
+def test_damage_met_later_is_remembered(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("met in an earlier run")
+    index = Index(str(tmp_path))
+    index.vouch([vouched(number, 5, [0]) for number in range(1, 3000)])
+    index.close()
+    with (tmp_path / "index.sqlite").open("r+b") as file:
+        file.seek(4096 * 20)
+        file.write(b"\xff" * (os.path.getsize(tmp_path / "index.sqlite") - 4096 * 20))
+    index = Index(str(tmp_path))
+    with pytest.raises(IndexFailed) as caught:
+        index.page(0, 3000)
+    assert caught.value.damaged
+    index.close()
+    index = Index(str(tmp_path))
+    assert index.opened.files == 0
+    index.close()
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's virtual machine, not in seconds: a scan would take millions."""
+    index = Index(str(tmp_path))
+    index.vouch([vouched(1, 5, [0])])
+    index._writer.execute("PRAGMA synchronous = OFF")
+    index._writer.execute("BEGIN")
+    index._writer.execute(
+        f"""WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
+        INSERT INTO files SELECT i, 1, i, 5, 1, 1, {CHUNK}, 1, 2, i / 100, i, CAST('train/' || i AS BLOB) FROM n"""
+    )
+    index._writer.execute(f"UPDATE state SET files = {ROWS}, bytes = {ROWS * 5}, blocks = {ROWS * 2}")
+    index._writer.execute("COMMIT")
+    index.close()
+    assert os.path.getsize(tmp_path / "index.sqlite") < 110 * ROWS
+
+    steps = 0
+
+    class Watched(sqlite3.Connection):
+        def __init__(self, *args: Any, **keywords: Any) -> None:
+            super().__init__(*args, **keywords)
+            self.set_progress_handler(self.count, 1)
+
+        def count(self) -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+    def watched(*args: Any, **keywords: Any) -> sqlite3.Connection:
+        return sqlite3.connect(*args, **keywords, factory=Watched)
+
+    index = Index(str(tmp_path), connect=watched)
+    assert index.opened.files == index.files == ROWS
+    assert index.find([Version("aa", 77, 5, 1, 1)])[0][0].object_id == 77
+    assert len(index.oldest((-1, -1), 10)) == 10
+    assert index.incomplete(0, 10) == []
+    assert index.doomed(0, 10) == []
+    index.lease(1)
+    index.close()
+    assert steps < 2000
