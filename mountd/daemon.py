@@ -101,7 +101,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
             nursery,
             namespace.listing,
-            lambda: prefetch.siblings_nowait(),  # noqa: PLW0108 - prefetch is made below, from what is made here
+            lambda: prefetch.siblings_nowait(),
         )
         read_path = ReadPath(
             namespace,

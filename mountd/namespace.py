@@ -45,9 +45,6 @@ _MAX_NEGATIVE = 65_536
 _LISTING_BYTES = 32 << 20
 """Listings kept: 1.5 million names of 20 bytes."""
 
-_STAT_SLICE = 16
-"""Names a thread stats one after the other: at 1 ms each a slice takes as long as a hundred thread hops cost."""
-
 
 class Namespace:
     """The tree below SOURCE. Construct, then `await start()` before anything else."""
@@ -133,7 +130,8 @@ class Namespace:
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
         unknown = [name for name in names if self.known_nowait(parent, name) is None]
-        slices = [unknown[i : i + _STAT_SLICE] for i in range(0, len(unknown), _STAT_SLICE)]
+        at_once = self._source.stats_at_once
+        slices = [unknown[i : i + at_once] for i in range(0, len(unknown), at_once)]
         path = parent.path
 
         async def ask(part: list[bytes]) -> None:

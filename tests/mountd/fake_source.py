@@ -43,6 +43,7 @@ class FakeSource:
         self.reads: list[tuple[bytes, Extent]] = []
         self.delay_s = 0.001
         self.hang = False
+        self.stats_at_once = 16
         self.error: int | None = None
         self.threads = _Threads()
         self.released: list[Version] = []
