@@ -105,6 +105,19 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.waitpid(pid, 0)
 
 
+def drop_pages(path: str | os.PathLike[str]) -> None:
+    """Drop what the page cache holds of this file, and of nothing else.
+
+    Not by /proc/sys/vm/drop_caches: that slows everything else on the machine, and waits for ever, not to be killed,
+    while any mount on it hangs in its unmount.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 def unmount_lazily(point: str | os.PathLike[str]) -> None:
     """Take a mount away whatever state it is in."""
     if os.geteuid() == 0:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
-from tests.fuse.harness import environment, kill, open_files, processes_of_run, unblock_after
+from tests.fuse.harness import drop_pages, environment, kill, open_files, processes_of_run, unblock_after
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import different_contents, different_stats, make_odd_tree
 
@@ -18,6 +18,17 @@ def test_slowfs_shows_its_folder_unchanged(tmp_path: Path, slow_source: Callable
     assert different_stats(tree, slow.path) == []
     assert different_contents(tree, slow.path) == []
     assert slow.counters()["read"] > 0
+
+
+def test_dropped_pages_are_read_again(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_bytes(b"x" * 300_000)
+    slow = slow_source(tmp_path / "tree")
+    for times in (1, 2):
+        (slow.path / "file").read_bytes()
+        (slow.path / "file").read_bytes()
+        assert slow.counters()["read_bytes"] == times * 300_000
+        drop_pages(slow.path / "file")
 
 
 def test_differences_are_found(tmp_path: Path) -> None:
