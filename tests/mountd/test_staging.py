@@ -725,6 +725,66 @@ def test_a_descriptor_in_use_is_not_closed(tmp_path: Path) -> None:
     run(main)
 
 
+def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            file = await stage(staging, 1)
+            reading = staging._ground.threads._reading
+            outcome: list[object] = []
+
+            async def read() -> None:
+                try:
+                    outcome.append(await staging.read(file, Extent(0, 1000)))
+                except StagingError as error:
+                    outcome.append(error)
+
+            async with trio.open_nursery() as nursery:
+                places = int(reading.total_tokens)
+                for place in range(places):
+                    reading.acquire_on_behalf_of_nowait(place)
+                nursery.start_soon(read)
+                await trio.testing.wait_all_tasks_blocked()
+                staging.chunks_lost(file, [0])
+                await staging.sweeper.wait_idle()
+                put(staging, file, 0)  # present again, but what the thread reads was read before
+                for place in range(places):
+                    reading.release_on_behalf_of(place)
+            assert isinstance(outcome[0], StagingError)
+
+    run(main)
+
+
+def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            number = (await stage(staging, 1)).object_id
+            assert number is not None
+        async with healthy_staging(tmp_path) as staging:
+            threads, gate = staging._ground.threads, trio.Event()
+            ask_index = threads.ask_index
+
+            async def slow(*args: Any) -> Any:
+                answer = await ask_index(*args)
+                await gate.wait()
+                return answer
+
+            threads.ask_index = slow  # type: ignore[method-assign]
+            found: list[StagedFile] = []
+
+            async def look() -> None:
+                found.append(await staging.file(version_of(1, SIZE)))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(look)
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await staging.sweeper.evict([(number, version_of(1, SIZE))]))[0] == 1
+                gate.set()
+            assert not found[0].present
+            assert found[0].object_id is None
+
+    run(main)
+
+
 def test_cancelled_waiters_leave_nothing_behind(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
