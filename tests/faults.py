@@ -9,13 +9,14 @@ import errno
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from mmap import mmap
 from os import PathLike
 from typing import Any
 
 import trio
+import trio.testing
 
 from mountd.errors import StagingError
 from mountd.metrics import Metrics
@@ -29,10 +30,13 @@ from tests.pattern import check, pattern
 
 CHUNK_BYTES = 64 << 10
 CAPACITY_BYTES = 4 << 20
+SIZE = 3 * CHUNK_BYTES + 1000
+"""Of the usual test file: four chunks, the last of them short."""
 
 
 async def inline(sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
-    """As trio.to_thread.run_sync, without a thread: others run before and after, and what has begun is not cancelled."""
+    """As trio.to_thread.run_sync, without a thread: others run before and after, and what has begun is not
+    cancelled."""
     async with limiter or trio.CapacityLimiter(1):
         await trio.lowlevel.cancel_shielded_checkpoint()
         value = sync_fn(*args)
@@ -43,7 +47,8 @@ async def inline(sync_fn: Callable[..., Any], *args: Any, limiter: trio.Capacity
 class Operations:
     """Calls `act` with the name of the Nth operation and, if `for_ever`, of each one after it. Counts them all.
 
-    `reads` False leaves out what changes nothing, as a process that dies there has done what it did one operation before.
+    `reads` False leaves out what changes nothing, as a process that dies there has done what it did one operation
+    before.
     """
 
     def __init__(self, at: int, act: Callable[[str], None], *, for_ever: bool = False, reads: bool = True) -> None:
@@ -265,3 +270,27 @@ async def verify(cache_dir: str, capacity_bytes: int = CAPACITY_BYTES) -> int:
         assert disk_bytes(cache_dir) <= statistics.room_bytes <= capacity_bytes
         assert not [name for name in os.listdir(cache_dir) if name.startswith("objects.broken")]
     return chunks
+
+
+def run(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
+    return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def stage(staging: Staging, seed: int, size: int = SIZE, path: bytes = b"f", ctime_ns: int = 1) -> StagedFile:
+    """A whole file, vouched for."""
+    file = await staging.file(version_of(seed, size, ctime_ns), path)
+    for index in range(file.present.count):
+        assert put(staging, file, index)
+    await staging.wait_vouched()
+    return file
+
+
+def object_path(staging: Staging, file: StagedFile) -> str:
+    assert file.object_id is not None
+    return staging.sweeper.object_path(file.object_id)
+
+
+def overwrite(path: str, offset: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)

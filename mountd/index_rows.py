@@ -1,0 +1,68 @@
+"""What goes into the index and what comes out of it. Plain records, made and read by the index and the staging
+files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mountd.version import Version
+
+__all__ = ["IndexState", "StagedRow", "Vouched"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """What is known at start without looking at any row."""
+
+    files: int
+    size_bytes: int
+    """Of the chunks vouched for."""
+    used_bytes: int
+    """Accounted room of everything in the index, evicted objects not yet removed included."""
+    next_id: int
+    """The first object number that was certainly never used."""
+    settled_id: int
+    """Objects from here to next_id without a row are garbage."""
+    clean: bool
+    """The last run left nothing on the disk that is not accounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """One staged file as the index knows it."""
+
+    object_id: int
+    version: Version
+    path: bytes
+    """Last known, relative to the source."""
+    chunk_bytes: int
+    complete: bool
+    staged_bytes: int
+    """Of the chunks vouched for."""
+    room_bytes: int
+    """Accounted on the disk: whole blocks and overhead."""
+    last_use_s: int
+    """Seconds since the epoch; some hours behind at worst."""
+    checksum: int | None
+    """xxh3_64 of the only chunk of a file of one chunk; None if that is not vouched for, or there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """Chunks of one file that have become durable, for `Index.vouch`."""
+
+    object_id: int
+    is_new: bool
+    """No row yet."""
+    version: Version
+    path: bytes
+    chunk_bytes: int
+    complete: bool
+    size_bytes: int
+    """Of these chunks."""
+    room_bytes: int
+    """Of these chunks, and of the file itself when it is new."""
+    last_use_s: int
+    chunks: Sequence[tuple[int, int]]
+    """(chunk index, xxh3_64)."""

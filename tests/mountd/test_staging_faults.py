@@ -1,0 +1,184 @@
+"""Faults of the cache disk and of its index: whatever fails costs staging and nothing else, and staging recovers.
+
+Without threads, in virtual time (tests/faults.py). Every single operation failing in turn: tests/test_crash.py.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mountd.errors import StagingError
+from mountd.metrics import Metrics
+from mountd.staging_disk import Disk
+from tests.conftest import Logs
+from tests.faults import (
+    CHUNK_BYTES,
+    SIZE,
+    healthy_staging,
+    object_names,
+    object_path,
+    overwrite,
+    put,
+    run,
+    stage,
+    verify,
+    version_of,
+)
+from tests.pattern import check
+
+
+class FullDisk(Disk):
+    """Refuses writes, or syncs, while told to."""
+
+    full = False
+    sync_fails = False
+
+    def write(self, fd: int, parts: Any, offset: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "full")
+        super().write(fd, parts, offset)
+
+    def sync(self, fd: int) -> None:
+        if self.sync_fails:
+            raise OSError(errno.EIO, "lost")
+
+
+def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("staging a chunk: .*full; serving from the source, trying again in 1 s")
+
+    async def main() -> None:
+        disk, metrics = FullDisk(str(tmp_path)), Metrics()
+        async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+            disk.full = True
+            file = await staging.file(version_of(1, SIZE), b"f")
+            tries, start = [], trio.current_time()
+            while trio.current_time() < start + 40:
+                if put(staging, file, 0):
+                    tries.append(round(trio.current_time() - start))
+                await trio.sleep(0.25)
+            assert tries == [0, 1, 3, 7, 15, 31]
+            assert staging.statistics().state == "resting"
+            assert staging.statistics().room_bytes == 0
+            assert object_names(str(tmp_path)) == set()
+            assert metrics["staging_errors"] == 6
+            assert len(logs.records) == 1  # one a minute
+            disk.full = False
+            await trio.sleep(32)
+            await stage(staging, 1)
+            assert staging.statistics().state == "ok"
+            disk.full = True
+            put(staging, await staging.file(version_of(2, 10)), 0)
+            await trio.sleep(0.1)
+            assert staging._ground.health._rest_s == 1  # forgiven
+
+    run(main)
+    run(verify, str(tmp_path))
+
+
+def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
+    """What was written before it is not used any more, although the file system would now say that all is well."""
+    logs.expect("making staged chunks durable: .*lost")
+
+    async def main() -> None:
+        disk, metrics = FullDisk(str(tmp_path)), Metrics()
+        async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+            good = await staging.file(version_of(1, SIZE), b"f")
+            put(staging, good, 0)
+            await staging.wait_vouched()
+            disk.sync_fails = True
+            file = await staging.file(version_of(2, 5000), b"f")
+            put(staging, good, 1)
+            put(staging, file, 0)
+            await staging.wait_vouched()
+            await staging.sweeper.wait_idle()
+            assert list(good.present) == list(good.vouched) == [0]
+            assert not file.present
+            assert metrics["staging_errors"] == 1
+            assert staging.statistics().room_bytes == CHUNK_BYTES + 4096
+            disk.sync_fails = False
+            await trio.sleep(2)
+            assert put(staging, good, 1)
+            assert put(staging, file, 0)
+            await staging.wait_vouched()
+            assert file.durable
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("how", ["wrong byte", "short", "gone"])
+def test_a_damaged_file_is_forgotten_and_staged_again(tmp_path: Path, logs: Logs, how: str) -> None:
+    logs.expect("cannot be read")
+
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            file = await stage(staging, 1)
+            path = object_path(staging, file)
+            if how == "wrong byte":
+                overwrite(path, CHUNK_BYTES + 7, b"x")
+            elif how == "short":
+                os.truncate(path, 100)
+            else:
+                os.unlink(path)
+            with pytest.raises(StagingError):
+                await staging.read_chunk(file, 1)
+            assert 1 not in file.present
+            assert metrics["staging_errors"] == 1
+            assert metrics["staged_checksum_failures"] == (how != "gone")
+            await staging.sweeper.wait_idle()
+            for index in list(file.present.missing()):
+                assert put(staging, file, index)
+            await staging.wait_vouched()
+            check(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
+
+    run(main)
+    if how != "short":  # there the other chunks are damaged too, which only a look at them tells
+        assert run(verify, str(tmp_path)) == 4
+
+
+def test_check_finds_damage_and_reports_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            for seed in (1, 2):
+                await stage(staging, seed, path=b"d/%d" % seed)
+            file = await staging.file(version_of(1, SIZE))
+            overwrite(object_path(staging, file), SIZE - 1, b"\0")
+            found = {checked.path: checked async for checked in staging.check([b"d"])}
+            assert found[b"d/1"].broken == (3,)
+            assert found[b"d/2"].broken == ()
+            assert (found[b"d/2"].chunks, found[b"d/2"].bytes) == (4, SIZE)
+            assert metrics["staged_checksum_failures"] == 1
+            await staging.sweeper.wait_idle()
+            assert [checked.chunks async for checked in staging.check([b"d/1"])] == [3]
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 7
+
+
+def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("nothing more is staged, the next mount starts with an empty cache")
+    logs.expect("set aside as index.sqlite.broken-1")
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await stage(staging, 1)
+        async with healthy_staging(tmp_path) as staging:
+            path = tmp_path / "index.sqlite"
+            path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
+            file = await staging.file(version_of(1, SIZE))
+            assert not file.present
+            assert not put(staging, file, 0)
+            assert staging.statistics().state == "off"
+        async with healthy_staging(tmp_path) as staging:
+            await staging.wait_ready()
+            await stage(staging, 1)
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 4
