@@ -1,8 +1,9 @@
 """A cache disk and an index that fail, or kill their process, at the Nth operation; and what must hold afterwards.
 
 `Operations` counts every disk call and every SQL statement of a cache and does something at the chosen one. `inline`
-runs thread work at once, so a run is the same every time. `Cached` names files by seed: their contents are
-tests/pattern.py. `verify` opens a cache and checks all that must be true of it, whatever happened before.
+runs thread work at once, so a run is the same every time. The inode of a test version is the seed of its contents
+(tests/pattern.py). `healthy_staging` is a cache for tests; `verify` opens one and checks all that must be true of it,
+whatever happened before.
 """
 
 import errno
