@@ -74,7 +74,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
                 chunk_bytes=config.chunk_bytes,
                 eviction=config.eviction,
                 staging_threads=config.staging_threads,
-                in_flight_bytes=config.buffer_bytes // 2,
+                # Above the half that prefetch may fill, below what readers and pushes need besides.
+                in_flight_bytes=config.buffer_bytes * 5 // 8,
                 metrics=metrics,
             )
         )
@@ -135,7 +136,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             if node.version is not None:
                 source.release(node.version)
                 nursery.start_soon(staging.supersede, node.version)
-            nursery.start_soon(fuse.invalidate, node)
+            # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
+            # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
 
         namespace.on_changed = changed
 

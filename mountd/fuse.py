@@ -65,6 +65,10 @@ def _boundary(handler: _Handler) -> _Handler:
             return await handler(self, *args)
         except pyfuse3.FUSEError:
             raise
+        except trio.Cancelled:
+            # The daemon stops. Unanswered, a READ would keep its page locked, a push would wait for that page, and the
+            # kernel would not unmount before the push has ended. The next checkpoint is cancelled all the same.
+            raise pyfuse3.FUSEError(errno.EIO) from None
         except Exception as error:  # the boundary: nothing else may leave a handler
             number = errno_of(error)
             if number is None:
@@ -157,18 +161,6 @@ class Fuse(pyfuse3.Operations):
         self.metrics.add("pushed_bytes", extent.size)
         return True
 
-    async def invalidate(self, node: Node) -> None:
-        """Make the kernel look the name of `node` up again. Its open handles keep their pages."""
-        if node.parent is None or not node.parent.id or not node.name:
-            return
-        parent, name = node.parent.id, node.name
-        try:
-            await trio.to_thread.run_sync(
-                pyfuse3.invalidate_entry, parent, name, limiter=self._store_limiter, abandon_on_cancel=True
-            )
-        except OSError:
-            pass  # not in the kernel's memory: what we wanted
-
     # -- names and attributes -----------------------------------------------------------------------------------------
 
     @_boundary
@@ -227,7 +219,9 @@ class Fuse(pyfuse3.Operations):
 
     @_boundary
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        return self._handles.add_directory(DirectoryHandle(self._namespace.node(inode)))
+        node = self._namespace.node(inode)
+        await self._namespace.fresh(node)
+        return self._handles.add_directory(DirectoryHandle(node))
 
     @_boundary
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:

@@ -41,6 +41,14 @@ _FIRST_OWN_ID = 1 << 62
 _REVALIDATE_LIMIT_S = 2.0
 """How long a stat may keep a reader whose file is known. design.md section 5."""
 
+_SILENT_S = 5.0
+"""After a stat that got no answer what is known is served without asking for so long, or until anything is answered: an
+open asks once for each component of its path, twice for the file, and waited 14 s in all."""
+
+_FRESH_S = 0.5
+"""What the source said so recently an open does not ask again: its own lookup has just asked. Asked again, a file that
+somebody is writing could not be opened at all without a time-to-live, since each answer is another version."""
+
 _MAX_NEGATIVE = 65_536
 _LISTING_BYTES = 32 << 20
 """Listings kept: 1.5 million names of 20 bytes."""
@@ -71,8 +79,9 @@ class Namespace:
         self._negative: OrderedDict[tuple[Node, bytes], None] = OrderedDict()
         self._listings: OrderedDict[Node, tuple[Listing, float]] = OrderedDict()
         self._listing_bytes = 0
+        self._silent_until_s = -math.inf
         self.on_changed: Callable[[Node], None] = lambda node: None
-        """Told of each node whose file was found changed; the daemon invalidates and supersedes."""
+        """Told of each node whose file was found changed; the daemon supersedes what is staged of it."""
 
     async def start(self) -> None:
         """Ask the source for its root. Raises SourceError if it cannot be had."""
@@ -105,7 +114,11 @@ class Namespace:
         if children is None:
             raise SourceError(errno.ENOTDIR, f"{parent.path!r}")
         dentry = children.get(name)
-        return dentry if dentry is not None and dentry.expires_s > self._clock() else None
+        if dentry is None or dentry.expires_s <= self._clock():
+            return None
+        if dentry.node is not None and dentry.node.stale:
+            return None  # a hard link: its file was found changed under another name
+        return dentry
 
     async def child(self, parent: Node, name: bytes) -> Dentry:
         """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not
@@ -114,17 +127,21 @@ class Namespace:
         if dentry is not None:
             return dentry
         known = (parent.children or {}).get(name)
+        if known is not None and self._is_silent():
+            return self._unanswered(known.node)
         try:
             attributes = await self._source.stat(parent.path, name, limit_s=self._limit_s(known is not None))
         except SourceTimeout:
             if known is None or self._strict:
                 raise
-            self._metrics.add("stale_served")
-            return Dentry(known.node, self._clock() + 1.0)
+            self._silent_until_s = self._clock() + _SILENT_S
+            return self._unanswered(known.node)
         except SourceError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+            self._silent_until_s = -math.inf
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):  # not ESTALE: a source that is lost has lost no file
                 return self._absent(parent, name)
             raise
+        self._silent_until_s = -math.inf
         return self._seen(parent, name, attributes)
 
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
@@ -162,6 +179,15 @@ class Namespace:
                 raise SourceError(errno.ENOENT, path.decode("utf-8", "backslashreplace"))
             node = found
         return node
+
+    def _is_silent(self) -> bool:
+        """The source has not answered a moment ago, and what is known may be served."""
+        return not self._strict and self._clock() < self._silent_until_s
+
+    def _unanswered(self, node: Node | None) -> Dentry:
+        """What was known, though it is past its time."""
+        self._metrics.add("stale_served")
+        return Dentry(node, self._clock() + 1.0)
 
     def _limit_s(self, known: bool) -> float | None:
         return _REVALIDATE_LIMIT_S if known and not self._strict else None
@@ -203,10 +229,13 @@ class Namespace:
                 if known is not self.root and (known.parent is not parent or known.name != name):
                     self._source.forget_directory(known.path)
                     known.parent, known.name = parent, name
+                    self._source.forget_directory(known.path)
+                    self._drop_listing(known)
                 known.attributes = attributes
                 return known
             node = Node(attributes, None, parent, name)
             self._directories[_place(attributes)] = node
+            self._source.forget_directory(node.path)  # another one may have stood here a moment ago
             return node
         if not attributes.is_file:
             before = (parent.children or {}).get(name)
@@ -233,6 +262,13 @@ class Namespace:
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
+    async def fresh(self, node: Node) -> None:
+        """`node` may be opened: the source has it under its name within the time-to-live. Else VersionChanged."""
+        if not node.stale and node.expires_s + _FRESH_S <= self._clock():
+            await self.revalidate(node)
+        if node.stale:
+            raise VersionChanged(f"{node.path!r} has changed at the source")
+
     async def revalidate(self, node: Node) -> Attributes:
         """The attributes of `node`, asked for again past the time-to-live.
 
@@ -251,22 +287,25 @@ class Namespace:
         return node.attributes
 
     async def _revalidate_root(self, node: Node) -> Attributes:
+        if self._is_silent():
+            return node.attributes
         try:
             attributes = await self._source.stat(b"", b"", limit_s=self._limit_s(True))
         except SourceTimeout:
             if self._strict:
                 raise
             self._metrics.add("stale_served")
+            self._silent_until_s = self._clock() + _SILENT_S
             return node.attributes
         node.attributes, node.expires_s = attributes, self._clock() + self.ttl_s
         return attributes
 
     def expire(self, node: Node) -> None:
         """The source has refused bytes of this version: ask for its name at the next look."""
-        node.expires_s = 0.0
+        node.expires_s = -math.inf
         held = (node.parent.children or {}).get(node.name) if node.parent is not None else None
         if held is not None and held.node is node:
-            held.expires_s = 0.0
+            held.expires_s = -math.inf
 
     # -- listings -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +315,11 @@ class Namespace:
         if held is not None and held[1] > self._clock():
             self._listings.move_to_end(node)
             return held[0]
-        listing = await self._source.listing(node.path, node.attributes.inode)
+        try:
+            listing = await self._source.listing(node.path, node.attributes.inode)
+        except VersionChanged:
+            self.expire(node)
+            raise
         self._drop_listing(node)
         if self.ttl_s > 0:
             self._listings[node] = (listing, self._clock() + self.ttl_s)

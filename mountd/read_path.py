@@ -45,6 +45,9 @@ kernel's growing readahead makes of 110 KB, and the reader of a small file reads
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait."""
 
+_WARM_STREAMS = 4
+"""Chunks of one file fetched at a time by a warm: shared file systems limit a stream to a fraction of the whole."""
+
 _MAX_DENSITIES = 4096
 """Files whose random touches are remembered: a few hundred bytes each."""
 
@@ -96,7 +99,7 @@ class ReadPath:
         """
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
-        await self._namespace.revalidate(node)
+        await self._namespace.fresh(node)
         path = node.path
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         number = self._handles.add_file(FileHandle(node, file))
@@ -133,6 +136,9 @@ class ReadPath:
         with trio.move_on_after(_OPEN_WAIT_S):
             try:
                 data = await self._small(node, file)
+            except VersionChanged:
+                self._namespace.expire(node)
+                raise  # the kernel looks the name up again, and its reader never notices
             except HfsError:
                 return  # the first READ meets the same error and tells it to its reader
             if not node.pushed:
@@ -312,17 +318,27 @@ class ReadPath:
         """For `prefetch`."""
         return self._staging.admits_nowait(file, file.chunk_bytes)
 
-    async def stage_whole(self, node: Node, file: StagedFile) -> int:
-        """For `warm`: every missing chunk of a file, one after the other; bytes fetched. Raises as `read`, and
-        StagingError when a chunk was not admitted."""
-        fetched = 0
-        for index in list(file.present.missing()):
-            size = min(file.chunk_bytes, file.size - index * file.chunk_bytes)
-            if not self._staging.admits_nowait(file, size):
-                raise StagingError(f"no room in the cache for {node.path!r}")
-            if await self._fetcher.ahead(node, file, index):
-                fetched += size
-        return fetched
+    async def stage_whole(self, node: Node, file: StagedFile) -> None:
+        """For `warm`: every missing chunk of a file, some at a time.
+
+        Raises as `read`, and StagingError when a chunk found no room or no place in the queue of the cache disk.
+        """
+        missing = file.present.missing()
+
+        async def stream() -> None:
+            for index in missing:
+                if not self._staging.admits_nowait(file, file.chunk(index).size):
+                    raise StagingError("no room in the cache")
+                await self._fetcher.ahead(node, file, index)
+                if index not in file.present and not self._fetcher.is_coming(file.version, index):
+                    raise StagingError("the cache disk did not take all of it; see hfs status")
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(_WARM_STREAMS, file.present.count)):
+                    nursery.start_soon(stream)
+        except* HfsError as group:
+            raise _first(group) from None
 
 
 def _first(group: BaseExceptionGroup[HfsError]) -> HfsError:

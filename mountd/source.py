@@ -187,15 +187,31 @@ class Source:
         return fresh
 
     def forget_directory(self, path: bytes) -> None:
-        """The directory at `path` is another one now: open it anew next time. Any thread."""
+        """The directory at `path` is another one now: open it and all below it anew next time. Any thread."""
+        below = path + b"/"
         with self._lock:
             self._directories.pop(path, None)
+            for known in [known for known in self._directories if known.startswith(below)]:
+                del self._directories[known]
 
     def _stat(self, directory: bytes, name: bytes) -> Attributes:
         where = self._directory(directory)
-        if not name:
-            return Attributes.of(os.fstat(where.fd))
-        return Attributes.of(os.stat(name, dir_fd=where.fd, follow_symlinks=False))
+        try:
+            if not name:
+                return Attributes.of(os.fstat(where.fd))
+            return Attributes.of(os.stat(name, dir_fd=where.fd, follow_symlinks=False))
+        except OSError as error:
+            if not directory or not self._is_gone(where, error):
+                raise
+        # The directory that we have open was removed; another one may stand in its place.
+        self.forget_directory(directory)
+        return Attributes.of(os.stat(name or b".", dir_fd=self._directory(directory).fd, follow_symlinks=False))
+
+    def _is_gone(self, where: _Directory, error: OSError) -> bool:
+        try:
+            return error.errno == errno.ESTALE or (error.errno == errno.ENOENT and os.fstat(where.fd).st_nlink == 0)
+        except OSError:
+            return True
 
     def _stats(self, directory: bytes, names: Sequence[bytes]) -> list[Attributes | None]:
         found: list[Attributes | None] = []
@@ -213,7 +229,8 @@ class Source:
         where = self._directory(directory)
         fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=where.fd)
         try:
-            if directory and os.fstat(fd).st_ino != inode:
+            found = os.fstat(fd)
+            if directory and (found.st_ino != inode or found.st_nlink == 0):
                 self.forget_directory(directory)
                 raise VersionChanged(f"{_show(directory, b'')}: another directory stands here now")
             with os.scandir(fd) as entries:

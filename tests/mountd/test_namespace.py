@@ -284,3 +284,94 @@ async def test_directories_of_two_file_systems_may_have_one_inode_number() -> No
     one, other = await looked_up(namespace, b"a"), await looked_up(namespace, b"b")
     assert one is not other
     assert one.id != other.id
+
+
+async def test_a_source_that_has_not_answered_is_not_asked_again_for_each_name() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    for i in range(5):
+        source.file(b"d/%d" % i, 30 + i, 5)
+    namespace, metrics = await made(source, ttl_s=1)
+    nodes = [await looked_up(namespace, b"d/%d" % i) for i in range(5)]
+    await trio.sleep(2)
+    source.hang = True
+    begin = trio.current_time()
+    for i, node in enumerate(nodes):
+        assert await namespace.resolve(b"d/%d" % i) is node
+        await namespace.fresh(node)
+    assert trio.current_time() - begin == pytest.approx(2)
+    assert metrics["stale_served"] >= 10
+    source.hang = False
+    source.file(b"d/0", 30, 6)
+    await trio.sleep(6)
+    assert await namespace.resolve(b"d/0") is not nodes[0]
+
+
+async def test_a_stale_source_has_lost_no_file() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, metrics = await made(source, ttl_s=0)
+    node = await looked_up(namespace, b"f")
+    source.error = errno.ESTALE
+    with pytest.raises(SourceError) as failed:
+        await namespace.resolve(b"f")
+    assert failed.value.errno == errno.ESTALE
+    source.error = None
+    assert await namespace.resolve(b"f") is node
+    assert metrics["version_changes"] == 0
+
+
+async def test_a_file_found_changed_under_one_name_is_asked_for_under_its_others() -> None:
+    source = FakeSource()
+    source.file(b"a", 11, 5)
+    source.file(b"b", 11, 5)
+    namespace, _ = await made(source)
+    await looked_up(namespace, b"a")
+    await trio.sleep(5)
+    old = await looked_up(namespace, b"b")
+    for name in (b"a", b"b"):
+        source.file(name, 11, 5, time_ns=2)
+    await trio.sleep(6)
+    new = await looked_up(namespace, b"a")
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(old)
+    assert await namespace.resolve(b"b") is new
+
+
+async def test_an_open_trusts_the_look_up_just_before_it() -> None:
+    """Without a time-to-live each answer about a file that is being written is another version."""
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source, ttl_s=0)
+    node = await looked_up(namespace, b"f")
+    source.file(b"f", 11, 6, time_ns=2)
+    await namespace.fresh(node)
+    assert source.calls.count(("stat", b"f")) == 1
+    await trio.sleep(1)
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(node)
+
+
+async def test_a_new_open_never_gets_the_old_version_though_others_have_it_open() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    old = await looked_up(namespace, b"f")
+    namespace.opened(old)
+    source.file(b"f", 11, 6, time_ns=2)
+    namespace.expire(old)
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(old)
+
+
+async def test_a_listing_of_a_directory_that_was_replaced_expires_its_name() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    namespace, _ = await made(source)
+    old = await looked_up(namespace, b"d")
+    source.directory(b"d", 21)
+    with pytest.raises(VersionChanged):
+        await namespace.listing(old)
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(old)
+    assert await namespace.resolve(b"d") is not old

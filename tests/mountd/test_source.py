@@ -191,3 +191,34 @@ async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None
         with pytest.raises(SourceError) as caught:
             await source.xattr(b"", b"f", b"user.other")
     assert caught.value.errno == errno.ENODATA
+
+
+async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_path: Path, real_clock: None) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    async with opened(tmp_path, Metrics(), ttl_s=float("inf")) as source:
+        with pytest.raises(SourceError):
+            await source.stat(b"d", b"f")
+        inode = directory.stat().st_ino
+        directory.rmdir()
+        with pytest.raises(VersionChanged):
+            await source.listing(b"d", inode)
+        directory.mkdir()
+        with pytest.raises(SourceError):
+            await source.stat(b"d", b"f")
+        directory.rmdir()
+        directory.mkdir()
+        (directory / "f").write_bytes(b"x")
+        assert (await source.stat(b"d", b"f")).size == 1
+
+
+async def test_to_forget_a_directory_forgets_all_below_it(tmp_path: Path, real_clock: None) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "f").write_text(name * (3 if name == "a" else 5))
+    async with opened(tmp_path, Metrics(), ttl_s=float("inf")) as source:
+        assert (await source.stat(b"a/sub", b"f")).size == 3
+        (tmp_path / "a").rename(tmp_path / "c")
+        (tmp_path / "b").rename(tmp_path / "a")
+        source.forget_directory(b"a")
+        assert (await source.stat(b"a/sub", b"f")).size == 5

@@ -1,0 +1,55 @@
+"""What once went wrong through a real mount, each with its smallest reproduction."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fuse.harness import Hfs
+from tests.fuse.slowfs import SlowFs
+from tests.pattern import pattern
+
+SlowSource = Callable[..., SlowFs]
+HfsMount = Callable[..., Hfs]
+
+
+def test_a_source_that_answers_estale_has_lost_no_file(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """It was taken for a name that does not exist, and remembered for the time-to-live."""
+    (tmp_path / "backing").mkdir()
+    (tmp_path / "backing" / "f").write_bytes(b"here")
+    slow = slow_source(tmp_path / "backing")
+    hfs = hfs_mount(slow.path)
+    slow.order("fault lookup estale 1 forever path /f")
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+        (hfs.path / "f").read_bytes()
+    slow.order("clear")
+    assert (hfs.path / "f").read_bytes() == b"here"
+
+
+def test_an_open_of_a_changed_small_file_never_fails(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    """Known within the time-to-live, changed, opened: the first read said ESTALE, to a reader that had seen nothing."""
+    path = tmp_path / "source" / "f"
+    path.parent.mkdir()
+    path.write_bytes(pattern(1, 0, 5000))
+    hfs = hfs_mount(path.parent)
+    assert (hfs.path / "f").stat().st_size == 5000
+    path.write_bytes(pattern(2, 0, 7000))
+    assert (hfs.path / "f").read_bytes() == pattern(2, 0, 7000)
+
+
+def test_a_directory_made_anew_is_not_empty(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    """Its names were looked for in the removed one, for the time-to-live."""
+    directory = tmp_path / "source" / "d"
+    directory.mkdir(parents=True)
+    (directory / "old").write_bytes(b"old")
+    hfs = hfs_mount(directory.parent)
+    assert (hfs.path / "d" / "old").read_bytes() == b"old"
+    shutil.rmtree(directory)
+    directory.mkdir()
+    (directory / "new").write_bytes(b"new")
+    assert (hfs.path / "d" / "new").read_bytes() == b"new"
