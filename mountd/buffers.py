@@ -54,6 +54,10 @@ class Buffers:
         """Tasks that wait for a buffer."""
         return len(self._demand) + len(self._prefetch)
 
+    def fits_nowait(self, size: int) -> bool:
+        """True if a reader could have `size` bytes without waiting."""
+        return self._fits(size, urgent=True)
+
     async def take(self, size: int, *, urgent: bool) -> memoryview:
         """A writable view of `size` bytes (at most one chunk plus a page), page-aligned. Waits until the budget has
         room.

@@ -7,6 +7,7 @@ counted and named, the rest goes on.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import trio
@@ -19,7 +20,7 @@ from mountd.node import Node
 from mountd.protocol import Result, Row, Rows
 from mountd.read_path import ReadPath
 from mountd.source import Source
-from mountd.staging import CheckedFile, Staging
+from mountd.staging import CheckedFile, StagedRow, Staging
 from mountd.status import Status
 from mountd.tally import Tally
 
@@ -78,6 +79,7 @@ class Commands:
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
         work = Tally()
+        await self._staging.wait_ready()  # after a crash nothing is staged until what it left is cleaned up
         send, receive = trio.open_memory_channel[Node](1024)
 
         async def walk_all() -> None:
@@ -155,9 +157,10 @@ class Commands:
         await self._staging.wait_vouched()
         prefixes, source_id = (EVERYTHING, None) if everything else (paths, self._source.source_id)
         skipped = 0
-        async for row in self._staging.rows(prefixes, source_id):
-            file = self._staging.file_nowait(row.version)
-            skipped += file is not None and file.pins > 0
+        async with contextlib.aclosing(self._staging.rows(prefixes, source_id)) as rows:
+            async for row in rows:
+                file = self._staging.file_nowait(row.version)
+                skipped += file is not None and file.pins > 0
         files, freed_bytes = await self._staging.evict_paths(prefixes, source_id)
         return Result(files=files, bytes=freed_bytes, skipped=skipped)
 
@@ -165,19 +168,22 @@ class Commands:
         """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
         tally = Tally()
         source_id = self._source.source_id if paths or against_source else None
-        async for checked in self._staging.check(paths or EVERYTHING, source_id):
-            tally.files_total += 1
-            tally.bytes_total += checked.bytes
-            try:
-                if checked.broken:
-                    raise StagingError(f"{len(checked.broken)} of {checked.chunks} chunks were damaged and are dropped")
-                if against_source:
-                    await self._compare(checked)
-                tally.files += 1
-                tally.bytes += checked.bytes
-            except HfsError as error:
-                tally.fail(checked.path, error)
-            await report(tally.progress())
+        async with contextlib.aclosing(self._staging.check(paths or EVERYTHING, source_id)) as found:
+            async for checked in found:
+                tally.files_total += 1
+                tally.bytes_total += checked.bytes
+                try:
+                    if checked.broken:
+                        raise StagingError(
+                            f"{len(checked.broken)} of {checked.chunks} chunks were damaged and are dropped"
+                        )
+                    if against_source:
+                        await self._compare(checked)
+                    tally.files += 1
+                    tally.bytes += checked.bytes
+                except HfsError as error:
+                    tally.fail(checked.path, error)
+                await report(tally.progress())
         return tally.result()
 
     async def _compare(self, checked: CheckedFile) -> None:
@@ -200,27 +206,30 @@ class Commands:
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report what is staged, a thousand rows at a time."""
         await self._staging.wait_vouched()
-        rows: list[Row] = []
+        batch: list[Row] = []
         files = total_bytes = 0
-        async for row in self._staging.rows(paths or EVERYTHING, self._source.source_id if paths else None):
-            file = await self._staging.file(row.version)
-            files += 1
-            total_bytes += file.staged_bytes()
-            rows.append(
-                Row(
-                    path=row.path,
-                    size=row.version.size,
-                    staged_bytes=file.staged_bytes(),
-                    complete=file.complete,
-                    source_id=row.version.source_id,
-                    inode=row.version.inode,
-                    opened=file.pins > 0,
-                    last_use_ns=row.last_use_s * 10**9,
-                )
-            )
-            if len(rows) == _ROWS:
-                await report(Rows(rows))
-                rows = []
-        if rows:
-            await report(Rows(rows))
+        source_id = self._source.source_id if paths else None
+        async with contextlib.aclosing(self._staging.rows(paths or EVERYTHING, source_id)) as rows:
+            async for row in rows:
+                files += 1
+                total_bytes += row.staged_bytes
+                batch.append(self._row(row))
+                if len(batch) == _ROWS:
+                    await report(Rows(batch))
+                    batch = []
+        if batch:
+            await report(Rows(batch))
         return Result(files=files, bytes=total_bytes)
+
+    def _row(self, row: StagedRow) -> Row:
+        file = self._staging.file_nowait(row.version)
+        return Row(
+            path=row.path,
+            size=row.version.size,
+            staged_bytes=row.staged_bytes,
+            complete=row.complete,
+            source_id=row.version.source_id,
+            inode=row.version.inode,
+            opened=file is not None and file.pins > 0,
+            last_use_ns=row.last_use_s * 10**9,
+        )

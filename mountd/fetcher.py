@@ -32,8 +32,13 @@ Push = Callable[[Node, int, memoryview], Awaitable[bool]]
 """Puts bytes into the kernel's page cache of a node at an offset; False if that was not possible. Never raises."""
 
 _PAGE_BYTES = mmap.PAGESIZE
-_UNSTAGED_CHUNKS = 4
-"""Chunks kept for readers though staging did not take them: two streams, each with the chunk it reads and the next."""
+_UNSTAGED_SHARE = 4
+"""A quarter of the buffers keeps chunks that staging did not take: with the default two streams, each with the chunk it
+reads and the next. They go at once when a reader needs the memory."""
+
+_PUSH_SHARE = 8
+"""An eighth of the buffers may be on its way into the page cache. A push waits while the kernel fills the same page for
+a READ, and that READ may wait for a buffer here: pushes that held all buffers once stopped a mount for good."""
 
 Key = tuple[Version, int]
 
@@ -59,6 +64,7 @@ class Fetcher:
         self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
+        self._pushing_bytes = 0
 
     @property
     def in_flight(self) -> int:
@@ -109,7 +115,7 @@ class Fetcher:
 
     async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
         """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged."""
-        into = await self._buffers.take(_whole_pages(extent.size), urgent=True)
+        into = await self._take_urgent(extent.size)
         await self._source.read(node.directory, node.name, file.version, extent, into, urgent=True)
         return into[: extent.size].toreadonly()
 
@@ -121,7 +127,7 @@ class Fetcher:
         extent = chunk_extent(index, version.size, file.chunk_bytes)
         into = buffer
         if into is None:
-            into = await self._buffers.take(_whole_pages(extent.size), urgent=True)
+            into = await self._take_urgent(extent.size)
         await self._source.read(node.directory, node.name, version, extent, into, urgent=buffer is None)
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
@@ -129,18 +135,37 @@ class Fetcher:
         if not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
             self._landed.pop(key)
             push = True  # nobody keeps it but the page cache
-            self._unstaged[key] = data
-            while len(self._unstaged) > _UNSTAGED_CHUNKS:
-                self._unstaged.popitem(last=False)
+            self._keep_unstaged(key, data)
         elif index in file.present:
             self._landed.pop(key)  # staged meanwhile: nothing was queued
         if push and self._push is not None and node.lookups:
-            self._nursery.start_soon(self._push_chunk, node, extent, data)
+            self._push_nowait(node, extent, data)
         return data
 
+    async def _take_urgent(self, size: int) -> memoryview:
+        """A buffer for a reader. What is kept only in case somebody wants it goes first."""
+        if not self._buffers.fits_nowait(_whole_pages(size)):
+            self._unstaged.clear()
+        return await self._buffers.take(_whole_pages(size), urgent=True)
+
+    def _keep_unstaged(self, key: Key, data: memoryview) -> None:
+        self._unstaged[key] = data
+        held_bytes = sum(len(view) for view in self._unstaged.values())
+        while self._unstaged and held_bytes * _UNSTAGED_SHARE > self._buffers.total_bytes:
+            held_bytes -= len(self._unstaged.popitem(last=False)[1])
+
+    def _push_nowait(self, node: Node, extent: Extent, data: memoryview) -> None:
+        """Push a chunk, unless as much as may be is being pushed: then its readers ask for it."""
+        if (self._pushing_bytes + extent.size) * _PUSH_SHARE <= self._buffers.total_bytes:
+            self._pushing_bytes += extent.size
+            self._nursery.start_soon(self._push_chunk, node, extent, data)
+
     async def _push_chunk(self, node: Node, extent: Extent, data: memoryview) -> None:
-        if await self.push(node, extent.start, data) and extent.size == node.attributes.size:
-            node.pushed = True
+        try:
+            if await self.push(node, extent.start, data) and extent.size == node.attributes.size:
+                node.pushed = True
+        finally:
+            self._pushing_bytes -= extent.size
 
 
 def _whole_pages(size: int) -> int:

@@ -1,4 +1,5 @@
-"""A source made of a dict: what the daemon's parts ask of `mountd.source.Source`, without threads, with delays and faults.
+"""A source made of a dict: what the daemon's parts ask of `mountd.source.Source`, without threads, with delays and
+faults.
 
 Bytes are computed from (inode, offset). Every call is noted in `calls`. `delay_s` is virtual time; `hang` makes every
 call last until the time limit.

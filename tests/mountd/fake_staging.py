@@ -1,7 +1,7 @@
 """Staging in memory: what `fetcher` and `read_path` ask of `mountd.staging.Staging`, without disk or threads.
 
-`would_block` makes every read that may not wait answer None; `broken` makes every read fail; `room_bytes` bounds what is
-admitted. A put is written when `write()` is called, or at once with `at_once`.
+`would_block` makes every read that may not wait answer None; `broken` makes every read fail; `room_bytes` bounds what
+is admitted. A put is written when `write()` is called, or at once with `at_once`.
 """
 
 from __future__ import annotations

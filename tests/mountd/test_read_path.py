@@ -45,6 +45,8 @@ class Parts:
     metrics: Metrics
     buffers: Buffers
     pushed: list[tuple[bytes, int, int]] = field(default_factory=list)
+    stuck: bool = False
+    """Pushes never end."""
 
     async def open(self, path: bytes) -> int:
         node = await self.namespace.resolve(path)
@@ -67,6 +69,8 @@ async def daemon(
     pushed: list[tuple[bytes, int, int]] = []
 
     async def pusher(node: Node, offset: int, data: memoryview) -> bool:
+        if parts.stuck:
+            await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
         pushed.append((node.path, offset, len(data)))
         return True
@@ -92,7 +96,8 @@ async def daemon(
         )
         prefetch = read_path.prefetch = Prefetch(read_path, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
-        yield Parts(source, staging, namespace, handles, read_path, prefetch, metrics, buffers, pushed)
+        parts = Parts(source, staging, namespace, handles, read_path, prefetch, metrics, buffers, pushed)
+        yield parts
         nursery.cancel_scope.cancel()
 
 
@@ -224,6 +229,18 @@ async def test_four_streams_without_room_read_each_chunk_once() -> None:
             for number in numbers:
                 await parts.read(number, offset, CHUNK // 4)
         assert len(source.reads) == 4
+
+
+async def test_pushes_that_the_kernel_holds_up_never_take_the_memory_that_readers_need() -> None:
+    """A push may wait for a page that a READ waits to be given: it must not hold what that READ needs."""
+    source = with_file(64 * CHUNK)
+    async with daemon(source, push=True) as parts:
+        parts.staging.room_bytes = 0  # every chunk is unstaged, so every chunk is pushed
+        parts.stuck = True
+        number = await parts.open(b"f")
+        for index in range(64):
+            await parts.read(number, index * CHUNK, CHUNK)
+        assert parts.buffers.used_bytes <= parts.buffers.total_bytes // 2
 
 
 async def test_an_error_of_the_source_reaches_the_reader_and_is_not_kept() -> None:
