@@ -36,8 +36,8 @@ _UNSTAGED_SHARE = 4
 """A quarter of the buffers keeps chunks that staging did not take: with the default two streams, each with the chunk it
 reads and the next. They go at once when a reader needs the memory."""
 
-_PUSH_SHARE = 8
-"""An eighth of the buffers may be on its way into the page cache. A push waits while the kernel fills the same page for
+_PUSH_SHARE = 4
+"""A quarter of the buffers may be on its way into the page cache. A push waits while the kernel fills the same page for
 a READ, and that READ may wait for a buffer here: pushes that held all buffers once stopped a mount for good."""
 
 Key = tuple[Version, int]
@@ -65,6 +65,7 @@ class Fetcher:
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
         self._pushing_bytes = 0
+        self._push_room = trio.lowlevel.ParkingLot()
 
     @property
     def in_flight(self) -> int:
@@ -107,6 +108,8 @@ class Fetcher:
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
+        while push and self._pushing_bytes and not self._may_push(extent.size):
+            await self._push_room.park()  # no faster than the kernel takes it: unpushed, its readers would come to us
         into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
         if index in file.present or self.is_coming(file.version, index):
             return False
@@ -156,7 +159,7 @@ class Fetcher:
 
     def _push_nowait(self, node: Node, extent: Extent, data: memoryview) -> None:
         """Push a chunk, unless as much as may be is being pushed: then its readers ask for it."""
-        if (self._pushing_bytes + extent.size) * _PUSH_SHARE <= self._buffers.total_bytes:
+        if self._may_push(extent.size):
             self._pushing_bytes += extent.size
             self._nursery.start_soon(self._push_chunk, node, extent, data)
 
@@ -166,6 +169,10 @@ class Fetcher:
                 node.pushed = True
         finally:
             self._pushing_bytes -= extent.size
+            self._push_room.unpark_all()
+
+    def _may_push(self, size: int) -> bool:
+        return (self._pushing_bytes + size) * _PUSH_SHARE <= self._buffers.total_bytes
 
 
 def _whole_pages(size: int) -> int:
