@@ -4,6 +4,7 @@ A group that fails becomes rows that say so; the others are measured all the sam
 """
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -51,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options(args.quick, runs)
     rows: list[table.Row] = []
     console, news = Console(highlight=False), Console(stderr=True, highlight=False)
+    busy, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if busy > cores / 2:
+        news.print(f"[yellow]the load of this machine is {busy:.1f} on {cores} cores: times will be noisy[/yellow]")
     try:
         with common.work_folder(common.WORK) as work:
             for name in chosen:

@@ -5,7 +5,18 @@ from functools import partial
 from pathlib import Path
 
 from scripts.benchmarks import data
-from scripts.benchmarks.common import Mount, Work, files_at, forget, hfs_mount, preload, reader, seconds, slowfs
+from scripts.benchmarks.common import (
+    Mount,
+    Work,
+    cpu_seconds,
+    files_at,
+    forget,
+    hfs_mount,
+    preload,
+    reader,
+    seconds,
+    slowfs,
+)
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, at_least, at_most, median_row
 
@@ -30,11 +41,13 @@ def _copy_of(folder: Path) -> Path:
     return data.stamped(folder.with_name(folder.name + "-copy"), {"copy of": stamp}, copy)
 
 
-def _epoch(root: Path, what: str, epoch: int, seed: int) -> float:
-    """Seconds of one epoch of a reader that has listed the folder before."""
+def _epoch(root: Path, what: str, epoch: int, seed: int) -> tuple[float, float]:
+    """Wall and CPU seconds of one epoch of a reader that has listed the folder before."""
     with reader("images.py", root, WORKERS, what) as program:
         program.do(epoch=0, seed=seed)
-        return seconds(program.do(epoch=epoch, seed=seed))
+        before = cpu_seconds(program.process.pid)
+        spent = seconds(program.do(epoch=epoch, seed=seed))
+        return spent, cpu_seconds(program.process.pid) - before
 
 
 def _later_job(root: Path, seed: int) -> float:
@@ -68,10 +81,14 @@ class Runs:
                     first = seconds(program.do(epoch=1, seed=seed))
                     self.add(first_s=first, speed_up=direct / first)
                     self.add(bytes_first=source.counters()["read_bytes"] / self.data_bytes)
+                    self.add(first_cpu=cpu_seconds(mount.pid))
+                    pids = (mount.pid, program.process.pid)
+                    before = sum(cpu_seconds(pid) for pid in pids)
                     second = seconds(program.do(epoch=2, seed=seed))
+                    cpu = sum(cpu_seconds(pid) for pid in pids) - before
                 preload(self.copy)
-                plain = _epoch(self.copy, "decode", 2, seed)
-                self.add(second_s=second, copy_s=plain, second=second / plain)
+                plain, plain_cpu = _epoch(self.copy, "decode", 2, seed)
+                self.add(second_s=second, copy_s=plain, second=second / plain, second_cpu=cpu / plain_cpu)
                 self.read_only(mount, cache, seed)
                 self.add(bytes=source.counters()["read_bytes"] / self.data_bytes)
             forget(files_at(cache))
@@ -83,12 +100,12 @@ class Runs:
 
     def read_only(self, mount: Mount, cache: Path, seed: int) -> None:
         """Epochs without decoding: with what is in the page cache, and with nothing there."""
-        warm = _epoch(mount.path, "read", 3, seed)
-        self.add(warm=warm / _epoch(self.copy, "read", 3, seed), warm_rate=self.data_files / warm)
+        warm, _ = _epoch(mount.path, "read", 3, seed)
+        self.add(warm=warm / _epoch(self.copy, "read", 3, seed)[0], warm_rate=self.data_files / warm)
         for paths in (files_at(mount.path), files_at(cache), files_at(self.copy)):
             forget(paths)
-        cold = _epoch(mount.path, "read", 3, seed)
-        self.add(cold=cold / _epoch(self.copy, "read", 3, seed), cold_rate=self.data_files / cold)
+        cold, _ = _epoch(mount.path, "read", 3, seed)
+        self.add(cold=cold / _epoch(self.copy, "read", 3, seed)[0], cold_rate=self.data_files / cold)
 
 
 def images(work: Work, options: Options, command: str) -> list[Row]:
@@ -103,6 +120,7 @@ def images(work: Work, options: Options, command: str) -> list[Row]:
         median_row(f"epoch 1 of {what}: speed-up over direct", got["speed_up"], "x", command, at_least(1.0)),
         median_row("  direct", got["direct_s"], "s", command),
         median_row("  hfs", got["first_s"], "s", command),
+        median_row("  CPU time of the daemon until the end of epoch 1", got["first_cpu"], "s", command),
         median_row("  source bytes of epoch 1 / data", got["bytes_first"], "x", command),
         median_row("  source bytes of all epochs of the mount / data", got["bytes"], "x", command, at_most(1.0)),
         median_row(
@@ -110,6 +128,7 @@ def images(work: Work, options: Options, command: str) -> list[Row]:
         ),
         median_row("  plain copy", got["copy_s"], "s", command),
         median_row("  hfs", got["second_s"], "s", command),
+        median_row("  CPU time of reader and daemon / reader on the plain copy", got["second_cpu"], "x", command),
         median_row("  read only, page cache warm: time / plain copy", got["warm"], "x", command),
         median_row("  read only, page cache warm: hfs", got["warm_rate"], "files/s", command),
         median_row("  read only, page cache dropped: time / plain copy, dropped too", got["cold"], "x", command),
