@@ -11,10 +11,12 @@ Never: cache decisions, paths, retries. The mount is read-only: the kernel's own
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
 import os
+import select
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -52,6 +54,9 @@ _STORE_BYTES = 1 << 20
 
 _LAST_ANSWERS_S = 2.0
 """How long requests under way may go on when the daemon is told to stop; their readers then get an error."""
+
+_LOOK_S = 1.0
+"""How often the connection is looked at: a system call that does not wait."""
 
 _ACL_PREFIX = "system.posix_acl_"
 
@@ -108,6 +113,7 @@ class Fuse(pyfuse3.Operations):
         self._own_xattrs = own_xattrs
         self._acls = True
         self._mounted = False
+        self._device = -1
         self._serving = trio.CancelScope()
         self._store_limiter = trio.CapacityLimiter(2)
 
@@ -123,13 +129,26 @@ class Fuse(pyfuse3.Operations):
         }
         if allow_other:
             options.add("allow_other")
+        before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
+        (self._device,) = _fuse_devices() - before
         self._mounted = True
 
     async def run(self) -> None:
         """Answer requests until the mount is gone, or `terminate` is called."""
         with self._serving:
-            await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
+                nursery.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        """End `run` when the kernel has dropped the connection: requests whose readers have gone may wait for ever."""
+        connection = select.poll()
+        connection.register(self._device, select.POLLERR)
+        while not connection.poll(0):  # noqa: ASYNC110 - nobody sets an event: the kernel does not tell
+            await trio.sleep(_LOOK_S)
+        self._serving.deadline = trio.current_time() + _LAST_ANSWERS_S
 
     def terminate(self) -> None:
         """Make `run` return: at once for new requests, after a moment for those that wait for a hung source."""
@@ -320,6 +339,16 @@ def _fill(entry: pyfuse3.EntryAttributes, attributes: Attributes) -> None:
     entry.st_atime_ns = attributes.atime_ns
     entry.st_mtime_ns = attributes.mtime_ns
     entry.st_ctime_ns = attributes.ctime_ns
+
+
+def _fuse_devices() -> set[int]:
+    """Descriptors of this process that are connections to the kernel's FUSE; pyfuse3 does not tell its own."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
+                found.add(int(name))
+    return found
 
 
 def _store(number: int, offset: int, data: memoryview) -> None:

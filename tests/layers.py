@@ -111,6 +111,7 @@ PATH_RIGHTS = (
     "mountd/fastpath*",  # /sys: kernel settings of the mount
     "mountd/daemon.py",  # the mountpoint, the log file
     "mountd/status.py",  # /proc
+    "mountd/fuse.py",  # /proc: which descriptor is the connection
     "mountd/identity.py",  # what file system the source is, before it is opened
     "hfs/*",
 )

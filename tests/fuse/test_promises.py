@@ -247,3 +247,27 @@ def test_our_own_extended_attributes(tmp_path: Path, hfs_mount: HfsMount) -> Non
     assert os.getxattr(hfs.path / "f", "user.hfs.state") == b"complete"
     with pytest.raises(OSError, match="No data"):
         os.getxattr(hfs.path / "f", "user.hfs.unknown")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may abort a FUSE connection")
+def test_a_daemon_ends_with_its_mount_whatever_its_readers_wait_for(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """Unmounted while the source hangs, and the reader has gone: the daemon ends by itself, the cache is free."""
+    write(tmp_path / "backing" / "f", 1, 3000)
+    slow = slow_source(tmp_path / "backing")
+    hfs = hfs_mount(slow.path, "-o", "push=no")
+    hfs.expect_warning("fuse_reply_")  # pyfuse3 tells that nobody took the answer
+    device = hfs.path.stat().st_dev
+    slow.order("fault read hang")
+    with subprocess.Popen(["cat", str(hfs.path / "f")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
+        while not slow.counters()["parked"]:
+            pass
+        # What an administrator does with a mount that hangs.
+        connection = Path("/sys/fs/fuse/connections") / str(os.minor(device))
+        must("umount", "-l", hfs.path)
+        (connection / "abort").write_text("1")
+        reader.wait()
+    assert wait_gone(hfs.pid), hfs.log_text()
+    hfs.mounted = False
+    slow.order("clear")
