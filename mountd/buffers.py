@@ -16,6 +16,7 @@ import mmap
 import threading
 import weakref
 from collections import deque
+from itertools import count
 
 import numpy as np
 import trio
@@ -23,6 +24,12 @@ import trio
 __all__ = ["Buffers"]
 
 PAGE_BYTES = mmap.PAGESIZE
+_OVERDUE_S = 10.0
+"""A buffer that has been out for so long belongs to a read that hangs. While others wait it is written off the
+budget, up to once more the budget: else sixteen hung chunks stop every read of what does not hang, and those that were
+given up keep their memory until the source answers."""
+
+_LOOK_EVERY_S = 1.0
 _PREFETCH_SHARE = 0.5
 """Half: a node that only reads sequentially still has eight 8 MiB chunks ahead of it with the default budget."""
 
@@ -37,7 +44,10 @@ class Buffers:
         self.chunk_bytes = chunk_bytes
         self._used_bytes = 0
         self._free: list[mmap.mmap] = []
-        self._returned: deque[tuple[int, mmap.mmap | None]] = deque()
+        self._returned: deque[tuple[int, int, mmap.mmap | None]] = deque()
+        self._numbers = count()
+        self._out: dict[int, tuple[float, int]] = {}
+        self._written_off: dict[int, int] = {}
         self._demand: deque[trio.Event] = deque()
         self._prefetch: deque[trio.Event] = deque()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -73,10 +83,12 @@ class Buffers:
             self._wake_wanted.set()
             try:
                 if not self._fits(size, urgent=urgent):  # a return between the test and the flag wakes nobody
-                    await event.wait()
+                    with trio.move_on_after(_LOOK_EVERY_S):
+                        await event.wait()
             finally:
                 if event in queue:
                     queue.remove(event)
+            self._write_off()
         view = self._make(size)
         self._wake()  # what is left may do for the next in the queue
         return view
@@ -104,12 +116,26 @@ class Buffers:
             owner = np.frombuffer(raw.data[skip : skip + length], dtype=np.uint8)
         self._used_bytes += length
         # The array is what every slice of its memoryview keeps alive; its death is the return of the buffer.
-        weakref.finalize(owner, self._on_death, length, mapping).atexit = False
+        number = next(self._numbers)
+        self._out[number] = (trio.current_time(), length)
+        weakref.finalize(owner, self._on_death, number, length, mapping).atexit = False
         return memoryview(owner.data)[:size]
 
-    def _on_death(self, length: int, mapping: mmap.mmap | None) -> None:
+    def _write_off(self) -> None:
+        """Take what has been out for too long off the budget; oldest first, since that is the order of the dict."""
+        self._collect()
+        room = self.total_bytes - sum(self._written_off.values())
+        for number, (since_s, length) in list(self._out.items()):
+            if trio.current_time() - since_s < _OVERDUE_S or length > room:
+                break
+            del self._out[number]
+            self._written_off[number] = length
+            self._used_bytes -= length
+            room -= length
+
+    def _on_death(self, number: int, length: int, mapping: mmap.mmap | None) -> None:
         """In whatever thread dropped the last slice: only appends, which is atomic."""
-        self._returned.append((length, mapping))
+        self._returned.append((number, length, mapping))
         if self._wake_wanted.is_set() and self._token is not None:
             try:
                 self._token.run_sync_soon(self._wake, idempotent=True)
@@ -118,8 +144,11 @@ class Buffers:
 
     def _collect(self) -> None:
         while self._returned:
-            length, mapping = self._returned.popleft()
-            self._used_bytes -= length
+            number, length, mapping = self._returned.popleft()
+            if self._out.pop(number, None) is not None:
+                self._used_bytes -= length
+            else:
+                del self._written_off[number]
             # One spare chunk for each prefetch in flight is enough; the rest goes back to the system.
             if mapping is not None and length == self.chunk_bytes and len(self._free) < 8:
                 self._free.append(mapping)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mountd.buffers import Buffers
+from mountd.errors import SourceTimeout
 from mountd.flight import SingleFlight
 from mountd.metrics import Metrics
 from mountd.node import Node
@@ -149,7 +150,9 @@ class Fetcher:
         """A buffer for a reader. What is kept only in case somebody wants it goes first."""
         if not self._buffers.fits_nowait(_whole_pages(size)):
             self._unstaged.clear()
-        return await self._buffers.take(_whole_pages(size), urgent=True)
+        with trio.move_on_after(self._source.threads.time_limit_s):
+            return await self._buffers.take(_whole_pages(size), urgent=True)
+        raise SourceTimeout("no memory: too many reads hang in the source")
 
     def _keep_unstaged(self, key: Key, data: memoryview) -> None:
         self._unstaged[key] = data

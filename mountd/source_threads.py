@@ -57,7 +57,7 @@ class SourceThreads:
             "demand": trio.CapacityLimiter(demand),
             "prefetch": trio.CapacityLimiter(prefetch),
         }
-        self._time_limit_s = time_limit_s or math.inf
+        self.time_limit_s = time_limit_s or math.inf
         self._run_in_thread = run_in_thread
         self._stuck = 0
 
@@ -87,7 +87,7 @@ class SourceThreads:
         Raises SourceError with the errno of the last try, SourceTimeout when the limit (`limit_s`, or the general one)
         is over, and whatever else the function raises.
         """
-        deadline = trio.current_time() + (self._time_limit_s if limit_s is None else limit_s)
+        deadline = trio.current_time() + (self.time_limit_s if limit_s is None else limit_s)
         for pause_s in (*_BACKOFF_S, None):
             try:
                 return await self._once(pool, what, deadline, function, args)

@@ -29,6 +29,7 @@ def attributes(inode: int, size: int = 0, *, mode: int = stat.S_IFREG | 0o644, t
 
 class _Threads:
     demand_waits = False
+    time_limit_s = 600.0
 
     def statistics(self) -> dict[str, int]:
         return {}

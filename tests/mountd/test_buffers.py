@@ -93,3 +93,22 @@ async def test_a_cancelled_waiter_takes_nothing() -> None:
     assert buffers.waiting == 0
     held.clear()
     assert buffers.used_bytes == 0
+
+
+async def test_memory_of_reads_that_hang_is_written_off() -> None:
+    buffers = Buffers(4 << 20, 1 << 20)
+    hung = [await buffers.take(1 << 20, urgent=True) for _ in range(4)]
+    begin = trio.current_time()
+    fresh = [await buffers.take(1 << 20, urgent=True) for _ in range(4)]
+    assert 10 <= trio.current_time() - begin < 12
+    with trio.move_on_after(100) as waiting:
+        await buffers.take(1 << 20, urgent=True)
+    assert waiting.cancelled_caught  # once more the budget, and no more
+    fresh.clear()
+    assert buffers.used_bytes == 0
+    hung.clear()
+    assert buffers.used_bytes == 0
+    begin = trio.current_time()
+    again = [await buffers.take(1 << 20, urgent=True) for _ in range(4)]
+    assert trio.current_time() == begin
+    assert buffers.used_bytes == sum(map(len, again))
