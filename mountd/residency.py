@@ -1,8 +1,8 @@
 """Page-cache residency: how much of the files in use the kernel holds, asked of the kernel (cachestat(2), Linux 6.5).
 
 What lies in the page cache is answered without us, so no counter of ours shows it. A sample of the files in use is
-opened through the mount in a thread, one sample at a time; `hfs status` waits a moment for it and otherwise shows the
-last one, so that status answers while everything hangs.
+opened through the mount, one sample at a time; `hfs status` waits a moment for it and otherwise shows the last one, so
+that status answers while everything hangs.
 """
 
 from __future__ import annotations

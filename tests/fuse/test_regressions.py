@@ -53,3 +53,21 @@ def test_a_directory_made_anew_is_not_empty(tmp_path: Path, hfs_mount: HfsMount)
     directory.mkdir()
     (directory / "new").write_bytes(b"new")
     assert (hfs.path / "d" / "new").read_bytes() == b"new"
+
+
+def test_a_daemon_killed_while_status_looks_at_a_hung_source_dies(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """A thread of its own waited in its own mount: the process stayed, and with it all who waited."""
+    (tmp_path / "backing").mkdir()
+    (tmp_path / "backing" / "f").write_bytes(b"here")
+    slow = slow_source(tmp_path / "backing")
+    hfs = hfs_mount(slow.path, "--ttl", "0", "--strict")
+    with (hfs.path / "f").open("rb") as file:
+        assert file.read() == b"here"
+        slow.order("fault lookup hang path /f", "fault getattr hang path /f")
+        for _ in range(3):
+            hfs.status()
+        hfs.kill()
+        with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
+            (hfs.path / "f").stat()
