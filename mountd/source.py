@@ -207,6 +207,12 @@ class Source:
         self.forget_directory(directory)
         return Attributes.of(os.stat(name or b".", dir_fd=self._directory(directory).fd, follow_symlinks=False))
 
+    def _is_another(self, directory: bytes) -> bool:
+        """True if the path leads to a directory with links, which the one we had open has not; some sources never count
+        them."""
+        self.forget_directory(directory)
+        return os.fstat(self._directory(directory).fd).st_nlink > 0
+
     def _is_gone(self, where: _Directory, error: OSError) -> bool:
         try:
             return error.errno == errno.ESTALE or (error.errno == errno.ENOENT and os.fstat(where.fd).st_nlink == 0)
@@ -230,7 +236,7 @@ class Source:
         fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=where.fd)
         try:
             found = os.fstat(fd)
-            if directory and (found.st_ino != inode or found.st_nlink == 0):
+            if directory and (found.st_ino != inode or (found.st_nlink == 0 and self._is_another(directory))):
                 self.forget_directory(directory)
                 raise VersionChanged(f"{_show(directory, b'')}: another directory stands here now")
             with os.scandir(fd) as entries:
