@@ -190,7 +190,8 @@ class Fuse(pyfuse3.Operations):
     @_boundary
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         node = self._namespace.node(inode)
-        await self._namespace.revalidate(node)
+        if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
+            await self._namespace.revalidate(node)
         entry = self._entry(node, node.expires_s)
         if node.id == ROOT_ID:
             entry.st_ino = node.attributes.inode  # here it is only what stat(2) shows: the root has no other name

@@ -71,3 +71,17 @@ def test_a_daemon_killed_while_status_looks_at_a_hung_source_dies(
         hfs.kill()
         with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
             (hfs.path / "f").stat()
+
+
+def test_what_is_open_is_not_asked_for_again(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    """Without a time-to-live each fstat and each cached read of an open file asked the source: nine times an open."""
+    (tmp_path / "backing").mkdir()
+    (tmp_path / "backing" / "f").write_bytes(b"here")
+    slow = slow_source(tmp_path / "backing")
+    hfs = hfs_mount(slow.path, "--ttl", "0")
+    with (hfs.path / "f").open("rb", buffering=0) as file:
+        before = hfs.status()["source"]["stats"]
+        for _ in range(20):
+            assert os.fstat(file.fileno()).st_size == 4
+            assert os.pread(file.fileno(), 10, 0) == b"here"
+        assert hfs.status()["source"]["stats"] - before < 20  # status itself opens it
