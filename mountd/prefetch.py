@@ -9,6 +9,7 @@ callback of the house; an error of a prefetch is nobody's error, a demand read w
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Protocol
@@ -21,6 +22,8 @@ from mountd.node import Node
 from mountd.staging_file import StagedFile
 
 __all__ = ["Fetches", "Prefetch"]
+
+log = logging.getLogger(__name__)
 
 _MAX_WINDOW_CHUNKS = 1024
 """Wishes kept: 64 readers with 16 chunks ahead each. Older ones have been overtaken by their readers."""
@@ -131,6 +134,10 @@ class Prefetch:
             await self._fetches.prefetch_chunk(node, file, index)
         except HfsError:
             self._fills.pop(node, None)  # the source is in trouble, or the file has changed
+        except Exception:  # no memory, no thread: a reader is told, and the mount goes on
+            self._fills.pop(node, None)
+            self._metrics.add("unexpected_errors")
+            log.exception("unforeseen error of a prefetch")
         finally:
             self._busy -= 1
 
@@ -141,6 +148,9 @@ class Prefetch:
                 self._metrics.add("sibling_files")
         except HfsError:
             pass
+        except Exception:
+            self._metrics.add("unexpected_errors")
+            log.exception("unforeseen error of a prefetch")
         finally:
             self._busy -= 1
 

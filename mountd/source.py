@@ -285,13 +285,14 @@ class Source:
         self._metrics.add("source_read_bytes", extent.size)
 
     def release(self, version: Version) -> None:
-        """The last handle of `version` is closed: its idle source descriptors go. Any thread; never blocks for long."""
+        """The last handle of `version` is closed: its idle source descriptors go. Any thread; never blocks: a close may
+        ask the source (Lustre, NFS and FUSE do), which may hang, and this is called on the event loop."""
         with self._lock:
             mine = [key for key in self._idle if key[0] == version]
             for key in mine:
                 del self._idle[key]
-        for _, fd in mine:
-            os.close(fd)
+        if mine:
+            threading.Thread(target=_close_all, args=([fd for _, fd in mine],), daemon=True).start()
 
     @property
     def idle_files(self) -> int:
@@ -382,6 +383,11 @@ class Source:
             out = [self._idle.popitem(last=False)[0][1] for _ in range(len(self._idle) - _MAX_IDLE_FILES)]
         for old in out:
             os.close(old)
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _show(directory: bytes, name: bytes) -> str:

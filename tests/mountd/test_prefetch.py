@@ -6,6 +6,7 @@ import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
@@ -27,7 +28,7 @@ class FakeFetches:
         self.siblings: list[tuple[Node, bytes]] = []
         self.waits = False
         self.room = True
-        self.error: SourceError | None = None
+        self.error: Exception | None = None
         self.running = self.most = 0
 
     async def _work(self, what: object) -> None:
@@ -167,3 +168,20 @@ async def test_a_full_queue_drops_the_oldest_wishes() -> None:
     prefetch.window_nowait(node, file, list(range(most + 5)))
     assert prefetch.statistics()["windows"] == most
     assert metrics["prefetch_dropped"] == 5
+
+
+async def test_an_unforeseen_error_does_not_end_the_mount(caplog: pytest.LogCaptureFixture) -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f")
+    fetches.error = RuntimeError("can't start new thread")
+    fetches.siblings = [(node, b"s")]
+    async with running(fetches, 1) as (prefetch, metrics):
+        prefetch.window_nowait(node, file, [0])
+        prefetch.siblings_nowait()
+        await trio.sleep(3)
+        fetches.error = None
+        prefetch.window_nowait(node, file, [1])
+        await trio.sleep(2)
+    assert 1 in file.present
+    assert metrics["unexpected_errors"] == 2
+    caplog.clear()
