@@ -6,7 +6,6 @@ import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 import trio
 import trio.testing
 
@@ -17,6 +16,7 @@ from mountd.node import Node
 from mountd.prefetch import Prefetch
 from mountd.staging_file import StagedFile
 from mountd.version import Version
+from tests.conftest import Logs
 from tests.mountd.fake_source import attributes
 
 
@@ -170,7 +170,8 @@ async def test_a_full_queue_drops_the_oldest_wishes() -> None:
     assert metrics["prefetch_dropped"] == 5
 
 
-async def test_an_unforeseen_error_does_not_end_the_mount(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unforeseen_error_does_not_end_the_mount(logs: Logs) -> None:
+    logs.expect("unforeseen error of a prefetch")
     fetches = FakeFetches()
     node, file = large(b"f")
     fetches.error = RuntimeError("can't start new thread")
@@ -184,4 +185,3 @@ async def test_an_unforeseen_error_does_not_end_the_mount(caplog: pytest.LogCapt
         await trio.sleep(2)
     assert 1 in file.present
     assert metrics["unexpected_errors"] == 2
-    caplog.clear()
