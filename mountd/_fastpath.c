@@ -1,0 +1,237 @@
+/* What libfuse offers and pyfuse3 does not pass on. Optional: without it hfs works, slower.
+ *
+ * Loaded by mountd/fastpath.py with RTLD_GLOBAL before pyfuse3, so that three functions of libfuse that pyfuse3 calls are
+ * found here first; each does its part and goes on to the real one. Public libfuse API only.
+ *
+ *   fuse_session_new        wraps the operations: `init` asks for passthrough and more background requests; those that
+ *                           may wait for the source remember who asked, and hear when the kernel interrupts a request
+ *   fuse_reply_open         answers with a backing file where the daemon named one just before
+ *   fuse_add_direntry_plus  gives a name without node, of which the kernel keeps inode number and type only
+ *
+ * Everything runs in the daemon's one event loop thread, with the GIL held: no locks. Decides nothing.
+ */
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#define FUSE_USE_VERSION 314
+#include <dlfcn.h>
+#include <fuse_lowlevel.h>
+#include <stdint.h>
+#include <string.h>
+
+#define HAS_PASSTHROUGH (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
+
+/* An entry with this generation has no node. pyfuse3 sets st_ino and the node id together, the generation alone. */
+#define NAME_ONLY UINT64_MAX
+
+static struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
+
+static struct { /* what the daemon wants, before the mount */
+    unsigned max_background, stack_depth;
+} wanted;
+
+static struct { /* what came of it */
+    int wrapped, kernel_has_passthrough, passthrough;
+} found;
+
+static struct { /* the request that is being handed to pyfuse3 */
+    uint64_t token;
+    pid_t pid;
+} request;
+
+static struct { /* the next open is answered so */
+    uint64_t handle;
+    int backing_id;
+} backing;
+
+static PyObject *on_interrupt; /* called with a token */
+
+static void *real(const char *name) {
+    void *symbol = dlsym(RTLD_NEXT, name);
+    if (!symbol) Py_FatalError(name);
+    return symbol;
+}
+
+/* ---- who asks, and who gives up ---------------------------------------------------------------------------------- */
+
+static void interrupted(fuse_req_t req, void *token) {
+    (void)req;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    if (on_interrupt) {
+        PyObject *done = PyObject_CallFunction(on_interrupt, "K", (unsigned long long)(uintptr_t)token);
+        if (!done) PyErr_WriteUnraisable(on_interrupt);
+        Py_XDECREF(done);
+    }
+    PyGILState_Release(gil);
+}
+
+/* pyfuse3 calls the handler in the same thread before anything else happens, so one `request` is enough. */
+static void begin(fuse_req_t req) {
+    request.token++;
+    request.pid = fuse_req_ctx(req)->pid;
+    fuse_req_interrupt_func(req, interrupted, (void *)(uintptr_t)request.token);
+}
+
+#define TRACKED(operation, parameters, ...)          \
+    static void tracked_##operation parameters {     \
+        begin(req);                                  \
+        theirs.operation(__VA_ARGS__);               \
+    }
+
+TRACKED(lookup, (fuse_req_t req, fuse_ino_t parent, const char *name), req, parent, name)
+TRACKED(getattr, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), req, ino, fi)
+TRACKED(readlink, (fuse_req_t req, fuse_ino_t ino), req, ino)
+TRACKED(open, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), req, ino, fi)
+TRACKED(opendir, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), req, ino, fi)
+TRACKED(readdirplus, (fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi), req, ino,
+        size, off, fi)
+TRACKED(statfs, (fuse_req_t req, fuse_ino_t ino), req, ino)
+TRACKED(getxattr, (fuse_req_t req, fuse_ino_t ino, const char *name, size_t size), req, ino, name, size)
+TRACKED(listxattr, (fuse_req_t req, fuse_ino_t ino, size_t size), req, ino, size)
+
+static void tracked_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
+    begin(req);
+    if (fi->fh == 0) fi->fh = ino; /* opened without us: handle numbers and node ids never meet, see handles.py */
+    theirs.read(req, ino, size, off, fi);
+}
+
+/* ---- the session -------------------------------------------------------------------------------------------------- */
+
+static void init(void *userdata, struct fuse_conn_info *conn) {
+    theirs.init(userdata, conn);
+    /* A request is read with one system call, not with two splices and a read: none of ours carries pages. */
+    conn->want &= ~FUSE_CAP_SPLICE_READ;
+    /* A node has one version: the kernel need not compare sizes and times before a read from its page cache. */
+    conn->want &= ~FUSE_CAP_AUTO_INVAL_DATA;
+    if (wanted.max_background) {
+        conn->max_background = wanted.max_background;
+        conn->congestion_threshold = wanted.max_background / 4 * 3;
+    }
+#if HAS_PASSTHROUGH
+    found.kernel_has_passthrough = (conn->capable & FUSE_CAP_PASSTHROUGH) != 0;
+    if (found.kernel_has_passthrough) {
+        conn->want |= FUSE_CAP_PASSTHROUGH;
+        conn->max_backing_stack_depth = wanted.stack_depth;
+        found.passthrough = 1;
+    }
+#endif
+}
+
+static const struct fuse_lowlevel_ops *wrap(const struct fuse_lowlevel_ops *op, size_t op_size) {
+    static struct fuse_lowlevel_ops ours;
+    memset(&theirs, 0, sizeof theirs);
+    memcpy(&theirs, op, op_size < sizeof theirs ? op_size : sizeof theirs);
+    ours = theirs;
+    ours.init = init;
+    ours.lookup = tracked_lookup;
+    ours.getattr = tracked_getattr;
+    ours.readlink = tracked_readlink;
+    ours.open = tracked_open;
+    ours.read = tracked_read;
+    ours.opendir = tracked_opendir;
+    ours.readdirplus = tracked_readdirplus;
+    ours.statfs = tracked_statfs;
+    ours.getxattr = tracked_getxattr;
+    ours.listxattr = tracked_listxattr;
+    found.wrapped = 1;
+    return &ours;
+}
+
+#if HAS_PASSTHROUGH
+struct fuse_session *fuse_session_new_versioned(struct fuse_args *args, const struct fuse_lowlevel_ops *op,
+                                                size_t op_size, struct libfuse_version *version, void *userdata) {
+    struct fuse_session *(*next)(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, struct libfuse_version *,
+                                 void *) = real("fuse_session_new_versioned");
+    return next(args, wrap(op, op_size), op_size, version, userdata);
+}
+#else
+struct fuse_session *fuse_session_new(struct fuse_args *args, const struct fuse_lowlevel_ops *op, size_t op_size,
+                                      void *userdata) {
+    struct fuse_session *(*next)(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, void *) =
+        real("fuse_session_new");
+    return next(args, wrap(op, op_size), op_size, userdata);
+}
+#endif
+
+/* ---- replies ------------------------------------------------------------------------------------------------------ */
+
+int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *fi) {
+    static int (*next)(fuse_req_t, const struct fuse_file_info *);
+    if (!next) next = real("fuse_reply_open");
+#if HAS_PASSTHROUGH
+    if (backing.backing_id && backing.handle == fi->fh) {
+        struct fuse_file_info reply = *fi;
+        reply.backing_id = backing.backing_id;
+        backing.backing_id = 0;
+        return next(req, &reply);
+    }
+#endif
+    return next(req, fi);
+}
+
+size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const char *name,
+                              const struct fuse_entry_param *e, off_t off) {
+    static size_t (*next)(fuse_req_t, char *, size_t, const char *, const struct fuse_entry_param *, off_t);
+    if (!next) next = real("fuse_add_direntry_plus");
+    if (e->generation != NAME_ONLY) return next(req, buf, bufsize, name, e, off);
+    struct fuse_entry_param only = *e;
+    only.ino = only.generation = 0; /* attr.st_ino and the type in attr.st_mode stay */
+    return next(req, buf, bufsize, name, &only, off);
+}
+
+/* ---- for mountd/fastpath.py --------------------------------------------------------------------------------------- */
+
+static PyObject *py_want(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *callback;
+    if (!PyArg_ParseTuple(args, "IIO", &wanted.max_background, &wanted.stack_depth, &callback)) return NULL;
+    Py_XSETREF(on_interrupt, Py_NewRef(callback));
+    memset(&found, 0, sizeof found);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_found(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return Py_BuildValue("(iii)", found.wrapped, found.kernel_has_passthrough, found.passthrough);
+}
+
+static PyObject *py_request(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return Py_BuildValue("(Ki)", (unsigned long long)request.token, (int)request.pid);
+}
+
+static PyObject *py_back(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long handle;
+    if (!PyArg_ParseTuple(args, "Ki", &handle, &backing.backing_id)) return NULL;
+    backing.handle = handle;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"want", py_want, METH_VARARGS,
+     "want(max_background, stack_depth, on_interrupt): before the mount. on_interrupt(token) is called when the kernel "
+     "interrupts a request."},
+    {"found", py_found, METH_NOARGS,
+     "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
+    {"request", py_request, METH_NOARGS,
+     "request() -> (token, pid): of the request whose handler runs; good until its first await."},
+    {"back", py_back, METH_VARARGS,
+     "back(handle, backing_id): the open that is answered with `handle` next is passed through."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "mountd._fastpath", "See _fastpath.c; used by mountd/fastpath.py only.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__fastpath(void) {
+    PyObject *self = PyModule_Create(&module);
+    if (self && (PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
+                 PyModule_AddStringConstant(self, "LIBFUSE", fuse_pkgversion()) < 0 ||
+                 PyModule_AddObjectRef(self, "NAME_ONLY", PyLong_FromUnsignedLongLong(NAME_ONLY)) < 0)) {
+        Py_CLEAR(self);
+    }
+    return self;
+}
