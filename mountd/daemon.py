@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import trio
 
-from mountd import fastpath
 from mountd.buffers import Buffers
 from mountd.commands import Commands
 from mountd.config import Config
 from mountd.control import serve
 from mountd.errors import ConfigError, MountError
+from mountd.fastpath_tuning import device_of, tune
 from mountd.fetcher import Fetcher
 from mountd.fuse import Fuse
 from mountd.handles import Handles
@@ -191,10 +191,10 @@ def _open_source(config: Config, metrics: Metrics) -> Source:
 
 async def _announce(config: Config, status: Status, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
-    device = await trio.to_thread.run_sync(fastpath.device_of, config.mountpoint)
+    device = await trio.to_thread.run_sync(device_of, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
-    status.kernel = await trio.to_thread.run_sync(fastpath.tune, device)
+    status.kernel = await trio.to_thread.run_sync(tune, device)
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
         await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:

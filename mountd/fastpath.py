@@ -1,150 +1,136 @@
-"""What the kernel can be told so that it asks less often: readahead size and background requests of our mount.
+"""The extension mountd/_fastpath.c: is it there, what does it offer in this mount, and if it does not, why.
 
-The kernel reads ahead 128 KiB on a FUSE mount and allows twelve background requests. Both are raised where we may: the
-readahead through the mount's entry in /sys/class/bdi, the requests through fusectl, mounted if it is not. Neither is
-needed for correctness; what could not be done is told in `hfs status` with its reason. Blocking: runs in a thread,
-after the mount answers. Passthrough and stateless opens have their place in this file.
-
-Also asks which pages of our files are in the page cache (cachestat(2), Linux 6.5), for `hfs status`.
+Imported before pyfuse3 (mountd/fuse.py says so), because importing loads the extension in front of libfuse. Called by
+`fuse`, which speaks for the mount, and by `passthrough`, which hands staged files to the kernel. Everything works
+without the extension; each function says what it then answers. Event loop only, and never waits.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
+import fcntl
+import importlib
 import os
 import struct
-import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from typing import Protocol
 
-__all__ = ["KernelSettings", "device_of", "resident", "tune"]
+from mountd.fastpath_tuning import MAX_BACKGROUND
 
-_READ_AHEAD_KB = 1024
-"""1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default."""
+__all__ = [
+    "NAME_ONLY",
+    "answer_with_backing",
+    "close_backing",
+    "extension_missing",
+    "open_backing",
+    "passthrough_missing",
+    "request",
+    "want",
+]
 
-_MAX_BACKGROUND = 512
-"""Twelve readers hung in the source stopped all other cold reads of a mount; 512 is more than a node has readers."""
-
-_FUSECTL = Path("/sys/fs/fuse/connections")
-_SYS_CACHESTAT = 451
-
-
-@dataclass
-class KernelSettings:
-    """What holds for this mount, and why what does not could not be had."""
-
-    read_ahead_kb: int | None = None
-    max_background: int | None = None
-    notes: list[str] = field(default_factory=list)
+_BACKING_OPEN = 0x4010E501
+"""_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""
+_BACKING_CLOSE = 0x4004E502
+"""_IOW(229, 2, uint32_t)."""
 
 
-def device_of(mountpoint: str) -> int | None:
-    """The device number (st_dev) of the topmost mount on `mountpoint`, without touching it."""
-    wanted = os.fsencode(mountpoint)
-    found = None
-    with open("/proc/self/mountinfo", "rb") as lines:
-        for line in lines:
-            fields = line.split()
-            if _unescape(fields[4]) == wanted:
-                major, minor = fields[2].split(b":")
-                found = os.makedev(int(major), int(minor))
-    return found
+class _Extension(Protocol):
+    HAS_PASSTHROUGH: int
+    LIBFUSE: str
+    NAME_ONLY: int
+
+    def want(self, max_background: int, stack_depth: int, on_interrupt: Callable[[int], None], /) -> None: ...
+
+    def found(self) -> tuple[int, int, int]: ...
+
+    def request(self) -> tuple[int, int]: ...
+
+    def back(self, handle: int, backing_id: int, /) -> None: ...
 
 
-def tune(device: int) -> KernelSettings:
-    """Raise readahead and background requests of the FUSE mount with st_dev `device`."""
-    settings = KernelSettings()
-    bdi = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-    settings.read_ahead_kb = _raise(bdi, _READ_AHEAD_KB, settings, "readahead stays at 128 KiB")
-    if not any(_FUSECTL.glob("*")):
-        _mount_fusectl(settings)
-    connection = _FUSECTL / str(os.minor(device)) / "max_background"
-    settings.max_background = _raise(connection, _MAX_BACKGROUND, settings, "background requests stay at 12")
-    if settings.max_background:
-        _raise(connection.with_name("congestion_threshold"), _MAX_BACKGROUND * 3 // 4, settings, "congestion")
-    return settings
-
-
-def _raise(path: Path, value: int, settings: KernelSettings, otherwise: str) -> int | None:
+def _load() -> tuple[_Extension | None, str]:
+    if "pyfuse3" in sys.modules:
+        return None, "pyfuse3 was loaded before the extension"
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
     try:
-        if int(path.read_text()) < value:
-            path.write_text(str(value))
-        return int(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        settings.notes.append(f"{otherwise}: {path}: {reason}")
-        return None
+        return importlib.import_module("mountd._fastpath"), ""
+    except ModuleNotFoundError:
+        return None, "it was not built: a C compiler or libfuse's headers were missing when hfs was installed"
+    except ImportError as error:
+        return None, f"it could not be loaded: {error}"
+    finally:
+        sys.setdlopenflags(flags)
 
 
-def _mount_fusectl(settings: KernelSettings) -> None:
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "fusectl", "none", str(_FUSECTL)], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        settings.notes.append(f"fusectl could not be mounted: {error}")
-        return
-    if done.returncode:
-        settings.notes.append(f"fusectl could not be mounted: {done.stderr.strip() or done.returncode}")
+_extension, _not_loaded = _load()
+
+NAME_ONLY: int | None = _extension.NAME_ONLY if _extension is not None else None
+"""As `generation` of a directory entry: the entry is a name, an inode number and a type, and no node. None: impossible
+here, every entry needs its attributes."""
 
 
-def _unescape(field_: bytes) -> bytes:
-    for code, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        field_ = field_.replace(code, byte)
-    return field_
+def extension_missing() -> str | None:
+    """Why there is no extension; None if it is there and stands between pyfuse3 and libfuse (after the mount)."""
+    if _extension is None:
+        return _not_loaded
+    if not _extension.found()[0]:
+        return "pyfuse3 was built with another libfuse than the extension"
+    return None
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
+def want(on_interrupt: Callable[[int], None], *, stack_depth: int) -> None:
+    """Before the mount. `on_interrupt(token)` is called, on the event loop, when the kernel gives up a request.
 
-
-def resident(paths: Iterable[bytes]) -> tuple[int, int] | None:
-    """Of the files at `paths`, opened through the mount: (bytes in the page cache, bytes in all).
-
-    None where the kernel cannot tell. Blocks as long as an open of the mount may. In a process of its own: a thread of
-    the daemon that waits in the daemon's own mount cannot be killed, and a daemon killed meanwhile would keep its
-    connection, and everybody who waits in the mount, for ever.
+    `stack_depth`: 0, or 1 if the cache directory lies on an overlay; no overlay can then lie on the mount.
     """
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", __file__], input=b"\0".join(paths), capture_output=True, check=False
-    )
-    figures = done.stdout.split()
-    return (int(figures[0]), int(figures[1])) if len(figures) == 2 else None
+    if _extension is not None:
+        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt)
 
 
-def _resident(paths: Iterable[bytes]) -> tuple[int, int] | None:
-    cached = total = 0
-    for path in paths:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue  # gone meanwhile
-        try:
-            found = _cached_bytes(fd)
-            if found is None:
-                return None
-            size = os.fstat(fd).st_size
-            cached += min(found, size)
-            total += size
-        finally:
-            os.close(fd)
-    return cached, total
+def request() -> tuple[int, int]:
+    """(token, thread id of the caller) of the request whose handler runs; to be asked before its first await.
+
+    The token is 0 without the extension, the id 0 if the caller is in a pid namespace that we do not see.
+    """
+    return _extension.request() if _extension is not None else (0, 0)
 
 
-def _cached_bytes(fd: int) -> int | None:
-    whole = ctypes.create_string_buffer(struct.pack("QQ", 0, 0))
-    figures = ctypes.create_string_buffer(5 * 8)
-    if _libc.syscall(_SYS_CACHESTAT, fd, whole, figures, 0) != 0:
-        number = ctypes.get_errno()
-        if number in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
-            return None
-        raise OSError(number, os.strerror(number))
-    pages: int = struct.unpack_from("Q", figures)[0]
-    return pages * os.sysconf("SC_PAGESIZE")
+def passthrough_missing() -> str | None:
+    """Why the kernel cannot read staged files by itself in this mount; None if it can, as far as INIT tells."""
+    reason = extension_missing()
+    if _extension is None or reason is not None:
+        return f"no extension: {reason}"
+    _, kernel_has_it, agreed = _extension.found()
+    if not _extension.HAS_PASSTHROUGH:
+        return f"libfuse {_extension.LIBFUSE} is too old: 3.17 or newer is needed"
+    if not kernel_has_it:
+        return f"the kernel {os.uname().release} has no FUSE passthrough: Linux 6.9 or newer is needed"
+    return None if agreed else "libfuse did not agree on passthrough"
 
 
-if __name__ == "__main__":  # see `resident`
-    found = _resident(filter(None, sys.stdin.buffer.read().split(b"\0")))
-    print(*(found or ()))
+def answer_with_backing(handle: int, backing_id: int) -> None:
+    """The open whose handler is about to return `handle` is passed through to the backing file."""
+    assert _extension is not None
+    _extension.back(handle, backing_id)
+
+
+def open_backing(connection_fd: int, fd: int) -> int:
+    """Make the file behind `fd` known to the kernel as a backing file. Its id; `fd` is not needed any more.
+
+    `connection_fd`: the mount's descriptor of /dev/fuse. Raises OSError (EPERM: needs CAP_SYS_ADMIN; ELOOP: the file
+    lies on a stacked file system; EOPNOTSUPP: its file system cannot be read so).
+    """
+    # A mutable argument makes fcntl.ioctl return what the system call returned.
+    backing_id: int = fcntl.ioctl(connection_fd, _BACKING_OPEN, bytearray(struct.pack("=iIQ", fd, 0, 0)))
+    return backing_id
+
+
+def close_backing(connection_fd: int, backing_id: int) -> None:
+    """Undo `open_backing`. Opens that use it go on. Never raises: a connection that is gone has closed all."""
+    try:
+        fcntl.ioctl(connection_fd, _BACKING_CLOSE, bytearray(struct.pack("=I", backing_id)))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENODEV, errno.EPERM):
+            raise

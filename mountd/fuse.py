@@ -21,6 +21,10 @@ import stat
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
+from mountd import fastpath
+
+# isort: split
 import pyfuse3
 import trio
 
@@ -129,6 +133,7 @@ class Fuse(pyfuse3.Operations):
         }
         if allow_other:
             options.add("allow_other")
+        fastpath.want(self._interrupted, stack_depth=0)
         before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
         (self._device,) = _fuse_devices() - before
@@ -160,6 +165,9 @@ class Fuse(pyfuse3.Operations):
         if self._mounted:
             self._mounted = False
             pyfuse3.close(unmount=unmount)
+
+    def _interrupted(self, token: int) -> None:
+        """The kernel gives the request up that `fastpath.request` called `token`."""
 
     async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.

@@ -12,7 +12,7 @@ from itertools import islice
 
 import trio
 
-from mountd import fastpath
+from mountd.fastpath_residency import resident
 from mountd.namespace import Namespace
 
 __all__ = ["Residency"]
@@ -47,7 +47,7 @@ class Residency:
         used = (node for node in self._namespace.files() if node.pushed or node.opens)
         paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
         try:
-            found = await trio.to_thread.run_sync(fastpath.resident, paths, abandon_on_cancel=True)
+            found = await trio.to_thread.run_sync(resident, paths, abandon_on_cancel=True)
         except OSError:
             found = None
         finally:

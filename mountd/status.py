@@ -15,7 +15,7 @@ from importlib import metadata
 
 from mountd.buffers import Buffers
 from mountd.config import Config, describe
-from mountd.fastpath import KernelSettings
+from mountd.fastpath_tuning import KernelSettings
 from mountd.handles import Handles
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
