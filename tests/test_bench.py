@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.benchmarks import common, data, main, mount, table
+from scripts.benchmarks import common, data, fastpath, main, mount, table
+from scripts.benchmarks.fastpath_access import FILES, OF_LARGE, Access, Place, duel
+from scripts.benchmarks.fastpath_dropped import OF_LARGE_COLD
+from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.mount_daemon import flatness
 from scripts.benchmarks.options import Options
 
@@ -91,7 +95,7 @@ def test_flatness_compares_the_last_quarter_with_the_second() -> None:
 
 def test_help_names_the_benchmarks_and_a_wrong_name_is_refused() -> None:
     done = subprocess.run([ROOT / "scripts/bench", "--help"], capture_output=True, text=True, check=True)
-    assert "mount" in done.stdout
+    assert "fastpath 5, mount 3" in " ".join(done.stdout.split())
     assert "--quick" in done.stdout
     done = subprocess.run([ROOT / "scripts/bench", "nonsense"], capture_output=True, text=True, check=False)
     assert (done.returncode, "nonsense" in done.stderr) == (2, True)
@@ -115,7 +119,7 @@ def test_a_group_that_fails_is_a_row_and_the_others_go_on(
         assert options == Options(quick=True, runs=1)
         return [table.median_row("fine", [1.0], "x", command)]
 
-    monkeypatch.setitem(main.BENCHMARKS, "mount", SimpleNamespace(GROUPS={"fails": fails, "works": works}))
+    monkeypatch.setitem(main.BENCHMARKS, "mount", SimpleNamespace(RUNS=3, GROUPS={"fails": fails, "works": works}))
     file = tmp_path / "rows.json"
     assert main.main(["mount", "--quick", "--json", str(file)]) == 1
     first, second = json.loads(file.read_text())["rows"]
@@ -129,6 +133,29 @@ def test_a_group_that_fails_is_a_row_and_the_others_go_on(
 
 def test_every_group_of_the_mount_can_be_called() -> None:
     assert list(mount.GROUPS) == ["images", "samples", "sparse", "sequential", "hang", "memory"]
+
+
+def test_every_group_of_the_fastpath_can_be_called() -> None:
+    assert list(fastpath.GROUPS) == ["large", "small", "peers", "dropped", "listing"]
+    assert all(callable(group) for group in fastpath.GROUPS.values())
+
+
+def test_what_fails_in_one_run_is_one_row_with_its_reason_and_keeps_its_bar() -> None:
+    got = Results("c")
+    for value in (1.0, 3.0):
+        with got.attempt("fine", "both"):
+            got.add("fine", value)
+        with got.attempt("fails", "both"):
+            got.add("fails", value)
+            raise common.BenchError("no such mode")
+    assert got.row("one", "fine", table.at_least(2)).holds is True
+    assert got.last("fine") == 3.0
+    for key, bar, holds in (("fails", table.at_least(2), False), ("both", None, None)):
+        row = got.row("two", key, bar)
+        assert (row.row, row.value) == ("two: not measured: no such mode", None)
+        assert (row.bar, row.holds) == (str(bar) if bar else None, holds)
+    with pytest.raises(common.BenchError, match="no such mode"):
+        got.last("fails")
 
 
 def test_one_benchmark_at_a_time_and_what_a_broken_one_left_is_removed(tmp_path: Path) -> None:
@@ -239,6 +266,55 @@ def test_a_reader_that_finds_wrong_bytes_or_ends_is_an_error(tmp_path: Path, blo
     (tmp_path / "file").write_bytes(b"x" * 5000)
     with pytest.raises(common.BenchError, match="exit code 1"):
         blocks.do(random=str(tmp_path / "file"), count=1, size=1000, seed=1)
+
+
+@pytest.mark.parametrize("access", [*OF_LARGE, *OF_LARGE_COLD, FILES], ids=lambda access: access.what)
+def test_both_sides_of_a_ratio_read_the_same_bytes(access: Access, tmp_path: Path) -> None:
+    names = ("a.bin", "b.bin", "c.bin") if access is FILES else ("a.bin",)
+    for place in ("native", "same", "other"):
+        (tmp_path / place).mkdir()
+        for number, name in enumerate(names):
+            data.make_random(tmp_path / place / name, 1024**2, number + 10 * (place == "other"))
+    if access.direct and not takes_direct(tmp_path / "native" / "a.bin"):
+        pytest.skip("this file system takes no O_DIRECT")
+    native, same, other = (Place(tmp_path / place, names) for place in ("native", "same", "other"))
+    with duel(access, native, Options(quick=True, runs=1), 1) as reads:
+        reads.least_s = 0.0
+        assert reads.first(same) > 0
+        assert reads.again(same) > 0
+        assert reads.cold(same, lambda: None) > 0
+        assert reads.read_bytes == len(names) * 1024**2
+        with pytest.raises(common.BenchError, match="other bytes"):
+            reads.first(other)
+
+
+def takes_direct(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        return False
+    return True
+
+
+def test_a_part_repeats_its_pass_and_tells_the_mean(tmp_path: Path) -> None:
+    data.make_random(tmp_path / "file", 4 * 1024**2, 1)
+    with common.reader("staged.py", 0) as program:
+        request = {"do": "random", "root": str(tmp_path), "names": ["file"], "size": 4096, "count": 10, "seed": 1}
+        once = program.do(**request, direct=False, least_s=0.0)
+        often = program.do(**request, direct=False, least_s=0.05)
+        other = program.do(**{**request, "seed": 2}, direct=False, least_s=0.0)
+    assert (once["passes"], once["bytes"], often["bytes"]) == (1, 40960, 40960)
+    assert often["passes"] > 1
+    assert often["passes"] * often["pass_s"] >= 0.05
+    assert once["check"] == often["check"] != other["check"]
+
+
+def test_a_listing_counts_files_and_no_folders(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    with common.reader("listing.py") as program:
+        assert [program.do(folder=str(tmp_path), stat=stat)["names"] for stat in (False, True)] == [2, 2]
 
 
 def test_two_readers_take_all_samples_between_them(tmp_path: Path) -> None:

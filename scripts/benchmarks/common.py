@@ -194,9 +194,9 @@ def slowfs(work: Work, backing: Path, preset: str) -> Iterator[SlowFs]:
 class Mount:
     """One mount of hfs, made with the command people use."""
 
-    def __init__(self, source: Path, path: Path, cache: Path) -> None:
+    def __init__(self, source: Path, path: Path, cache: Path, options: Sequence[str] = ()) -> None:
         self.source, self.path, self.cache = source, path, cache
-        run(HFS, "mount", source, path, "--cache", cache)
+        run(HFS, "mount", source, path, "--cache", cache, *options)
         self.pid: int = self.status()["pid"]
 
     def status(self) -> dict[str, Any]:
@@ -216,13 +216,13 @@ class Mount:
 
 
 @contextlib.contextmanager
-def hfs_mount(work: Work, source: Path, cache: Path | None = None) -> Iterator[Mount]:
+def hfs_mount(work: Work, source: Path, cache: Path | None = None, options: Sequence[str] = ()) -> Iterator[Mount]:
     """hfs over `source`, with a new empty cache unless one is given. A cache made here is removed at the end."""
     own = work.new("cache") if cache is None else None
     path = work.new("mount")
     mount = None
     try:
-        mount = Mount(source, path, cache or own or work.new("cache"))
+        mount = Mount(source, path, cache or own or work.new("cache"), options)
         yield mount
     finally:
         if mount is not None:

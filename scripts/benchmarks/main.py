@@ -14,20 +14,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.benchmarks import common, mount, table
+from scripts.benchmarks import common, fastpath, mount, table
 from scripts.benchmarks.options import Options
 
-BENCHMARKS = {"mount": mount}
+BENCHMARKS = {"fastpath": fastpath, "mount": mount}
 
 
 def parser() -> argparse.ArgumentParser:
+    usual = ", ".join(f"{name} {benchmark.RUNS}" for name, benchmark in BENCHMARKS.items())
     words = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measures what hfs promises. Ratios are taken within a run; a row shows the median of the runs.",
     )
     words.add_argument("name", metavar="NAME", choices=sorted(BENCHMARKS), help="what to measure: %(choices)s")
     words.add_argument("--quick", action="store_true", help="one run, smaller data; the rows say how much smaller")
-    words.add_argument("--runs", type=int, metavar="N", help="runs of each row (default 3, with --quick 1)")
+    words.add_argument("--runs", type=int, metavar="N", help=f"runs of each row (default {usual}; with --quick 1)")
     words.add_argument("--only", metavar="GROUP[,GROUP...]", help="only these groups of rows")
     words.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE as well")
     return words
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = list(groups) if args.only is None else args.only.split(",")
     if unknown := [name for name in chosen if name not in groups]:
         words.error(f"--only: {', '.join(unknown)} is none of {', '.join(groups)}")
-    runs = (1 if args.quick else 3) if args.runs is None else args.runs
+    runs = (1 if args.quick else BENCHMARKS[args.name].RUNS) if args.runs is None else args.runs
     if runs < 1:
         words.error("--runs: at least 1")
     if args.json is not None and not args.json.absolute().parent.is_dir():

@@ -6,6 +6,8 @@ the options and the command that repeats it, and gives its rows.
 
 from scripts.benchmarks import mount_daemon, mount_images, mount_large
 
+RUNS = 3
+
 GROUPS = {
     "images": mount_images.images,
     "samples": mount_large.samples,

@@ -1,0 +1,105 @@
+"""The ways of reading that are compared, and the comparison: the same reads in two places, taken in turn.
+
+Used by every group that reads staged data. A place is a folder with names; the native one is the staged copy itself.
+Knows nothing of hfs: rclone and bindfs are measured with the same code.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scripts.benchmarks.common import BenchError, Reader, reader, together
+from scripts.benchmarks.options import Options
+
+KIB, MIB = 1024, 1024**2
+
+TURNS = 3
+"""Pairs of parts (mount, native) of one ratio: their medians pass over a part that others on the machine disturbed."""
+
+LEAST_S, LEAST_S_QUICK = 0.5, 0.1
+"""A part repeats its pass until it has taken this long."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """One way of reading. `do`, `size`, `count` and `direct` are those of readers/staged.py."""
+
+    what: str
+    do: str
+    size: int = 0
+    count: int | None = None
+    direct: bool = False
+    processes: int = 1
+
+
+RANDOM_128K = Access("random 128 KiB, 1 process", "random", 128 * KIB)
+RANDOM_4K = Access("random 4 KiB, 1 process", "random", 4 * KIB, 60_000)
+SEQUENTIAL = Access("sequential 1 MiB", "sequential", MIB)
+MMAP = Access("shared mmap, random pages, 2 processes", "mmap", count=60_000, processes=2)
+FILES = Access("open-read-close", "files")
+
+OF_LARGE = (RANDOM_128K, RANDOM_4K, SEQUENTIAL, MMAP)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Files to read: the names below `root`, in the same order in every place."""
+
+    root: Path
+    names: tuple[str, ...]
+
+
+class Duel:
+    """The same reads natively and elsewhere. Every ratio is native time / time elsewhere.
+
+    Raises BenchError where other bytes are read than natively, or where a reader fails.
+    """
+
+    def __init__(self, programs: list[Reader], access: Access, native: Place, seed: int, least_s: float) -> None:
+        self.programs, self.access, self.native, self.seed, self.least_s = programs, access, native, seed, least_s
+        self.read_bytes = 0
+        """Bytes of one pass of the process that reads most: so many different ones are read at least."""
+        self._seen: list[tuple[int, int]] | None = None
+
+    def pass_s(self, place: Place, *, once: bool = False) -> float:
+        """Seconds of a pass, the mean of as many as a part needs; `once`: of a single one."""
+        how = asdict(self.access)
+        request = {key: how[key] for key in ("do", "size", "count", "direct")}
+        request |= {"root": str(place.root), "names": place.names, "seed": self.seed}
+        request["least_s"] = 0.0 if once else self.least_s
+        _, answers = together(self.programs, request)
+        seen = [(answer["bytes"], answer["check"]) for answer in answers]
+        if self._seen is None:
+            self._seen = seen
+            self.read_bytes = max(size for size, _ in seen)
+        elif seen != self._seen:
+            raise BenchError(f"{self.access.what}: other bytes in {place.root.name} than in {self.native.root.name}")
+        return statistics.fmean(answer["pass_s"] for answer in answers)
+
+    def first(self, place: Place) -> float:
+        """Of one pass, between two native parts."""
+        before = self.pass_s(self.native)
+        spent = self.pass_s(place, once=True)
+        return statistics.fmean([before, self.pass_s(self.native)]) / spent
+
+    def again(self, place: Place) -> float:
+        """Of several parts in turn."""
+        pairs = [(self.pass_s(self.native), self.pass_s(place)) for _ in range(TURNS)]
+        return statistics.median(native for native, _ in pairs) / statistics.median(spent for _, spent in pairs)
+
+    def cold(self, place: Place, drop: Callable[[], None]) -> float:
+        """Of one pass each, `drop` before both."""
+        drop()
+        native = self.pass_s(self.native, once=True)
+        drop()
+        return native / self.pass_s(place, once=True)
+
+
+@contextlib.contextmanager
+def duel(access: Access, native: Place, options: Options, seed: int) -> Iterator[Duel]:
+    """With readers of its own, which end with it."""
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(reader("staged.py", index)) for index in range(access.processes)]
+        yield Duel(programs, access, native, seed, LEAST_S_QUICK if options.quick else LEAST_S)
