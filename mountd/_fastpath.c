@@ -37,6 +37,7 @@ static struct { /* what came of it */
 static struct { /* the request that is being handed to pyfuse3 */
     uint64_t token;
     pid_t pid;
+    fuse_ino_t node; /* of a read */
 } request;
 
 static struct { /* the next open is answered so */
@@ -91,7 +92,7 @@ TRACKED(listxattr, (fuse_req_t req, fuse_ino_t ino, size_t size), req, ino, size
 
 static void tracked_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
     begin(req);
-    if (fi->fh == 0) fi->fh = ino; /* opened without us: handle numbers and node ids never meet, see handles.py */
+    request.node = ino; /* pyfuse3's handler gets the handle alone, which is 0 if the kernel opened without us */
     theirs.read(req, ino, size, off, fi);
 }
 
@@ -200,6 +201,11 @@ static PyObject *py_request(PyObject *self, PyObject *noargs) {
     return Py_BuildValue("(Ki)", (unsigned long long)request.token, (int)request.pid);
 }
 
+static PyObject *py_node(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return PyLong_FromUnsignedLongLong(request.node);
+}
+
 static PyObject *py_back(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long handle;
@@ -216,6 +222,7 @@ static PyMethodDef methods[] = {
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
     {"request", py_request, METH_NOARGS,
      "request() -> (token, pid): of the request whose handler runs; good until its first await."},
+    {"node", py_node, METH_NOARGS, "node() -> int: the node id of the read whose handler runs; good until its first await."},
     {"back", py_back, METH_VARARGS,
      "back(handle, backing_id): the open that is answered with `handle` next is passed through."},
     {NULL, NULL, 0, NULL},

@@ -25,6 +25,7 @@ import msgspec
 
 from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.errors import ConfigError
+from policies.iomode import Wanted
 
 __all__ = [
     "KEYS",
@@ -54,7 +55,6 @@ SOCKET_PATH_BYTES = 107
 
 SOCKET_SUFFIX = ".sock"
 
-IoMode = Literal["auto", "daemon"]
 Eviction = Literal["fill-once", "lru"]
 Direct = Literal["auto", "on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -75,7 +75,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     immutable: bool = False
     """ttl_s for ever; wins over it."""
     over: bool = False
-    io_mode: IoMode = "auto"
+    io_mode: Wanted = "auto"
     foreground: bool = False
     source_id: str | None = None
     """None: f_fsid where it is stable, else made once and kept in the cache."""
@@ -204,7 +204,7 @@ KEYS: tuple[Key, ...] = (
     Key("ttl_s", "ttl", parse_duration, "seconds, or like 500ms, 10m, 2h; 0 asks the source every time"),
     Key("immutable", "immutable", parse_flag, _FLAG),
     Key("over", "over", parse_flag, _FLAG),
-    _choice("io-mode", "io_mode", IoMode),
+    _choice("io-mode", "io_mode", Wanted),
     Key("foreground", "foreground", parse_flag, _FLAG),
     Key("source_id", "source-id", _source_id, "16 hexadecimal digits, as hfs status shows them"),
     _choice("eviction", "eviction", Eviction),
@@ -348,6 +348,9 @@ def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], fault
     if buffer_bytes < 2 * chunk_bytes:
         allowed = f"at least two chunks: {2 * chunk_bytes} bytes"
         faults.append(_impossible("buffer", buffer_bytes, origins["buffer_bytes"], allowed))
+    if values.get("io_mode") == "stateless" and not values.get("immutable"):
+        allowed = "stateless only with --immutable, since files are not looked at again when they are opened"
+        faults.append(_impossible("io-mode", "stateless", origins["io_mode"], allowed))
     size_bytes = values.get("cache_size_bytes")
     if size_bytes is not None and size_bytes < chunk_bytes:
         allowed = f"at least one chunk: {chunk_bytes} bytes"

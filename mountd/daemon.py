@@ -28,9 +28,11 @@ from mountd.fetcher import Fetcher
 from mountd.fuse import Fuse
 from mountd.handles import Handles
 from mountd.identity import source_id
+from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace, seconds
 from mountd.node import Node
+from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.residency import Residency
@@ -104,6 +106,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             namespace.listing,
             lambda: prefetch.siblings_nowait(),
         )
+        passthrough = Passthrough(staging, metrics)
+        io_mode = IoMode(config.io_mode, immutable=config.immutable, staging=staging, passthrough=passthrough)
         read_path = ReadPath(
             namespace,
             handles,
@@ -112,6 +116,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             source,
             metrics,
             siblings,
+            io_mode,
+            passthrough,
             chunk_bytes=config.chunk_bytes,
             buffer_bytes=config.buffer_bytes,
         )
@@ -127,6 +133,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             prefetch=prefetch,
             buffers=buffers,
             residency=Residency(namespace, config.mountpoint, nursery),
+            io_mode=io_mode,
             in_flight=lambda: fetcher.in_flight,
         )
         commands = Commands(status, namespace, staging, source, read_path, fetcher)
@@ -143,16 +150,17 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
 
         commands.control_path = await stack.enter_async_context(serve(config, commands, nursery))
         try:
-            fuse.mount(config.mountpoint, config.source, allow_other=config.allow_other)
+            fuse.mount(config.mountpoint, config.source, allow_other=config.allow_other, overlay=staging.on_overlay)
         except RuntimeError as error:
             raise MountError(f"{config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
         stack.callback(lambda: fuse.close(unmount=True))
+        stack.callback(passthrough.stop)
 
         nursery.start_soon(_sweep, namespace)
         nursery.start_soon(prefetch.run)
         async with trio.open_nursery() as serving:
             serving.start_soon(_stop_on_signal, fuse)
-            serving.start_soon(_announce, config, status, ready)
+            serving.start_soon(_announce, config, status, io_mode, fuse, ready)
             await fuse.run()
             serving.cancel_scope.cancel()
         log.info("%s: unmounted", config.mountpoint)
@@ -189,7 +197,7 @@ def _open_source(config: Config, metrics: Metrics) -> Source:
     )
 
 
-async def _announce(config: Config, status: Status, ready: Callable[[], None]) -> None:
+async def _announce(config: Config, status: Status, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
     device = await trio.to_thread.run_sync(device_of, config.mountpoint)
     if device is None:
@@ -199,6 +207,7 @@ async def _announce(config: Config, status: Status, ready: Callable[[], None]) -
         await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
+    await io_mode.start(fuse.connection_fd)
     log.info("%s: serving %s", config.mountpoint, config.source)
     ready()
 

@@ -23,6 +23,8 @@ __all__ = [
     "answer_with_backing",
     "close_backing",
     "extension_missing",
+    "libfuse_version",
+    "node_of_request",
     "open_backing",
     "passthrough_missing",
     "request",
@@ -45,6 +47,8 @@ class _Extension(Protocol):
     def found(self) -> tuple[int, int, int]: ...
 
     def request(self) -> tuple[int, int]: ...
+
+    def node(self) -> int: ...
 
     def back(self, handle: int, backing_id: int, /) -> None: ...
 
@@ -80,6 +84,11 @@ def extension_missing() -> str | None:
     return None
 
 
+def libfuse_version() -> str:
+    """Of the libfuse that the extension uses; empty without it."""
+    return _extension.LIBFUSE if _extension is not None else ""
+
+
 def want(on_interrupt: Callable[[int], None], *, stack_depth: int) -> None:
     """Before the mount. `on_interrupt(token)` is called, on the event loop, when the kernel gives up a request.
 
@@ -95,6 +104,12 @@ def request() -> tuple[int, int]:
     The token is 0 without the extension, the id 0 if the caller is in a pid namespace that we do not see.
     """
     return _extension.request() if _extension is not None else (0, 0)
+
+
+def node_of_request() -> int:
+    """The node id of the READ whose handler runs; to be asked before its first await. Only with the extension."""
+    assert _extension is not None
+    return _extension.node()
 
 
 def passthrough_missing() -> str | None:

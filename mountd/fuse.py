@@ -123,8 +123,11 @@ class Fuse(pyfuse3.Operations):
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def mount(self, mountpoint: str, source: str, *, allow_other: bool) -> None:
-        """Mount on `mountpoint`. Raises RuntimeError as libfuse does; its reason is on standard error."""
+    def mount(self, mountpoint: str, source: str, *, allow_other: bool, overlay: bool) -> None:
+        """Mount on `mountpoint`; `overlay`: the cache lies on an overlay file system.
+
+        Raises RuntimeError as libfuse does; its reason is on standard error.
+        """
         options = {
             "ro",
             "default_permissions",
@@ -133,11 +136,16 @@ class Fuse(pyfuse3.Operations):
         }
         if allow_other:
             options.add("allow_other")
-        fastpath.want(self._interrupted, stack_depth=0)
+        fastpath.want(self._interrupted, stack_depth=int(overlay))
         before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
         (self._device,) = _fuse_devices() - before
         self._mounted = True
+
+    @property
+    def connection_fd(self) -> int:
+        """The mount's descriptor of /dev/fuse."""
+        return self._device
 
     async def run(self) -> None:
         """Answer requests until the mount is gone, or `terminate` is called."""
@@ -288,15 +296,19 @@ class Fuse(pyfuse3.Operations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
+        if self._read_path.stateless:
+            raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
         node = self._namespace.node(inode)
-        number = await self._read_path.open(node)
-        return pyfuse3.FileInfo(fh=number, keep_cache=True)
+        number, backing_id = await self._read_path.open(node, ctx.pid)
+        if backing_id is not None:
+            fastpath.answer_with_backing(number, backing_id)
+        return pyfuse3.FileInfo(fh=number, keep_cache=backing_id is None)
 
     @_boundary
     async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
-        handle = self._handles.file(fh)
+        handle = self._handles.file(fh) if fh else await self._read_path.stateless_handle(fastpath.node_of_request())
         data = await self._read_path.read(handle, off, size)
         if len(data) != clamp(off, size, handle.file.version.size).size:
             self.metrics.add("short_replies")

@@ -8,6 +8,7 @@ directory that changes meanwhile is shown as one state. Handle numbers are never
 from __future__ import annotations
 
 import errno
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -20,12 +21,18 @@ from policies.readahead import Pattern
 __all__ = ["DirectoryHandle", "FileHandle", "Handles"]
 
 
+_MAX_STATELESS = 4096
+"""Handles of files that are read without an open; each holds the pattern of its reads."""
+
+
 @dataclass(eq=False, slots=True)
 class FileHandle:
     """One open file."""
 
     node: Node
     file: StagedFile
+    backing_id: int | None = None
+    """The backing file that the kernel reads instead of asking us; None: through the page cache."""
     pattern: Pattern = field(default_factory=Pattern)
 
 
@@ -55,6 +62,7 @@ class Handles:
         self._numbers = count(1)
         self._files: dict[int, FileHandle] = {}
         self._directories: dict[int, DirectoryHandle] = {}
+        self._stateless: OrderedDict[int, FileHandle] = OrderedDict()
 
     def add_file(self, handle: FileHandle) -> int:
         """Register an open file; its number."""
@@ -81,6 +89,20 @@ class Handles:
             return self._directories[number]
         except KeyError:
             raise SourceError(errno.EBADF, f"directory handle {number}") from None
+
+    def without_open(self, node_id: int) -> FileHandle | None:
+        """The handle of a node that the kernel reads without having opened it."""
+        handle = self._stateless.get(node_id)
+        if handle is None or handle.node.id != node_id:  # the id may be another node's now
+            return None
+        self._stateless.move_to_end(node_id)
+        return handle
+
+    def keep_without_open(self, handle: FileHandle) -> None:
+        """Remember `handle` for its node; the least recently used goes. It is no open: nothing is pinned."""
+        self._stateless[handle.node.id] = handle
+        while len(self._stateless) > _MAX_STATELESS:
+            self._stateless.popitem(last=False)
 
     def remove_file(self, number: int) -> FileHandle:
         """Take the open file `number` out. Raises SourceError(EBADF)."""

@@ -29,6 +29,11 @@ COUNTERS: dict[str, str] = {
     "bytes_alone": "bytes answered from a fetch of their own",
     "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
     "push_errors": "pushes that the kernel refused",
+    # how opens were answered
+    "opens_cached": "opens answered through the page cache",
+    "opens_passed": "opens answered with the staged file itself, which the kernel reads without asking",
+    "opens_anew": "opens sent to look the name up again, to be passed through then",
+    "passthrough_refused": "staged files that the kernel did not take as a backing file",
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",
     "prefetch_dropped": "wishes to fetch ahead that found the queue full",

@@ -118,6 +118,8 @@ class Namespace:
             return None
         if dentry.node is not None and dentry.node.stale:
             return None  # a hard link: its file was found changed under another name
+        if dentry.node is not None and dentry.node.retired:
+            return None  # a hard link again: its other name was given the new node
         return dentry
 
     async def child(self, parent: Node, name: bytes) -> Dentry:
@@ -199,7 +201,7 @@ class Namespace:
         node.expires_s = expires_s
         children = parent.children if parent.children is not None else {}
         before = children.get(name)
-        if before is not None and before.node is not None and before.node is not node:
+        if before is not None and before.node is not None and not _same_version(before.node, node):
             self._replaced(before.node)
         dentry = Dentry(node, expires_s)
         children[name] = dentry
@@ -306,6 +308,21 @@ class Namespace:
         held = (node.parent.children or {}).get(node.name) if node.parent is not None else None
         if held is not None and held.node is node:
             held.expires_s = -math.inf
+
+    def renew(self, node: Node) -> None:
+        """The name of `node` leads to a new node of the same version from now on; `node` lives on for who has it open.
+
+        For a file that is open through the page cache and could be passed through: the kernel allows a node one mode.
+        """
+        if node.version is None or node.retired or node.stale:
+            return
+        node.retired = True
+        fresh = Node(node.attributes, node.version, node.parent, node.name)
+        fresh.expires_s = node.expires_s
+        self._by_version[node.version] = fresh
+        held = node.parent.children if node.parent is not None else None
+        if held is not None:
+            held[node.name] = Dentry(fresh, fresh.expires_s)
 
     # -- listings -----------------------------------------------------------------------------------------------------
 
@@ -436,6 +453,11 @@ class Namespace:
 def _place(attributes: Attributes) -> tuple[int, int]:
     """What identifies a directory while the daemon lives: inode numbers repeat on file systems mounted below."""
     return attributes.device, attributes.inode
+
+
+def _same_version(one: Node, other: Node) -> bool:
+    """One node, or two of one version: then they differ in I/O mode only."""
+    return one is other or (one.version is not None and one.version == other.version)
 
 
 def _same_inode(one: Attributes, other: Attributes) -> bool:

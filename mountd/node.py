@@ -1,7 +1,7 @@
 """Nodes and dentries: what is remembered of one inode and of one name.
 
-Plain records, changed only by `namespace` (and `pushed` by `read_path`). A million of them may exist: slots, no
-back-references but the parent, which every path is made from.
+Plain records, changed only by `namespace` (and `pushed`, `passed` and `sent_away` by `read_path`). A million of them
+may exist: slots, no back-references but the parent, which every path is made from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Node:
         "name",
         "opens",
         "parent",
+        "passed",
         "pushed",
+        "retired",
+        "sent_away",
         "stale",
         "version",
     )
@@ -42,6 +45,13 @@ class Node:
         """trio time until which the attributes need not be asked for again."""
         self.lookups = 0
         self.opens = 0
+        """Open handles, of either mode."""
+        self.passed = 0
+        """Those of them that the kernel reads from the staged file by itself; all or none."""
+        self.retired = False
+        """Its name leads to another node of the same version now, with an I/O mode of its own."""
+        self.sent_away: set[int] | None = None
+        """Threads whose open was answered with ESTALE because of the I/O mode."""
         self.holds = 0
         """Work under way that names the node to the kernel: its id must not go to another meanwhile."""
         self.pushed = False

@@ -23,9 +23,11 @@ import trio
 from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.handles import FileHandle, Handles
+from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
+from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
@@ -34,6 +36,7 @@ from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.density import Decision, Density, Fetch, Follow, alone_extent
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
+from policies.iomode import Answer, answer
 from policies.readahead import Advice, Kind, Limits, advise
 
 __all__ = ["ReadPath"]
@@ -55,6 +58,9 @@ _PUSH_TOUCHES = 8
 """A file with this many lone reads is read at random: its chunks go into the page cache when they arrive, and the small
 reads that follow never reach us. (A sequential reader has one or two: its first reads, before it was known for one.)"""
 
+_MAX_SENT_AWAY = 64
+"""Threads remembered at a node; more are answered through the page cache, which is always allowed."""
+
 _WINDOW_BUFFER_SHARE = 4
 """A reader's window takes at most a quarter of the buffers, so that four sequential readers do not starve each
 other."""
@@ -74,6 +80,8 @@ class ReadPath:
         source: Source,
         metrics: Metrics,
         siblings: SiblingWatch,
+        io_mode: IoMode,
+        passthrough: Passthrough,
         *,
         chunk_bytes: int,
         buffer_bytes: int,
@@ -85,6 +93,8 @@ class ReadPath:
         self._source = source
         self._metrics = metrics
         self._siblings = siblings
+        self._io_mode = io_mode
+        self._passthrough = passthrough
         self._chunk_bytes = chunk_bytes
         self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
         self._limits: dict[int, Limits] = {}
@@ -92,32 +102,96 @@ class ReadPath:
 
     # -- open and close -----------------------------------------------------------------------------------------------
 
-    async def open(self, node: Node) -> int:
-        """Open `node` for a kernel that knows it; the number of the handle.
+    async def open(self, node: Node, thread_id: int) -> tuple[int, int | None]:
+        """Open `node` for a kernel that knows it, asked by thread `thread_id`.
 
-        Raises VersionChanged if the source has another version under its name: the kernel looks it up again.
+        The number of the handle, and the backing file that the kernel is to read instead of asking us, if any. Raises
+        VersionChanged if the source has another version under its name, or if its I/O mode stands in the way of a
+        better one: the kernel looks it up again.
         """
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        self._io_mode.opening(node.version.size)
         await self._namespace.fresh(node)
         path = node.path
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-        number = self._handles.add_file(FileHandle(node, file))
         self._staging.pin(file)
+        try:
+            handle = FileHandle(node, file, await self._mode(node, file, thread_id))
+        except BaseException:
+            self._staging.unpin(file)
+            raise
+        # No checkpoint since the mode was chosen.
+        number = self._handles.add_file(handle)
         self._namespace.opened(node)
+        node.passed += handle.backing_id is not None
         if 0 < file.size <= self._chunk_bytes:
             self._siblings.opened(node, staged=0 in file.present)
+        if handle.backing_id is None and 0 < file.size <= self._chunk_bytes:
             try:
                 await self._open_small(node, file)
             except BaseException:
                 self.close(number)
                 raise
-        return number
+        return number, handle.backing_id
+
+    async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
+        """The backing file of an open that is passed through; None for one through the page cache."""
+        passable = (node.passed > 0 or self._io_mode.passes(file.size)) and self._passthrough.may(file)
+        backing_id = None
+        if passable and (node.passed or not node.opens):
+            backing_id = await self._passthrough.acquire(file)
+            passable = backing_id is not None
+        away = node.sent_away or set()
+        chosen = answer(
+            cached=node.opens - node.passed,
+            passed=node.passed,
+            passable=passable,
+            sent_away=thread_id in away or len(away) >= _MAX_SENT_AWAY,
+        )
+        if chosen is Answer.PASSED:
+            assert backing_id is not None
+            self._metrics.add("opens_passed")
+            return backing_id
+        if backing_id is not None:
+            self._passthrough.release(file)
+        if chosen is Answer.ANEW:
+            self._metrics.add("opens_anew")
+            node.sent_away = away | {thread_id}
+            self._namespace.renew(node)
+            raise VersionChanged(f"{node.path!r} can be passed through now")
+        self._metrics.add("opens_cached")
+        away.discard(thread_id)
+        return None
+
+    @property
+    def stateless(self) -> bool:
+        """Opens are not to be answered: the kernel reads without handles."""
+        return self._io_mode.stateless
+
+    async def stateless_handle(self, node_id: int) -> FileHandle:
+        """The handle for a read of node `node_id`, which the kernel has opened without us."""
+        handle = self._handles.without_open(node_id)
+        if handle is not None:
+            return handle
+        node = self._namespace.node(node_id)
+        if node.version is None:
+            raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        path = node.path
+        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+        handle = FileHandle(node, file)
+        self._handles.keep_without_open(handle)
+        if 0 < file.size <= self._chunk_bytes:
+            self._siblings.opened(node, staged=0 in file.present)
+        return handle
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
         handle = self._handles.remove_file(number)
         node = handle.node
+        if handle.backing_id is not None:
+            node.passed -= 1
+            self._passthrough.release(handle.file)
         self._staging.unpin(handle.file)
         self._namespace.closed(node)
         if not node.opens:

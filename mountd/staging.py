@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
 
@@ -42,6 +43,8 @@ from policies.eviction import Policy
 from policies.geometry import Extent
 
 __all__ = ["CheckedFile", "StagedFile", "StagedRow", "Staging", "StagingStatistics"]
+
+Value = TypeVar("Value")
 
 _PAGE = 1000
 """Rows of the index in memory at a time, for lists and checks."""
@@ -132,6 +135,25 @@ class Staging:
     async def read_chunk(self, file: StagedFile, index: int) -> bytearray:
         """A whole present chunk, its checksum verified. Raises StagingError; a damaged chunk is forgotten."""
         return await self._reading.read_chunk(file, index)
+
+    async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
+        """`use(descriptor)`, in a thread, of the complete and durable object of `file`, which the caller has pinned.
+
+        The descriptor is closed afterwards. Raises StagingError if there is no such object, and what `use` raises.
+        """
+        return await self._reading.lend(file, use)
+
+    @property
+    def on_overlay(self) -> bool:
+        """The cache directory lies on an overlay file system."""
+        return self._ground.disk.on_overlay()
+
+    async def lend_empty(self, use: Callable[[int], Value]) -> Value:
+        """`use(descriptor)`, in a thread, of an empty file on the cache's disk: to see whether it would work.
+
+        Raises StagingError if there can be none, and what `use` raises.
+        """
+        return await self._reading.lend_empty(use)
 
     @property
     def ready(self) -> bool:

@@ -23,6 +23,8 @@ _FALLOC_FL_PUNCH_HOLE = 0x02
 _MEMORY_MAGICS = {0x01021994, 0x858458F6}
 """f_type of tmpfs and ramfs (statfs(2))."""
 
+_OVERLAY_MAGIC = 0x794C7630
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -75,6 +77,13 @@ class Disk:
     def open_read(self, number: int) -> int:
         """A descriptor for reading. FileNotFoundError when the object is gone."""
         return os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_empty(self) -> int:
+        """A descriptor of a new file without a name."""
+        path = os.path.join(self.objects_dir, f"probe-{os.getpid()}")
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+        os.unlink(path)
+        return fd
 
     def write(self, fd: int, parts: Sequence[memoryview | mmap.mmap], offset: int) -> None:
         """All of `parts` from `offset` on. With O_DIRECT every part is aligned in memory and in length."""
@@ -154,11 +163,16 @@ class Disk:
 
     def in_memory(self) -> bool:
         """Whether the cache lies on tmpfs, whose size says nothing about what may be used of it."""
+        return self._magic() in _MEMORY_MAGICS
+
+    def on_overlay(self) -> bool:
+        """Whether the cache lies on an overlay, which the kernel passes through only if told so beforehand."""
+        return self._magic() == _OVERLAY_MAGIC
+
+    def _magic(self) -> int:
         # struct statfs begins with f_type, a long; 256 bytes hold the whole of it on every Linux.
         buffer = ctypes.create_string_buffer(256)
-        if _libc.fstatfs(self._directory, buffer) != 0:
-            return False
-        return ctypes.c_long.from_buffer(buffer).value in _MEMORY_MAGICS
+        return ctypes.c_long.from_buffer(buffer).value if _libc.fstatfs(self._directory, buffer) == 0 else 0
 
     def set_objects_aside(self) -> None:
         """Rename the objects away, after the index was lost; `remove_set_aside` deletes them in the background."""

@@ -2,8 +2,8 @@
 
 Held by handles, by the read path between two awaits, and by staging. One object per version: whoever holds one holds
 the same as everybody. A million of them may be loaded one after the other and tens of thousands at a time, so it is
-small. Only the staging files change it, on the event loop, except for `pins` (through `Staging.pin`), `last_use_ns`
-and `path`.
+small. Only the staging files change it, on the event loop, except for `pins` (through `Staging.pin`), `passed`,
+`last_use_ns` and `path`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class StagedFile:
         "has_row",
         "last_use_ns",
         "object_id",
+        "passed",
         "path",
         "pins",
         "present",
@@ -58,6 +59,9 @@ class StagedFile:
         self.vouched = ChunkSet(count)
         self.pins = 0
         """Open handles; a pinned file is not evicted."""
+        self.passed = 0
+        """Handles that the kernel reads from the object by itself, and opens that may become such. While there are any,
+        only the same bytes are written to it again, and no holes are made."""
         self.last_use_ns = 0
         """Nanoseconds since the epoch, set by whoever opens the file."""
 

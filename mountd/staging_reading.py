@@ -8,8 +8,10 @@ a read brought is thrown away.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncGenerator, Sequence
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import xxhash
 
@@ -25,6 +27,8 @@ from mountd.version import Version
 from policies.geometry import Extent, chunk_extent, chunk_range
 
 __all__ = ["CheckedFile", "Reading", "check_rows"]
+
+Value = TypeVar("Value")
 
 _OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """These say nothing about the file."""
@@ -86,6 +90,28 @@ class Reading:
         """See Staging.read_chunk."""
         return await self._read(file, file.chunk(index), file.checksum(index))
 
+    async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
+        """See Staging.lend."""
+        number = file.object_id
+        if number is None or not file.durable:
+            raise StagingError("not staged as a whole")
+        try:
+            return await self._ground.threads.read(_lend_object, self._ground.disk, number, file.size, use)
+        except (Damaged, FileNotFoundError) as error:
+            self._failed(file, number, Extent(0, file.size), error)
+            raise StagingError(f"a staged file cannot be read: {error}") from error
+
+    async def lend_empty(self, use: Callable[[int], Value]) -> Value:
+        """See Staging.lend_empty."""
+        try:
+            fd = await self._ground.threads.read(self._ground.disk.open_empty)
+        except OSError as error:
+            raise StagingError(str(error)) from error
+        try:
+            return await self._ground.threads.read(use, fd)
+        finally:
+            self._ground.disk.close_fd(fd)
+
     async def _read(self, file: StagedFile, extent: Extent, checksum: int | None) -> bytearray:
         number, changes = file.object_id, file.changes
         if number is None or not file.has(extent):
@@ -145,6 +171,17 @@ def _read_object(disk: Disk, number: int, fd: int | None, extent: Extent, checks
     except OSError as error:
         answer.error = error
     return answer
+
+
+def _lend_object(disk: Disk, number: int, size: int, use: Callable[[int], Value]) -> Value:
+    """In a thread."""
+    fd = disk.open_read(number)
+    try:
+        if os.fstat(fd).st_size != size:
+            raise Damaged(errno.EIO, f"{os.fstat(fd).st_size} of {size} bytes")
+        return use(fd)
+    finally:
+        disk.close_fd(fd)
 
 
 async def check_rows(

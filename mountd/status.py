@@ -17,6 +17,7 @@ from mountd.buffers import Buffers
 from mountd.config import Config, describe
 from mountd.fastpath_tuning import KernelSettings
 from mountd.handles import Handles
+from mountd.io_mode import IoMode
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
 from mountd.prefetch import Prefetch
@@ -54,6 +55,7 @@ class Status:
         prefetch: Prefetch,
         buffers: Buffers,
         residency: Residency,
+        io_mode: IoMode,
         in_flight: Callable[[], int],
     ) -> None:
         self._config = config
@@ -66,6 +68,7 @@ class Status:
         self._prefetch = prefetch
         self._buffers = buffers
         self._residency = residency
+        self._io_mode = io_mode
         self._in_flight = in_flight
         self._started_s = time.time()
         self.kernel = KernelSettings()
@@ -83,10 +86,7 @@ class Status:
             "version": metadata.version("hfs-cache"),
             "mountpoint": self._config.mountpoint,
             "uptime_s": round(time.time() - self._started_s, 1),
-            "io_mode": {
-                "mode": "daemon",
-                "reason": "every read that the page cache cannot answer goes through the daemon",
-            },
+            "io_mode": self._io_mode.describe(),
             "source": {
                 "path": self._source.path,
                 "id": self._source.source_id,
@@ -95,6 +95,7 @@ class Status:
                 "absolute_links": self._source.absolute_link_count,
                 "absolute_links_named": list(self._source.absolute_links),
             },
+            "opens": {name: counts["opens_" + name] for name in ("cached", "passed", "anew")},
             "reads": {tier: counts["reads_" + tier] for tier in _TIERS},
             "read_bytes": {tier: counts["bytes_" + tier] for tier in _TIERS},
             "staged": staged,

@@ -32,6 +32,8 @@ RANKS = {
     "fastpath": 2,
     "node": 2,
     "tally": 3,
+    "passthrough": 3,
+    "io_mode": 3,
     "fetcher": 3,
     "sibling_watch": 3,
     "namespace": 3,
@@ -46,7 +48,7 @@ RANKS = {
     "daemon": 6,
 }
 # The imports inside a rank: staged files are found through their index; the commands implement what control asks for.
-SAME_RANK = {("staging", "index"), ("commands", "control"), ("status", "residency")}
+SAME_RANK = {("staging", "index"), ("commands", "control"), ("status", "residency"), ("io_mode", "passthrough")}
 # Every file of mountd may use the plain words; they know nobody.
 WORDS = {"version", "errors", "metrics"}
 
