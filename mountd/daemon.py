@@ -41,6 +41,7 @@ from mountd.source import Source
 from mountd.source_threads import SourceThreads
 from mountd.staging_opening import open_staging
 from mountd.status import Status
+from mountd.workers import Workers
 from policies.siblings import Siblings
 
 __all__ = ["run"]
@@ -66,7 +67,9 @@ def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -
 async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
-        source = _open_source(config, metrics)
+        workers = Workers()
+        await stack.enter_async_context(workers.running())
+        source = _open_source(config, metrics, workers)
         stack.callback(source.close)
 
         staging = await stack.enter_async_context(
@@ -79,6 +82,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
                 # Above the half that prefetch may fill, below what readers and pushes need besides.
                 in_flight_bytes=config.buffer_bytes * 5 // 8,
                 metrics=metrics,
+                run_in_thread=workers.run_sync,
             )
         )
         nursery = await stack.enter_async_context(_cancelled_at_exit())
@@ -91,11 +95,11 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
 
         fuse: Fuse
 
-        async def push(node: Node, offset: int, data: memoryview) -> bool:
+        async def push(node: Node, offset: int, data: memoryview, *, opening: bool) -> bool:
             # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive.
             namespace.hold(node)
             try:
-                return await fuse.push(node, offset, data)
+                return await fuse.push(node, offset, data, opening=opening)
             finally:
                 namespace.release(node)
 
@@ -137,7 +141,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             in_flight=lambda: fetcher.in_flight,
         )
         commands = Commands(status, namespace, staging, source, read_path, fetcher)
-        fuse = Fuse(read_path, namespace, handles, source, metrics, commands.own_xattr)
+        fuse = Fuse(read_path, namespace, handles, source, metrics, commands.own_xattr, workers.run_sync)
 
         def changed(node: Node) -> None:
             if node.version is not None:
@@ -174,7 +178,7 @@ async def _cancelled_at_exit() -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
-def _open_source(config: Config, metrics: Metrics) -> Source:
+def _open_source(config: Config, metrics: Metrics, workers: Workers) -> Source:
     try:
         root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -184,6 +188,7 @@ def _open_source(config: Config, metrics: Metrics) -> Source:
         demand=config.source_threads,
         prefetch=config.prefetch_threads,
         time_limit_s=config.source_timeout_s,
+        run_in_thread=workers.run_sync,
     )
     return Source(
         root_fd,

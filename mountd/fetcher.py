@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 
@@ -29,8 +29,15 @@ from policies.geometry import Extent, chunk_extent
 
 __all__ = ["Fetcher", "Push"]
 
-Push = Callable[[Node, int, memoryview], Awaitable[bool]]
-"""Puts bytes into the kernel's page cache of a node at an offset; False if that was not possible. Never raises."""
+
+class Push(Protocol):
+    """Puts bytes into the kernel's page cache of a node at an offset; False if that was not possible. Never raises.
+
+    `opening`: the caller is an open of the node that was not answered yet.
+    """
+
+    async def __call__(self, node: Node, offset: int, data: memoryview, *, opening: bool) -> bool: ...
+
 
 _PAGE_BYTES = mmap.PAGESIZE
 _UNSTAGED_SHARE = 4
@@ -78,9 +85,9 @@ class Fetcher:
         """True if bytes may be put into the kernel's page cache before they are asked for."""
         return self._push is not None
 
-    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
+    async def push(self, node: Node, offset: int, data: memoryview, *, opening: bool = False) -> bool:
         """Put `data` into the page cache of `node`; False if that was not possible. Never raises."""
-        return self._push is not None and await self._push(node, offset, data)
+        return self._push is not None and await self._push(node, offset, data, opening=opening)
 
     def held_nowait(self, version: Version, index: int) -> memoryview | None:
         """The bytes of a chunk that has arrived and is not readable from staging yet."""

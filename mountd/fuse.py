@@ -106,6 +106,7 @@ class Fuse(pyfuse3.Operations):
         source: Source,
         metrics: Metrics,
         own_xattrs: Callable[[Node, str], bytes | None],
+        run_in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
         """`own_xattrs(node, name)`: the value of one of our own `user.hfs.` attributes, or None."""
         super().__init__()
@@ -115,6 +116,7 @@ class Fuse(pyfuse3.Operations):
         self._handles = handles
         self._source = source
         self._own_xattrs = own_xattrs
+        self._run_in_thread = run_in_thread
         self._acls = True
         self._mounted = False
         self._device = -1
@@ -177,19 +179,23 @@ class Fuse(pyfuse3.Operations):
     def _interrupted(self, token: int) -> None:
         """The kernel gives the request up that `fastpath.request` called `token`."""
 
-    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
+    async def push(self, node: Node, offset: int, data: memoryview, *, opening: bool) -> bool:
         """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.
 
-        In a thread: the kernel may wait for a page that a reader is being answered into.
+        In a thread, since the kernel may wait for a page that a reader is being answered into. At once if `opening`, an
+        open that has not been answered yet, is the only one: then no page of the node can be locked by a reader.
         """
         if not node.lookups:
             return False
         extent = clamp(offset, len(data), node.attributes.size)
         number, view = node.id, data[: extent.size]
         try:
-            await trio.to_thread.run_sync(
-                _store, number, offset, view, limiter=self._store_limiter, abandon_on_cancel=True
-            )
+            if opening and node.opens == 1:
+                _store(number, offset, view)
+            else:
+                await self._run_in_thread(
+                    _store, number, offset, view, limiter=self._store_limiter, abandon_on_cancel=True
+                )
         except OSError:
             self.metrics.add("push_errors")  # the kernel has forgotten the inode: nobody will miss the pages
             return False

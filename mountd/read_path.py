@@ -216,7 +216,7 @@ class ReadPath:
             except HfsError:
                 return  # the first READ meets the same error and tells it to its reader
             if not node.pushed:
-                node.pushed = await self._fetcher.push(node, 0, data)
+                node.pushed = await self._fetcher.push(node, 0, data, opening=True)
 
     async def _small(self, node: Node, file: StagedFile) -> memoryview:
         if 0 in file.present:

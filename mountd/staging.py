@@ -11,8 +11,9 @@ what it fetched; `hfs cache` lists, evicts and checks through the same class, wi
 
 A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
 methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
-about at most once a minute. Event loop only. Methods named `_nowait` touch no disk, except that `read_nowait` asks
-the page cache. It never reads the source and knows nothing of chunks being fetched.
+about at most once a minute. Event loop only. Methods named `_nowait` wait for no disk: `read_nowait` asks the page
+cache, `file_nowait` the index, which lies in memory or is one read of a fast disk away. It never reads the source and
+knows nothing of chunks being fetched.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Staging:
     # -- find --------------------------------------------------------------------------------------------------------
 
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
-        """The staged file if memory is enough to tell, else None: use `file`. `path`: last known, from the source."""
+        """The staged file if that needs no long look at the index, else None: use `file`. `path`: last known."""
         return self.files.get_nowait(version, path)
 
     async def file(self, version: Version, path: bytes = b"") -> StagedFile:
@@ -137,7 +138,7 @@ class Staging:
         return await self._reading.read_chunk(file, index)
 
     async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
-        """`use(descriptor)`, in a thread, of the complete and durable object of `file`, which the caller has pinned.
+        """`use(descriptor)`, which does not wait, of the complete and durable object of `file`, which is pinned.
 
         The descriptor is closed afterwards. Raises StagingError if there is no such object, and what `use` raises.
         """

@@ -77,7 +77,7 @@ class Files:
         return self._known.get(version)
 
     def get_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
-        """The StagedFile, if memory is enough to tell; None: ask with `get`."""
+        """The StagedFile, if that needs no long look at the index; None: ask with `get`."""
         file = self._recent.get(version)
         if file is not None:
             self._recent.move_to_end(version)
@@ -85,12 +85,24 @@ class Files:
             file = self._known.get(version)
             if file is None:
                 if not self._all_in_memory:
-                    return None
+                    return self._look(version, path)
                 file = StagedFile(version, self._chunk_bytes, path)
             self._remember(file)
         if path:
             file.path = path
         return file
+
+    def _look(self, version: Version, path: bytes) -> StagedFile | None:
+        """Of a file of one chunk the index has all in one row; None: it must be asked in a thread."""
+        if version.size > self._chunk_bytes or version in self._wishes:
+            return None
+        try:
+            rows = self._ground.index.find_quickly(version)
+        except IndexFailed:
+            return None  # the thread that looks next meets it again and deals with it
+        if any(row.version == version and version.size > row.chunk_bytes for row in rows):
+            return None
+        return self._adopt(version, path, [(row, []) for row in rows])
 
     async def get(self, version: Version, path: bytes = b"") -> StagedFile:
         """The StagedFile of a version, one without any chunk if nothing is staged or the index cannot be read."""

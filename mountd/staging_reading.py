@@ -70,9 +70,14 @@ class Reading:
         number = file.object_id
         if number is None or not self._nowait_works:
             return None
-        fd = self._descriptors.get_nowait(number)
-        if fd is None or not file.has(extent):
+        if not file.has(extent):
             return None
+        fd = self._descriptors.get_nowait(number)
+        if fd is None:
+            fd = self._ground.disk.open_cached(number)
+            if fd is None:
+                return None
+            self._descriptors.put(number, fd)
         try:
             return self._ground.disk.read_cached(fd, extent.start, extent.size)
         except OSError as error:
@@ -95,7 +100,10 @@ class Reading:
         number = file.object_id
         if number is None or not file.durable:
             raise StagingError("not staged as a whole")
+        fd = self._ground.disk.open_cached(number)
         try:
+            if fd is not None:
+                return _lend(self._ground.disk, fd, file.size, use)
             return await self._ground.threads.read(_lend_object, self._ground.disk, number, file.size, use)
         except (Damaged, FileNotFoundError) as error:
             self._failed(file, number, Extent(0, file.size), error)
@@ -175,10 +183,14 @@ def _read_object(disk: Disk, number: int, fd: int | None, extent: Extent, checks
 
 def _lend_object(disk: Disk, number: int, size: int, use: Callable[[int], Value]) -> Value:
     """In a thread."""
-    fd = disk.open_read(number)
+    return _lend(disk, disk.open_read(number), size, use)
+
+
+def _lend(disk: Disk, fd: int, size: int, use: Callable[[int], Value]) -> Value:
     try:
-        if os.fstat(fd).st_size != size:
-            raise Damaged(errno.EIO, f"{os.fstat(fd).st_size} of {size} bytes")
+        found = os.fstat(fd).st_size
+        if found != size:
+            raise Damaged(errno.EIO, f"{found} of {size} bytes")
         return use(fd)
     finally:
         disk.close_fd(fd)

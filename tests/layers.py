@@ -21,6 +21,7 @@ RANKS = {
     "config": 1,
     "buffers": 1,
     "beneath": 1,
+    "workers": 1,
     "statx": 1,
     "attributes": 1,
     "listing": 1,
