@@ -95,15 +95,21 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
 
         fuse: Fuse
 
-        async def push(node: Node, offset: int, data: memoryview, *, opening: bool) -> bool:
-            # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive.
-            namespace.hold(node)
-            try:
-                return await fuse.push(node, offset, data, opening=opening)
-            finally:
-                namespace.release(node)
+        class PageCache:
+            @staticmethod
+            async def push(node: Node, offset: int, data: memoryview) -> bool:
+                # The kernel may forget the inode meanwhile; its number must not be another file's when they arrive.
+                namespace.hold(node)
+                try:
+                    return await fuse.push(node, offset, data)
+                finally:
+                    namespace.release(node)
 
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, push if config.push else None)
+            @staticmethod
+            def push_nowait(node: Node, data: memoryview) -> bool:
+                return fuse.push_nowait(node, data)
+
+        fetcher = Fetcher(source, staging, buffers, nursery, metrics, PageCache() if config.push else None)
         siblings = SiblingWatch(
             Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
             nursery,

@@ -42,7 +42,9 @@ class _Extension(Protocol):
     LIBFUSE: str
     NAME_ONLY: int
 
-    def want(self, max_background: int, stack_depth: int, on_interrupt: Callable[[int], None], /) -> None: ...
+    def want(
+        self, max_background: int, stack_depth: int, on_interrupt: Callable[[int], None], at_once: object, /
+    ) -> None: ...
 
     def found(self) -> tuple[int, int, int]: ...
 
@@ -89,13 +91,14 @@ def libfuse_version() -> str:
     return _extension.LIBFUSE if _extension is not None else ""
 
 
-def want(on_interrupt: Callable[[int], None], *, stack_depth: int) -> None:
+def want(on_interrupt: Callable[[int], None], at_once: object, *, stack_depth: int) -> None:
     """Before the mount. `on_interrupt(token)` is called, on the event loop, when the kernel gives up a request.
 
-    `stack_depth`: 0, or 1 if the cache directory lies on an overlay; no overlay can then lie on the mount.
+    `at_once`: see mountd/fuse_at_once.py. `stack_depth`: 0, or 1 if the cache directory lies on an overlay; no overlay
+    can then lie on the mount.
     """
     if _extension is not None:
-        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt)
+        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once)
 
 
 def request() -> tuple[int, int]:

@@ -27,16 +27,17 @@ from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.geometry import Extent, chunk_extent
 
-__all__ = ["Fetcher", "Push"]
+__all__ = ["Fetcher", "PageCache"]
 
 
-class Push(Protocol):
-    """Puts bytes into the kernel's page cache of a node at an offset; False if that was not possible. Never raises.
+class PageCache(Protocol):
+    """Puts bytes into the kernel's page cache of a node; False if that was not possible. Never raises."""
 
-    `opening`: the caller is an open of the node that was not answered yet.
-    """
+    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
+        """Any bytes, at an offset; may wait for readers."""
 
-    async def __call__(self, node: Node, offset: int, data: memoryview, *, opening: bool) -> bool: ...
+    def push_nowait(self, node: Node, data: memoryview) -> bool:
+        """A whole file, of which the only open was not answered yet."""
 
 
 _PAGE_BYTES = mmap.PAGESIZE
@@ -61,14 +62,14 @@ class Fetcher:
         buffers: Buffers,
         nursery: trio.Nursery,
         metrics: Metrics,
-        push: Push | None,
+        page_cache: PageCache | None,
     ) -> None:
         self._source = source
         self._staging = staging
         self._buffers = buffers
         self._nursery = nursery
         self._metrics = metrics
-        self._push = push
+        self._page_cache = page_cache
         self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
@@ -83,11 +84,15 @@ class Fetcher:
     @property
     def pushes(self) -> bool:
         """True if bytes may be put into the kernel's page cache before they are asked for."""
-        return self._push is not None
+        return self._page_cache is not None
 
-    async def push(self, node: Node, offset: int, data: memoryview, *, opening: bool = False) -> bool:
+    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Put `data` into the page cache of `node`; False if that was not possible. Never raises."""
-        return self._push is not None and await self._push(node, offset, data, opening=opening)
+        return self._page_cache is not None and await self._page_cache.push(node, offset, data)
+
+    def push_nowait(self, node: Node, data: memoryview) -> bool:
+        """Put a whole file into the page cache of `node`, of which the only open was not answered yet."""
+        return self._page_cache is not None and self._page_cache.push_nowait(node, data)
 
     def held_nowait(self, version: Version, index: int) -> memoryview | None:
         """The bytes of a chunk that has arrived and is not readable from staging yet."""
@@ -149,7 +154,7 @@ class Fetcher:
             self._keep_unstaged(key, data)
         elif index in file.present:
             self._landed.pop(key)  # staged meanwhile: nothing was queued
-        if push and self._push is not None and node.lookups:
+        if push and self._page_cache is not None and node.lookups:
             self._push_nowait(node, extent, data)
         return data
 

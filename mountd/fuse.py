@@ -30,6 +30,7 @@ import trio
 
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, errno_of
+from mountd.fuse_at_once import AtOnce
 from mountd.handles import DirectoryHandle, Handles
 from mountd.metrics import Metrics
 from mountd.namespace import ROOT_ID, Namespace
@@ -138,10 +139,14 @@ class Fuse(pyfuse3.Operations):
         }
         if allow_other:
             options.add("allow_other")
-        fastpath.want(self._interrupted, stack_depth=int(overlay))
+        fastpath.want(
+            self._interrupted, AtOnce(self._read_path, self._namespace, self._handles), stack_depth=int(overlay)
+        )
         before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
         (self._device,) = _fuse_devices() - before
+        if fastpath.extension_missing() is None:
+            os.set_blocking(self._device, False)  # it asks whether there is another request
         self._mounted = True
 
     @property
@@ -179,27 +184,35 @@ class Fuse(pyfuse3.Operations):
     def _interrupted(self, token: int) -> None:
         """The kernel gives the request up that `fastpath.request` called `token`."""
 
-    async def push(self, node: Node, offset: int, data: memoryview, *, opening: bool) -> bool:
+    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.
 
-        In a thread, since the kernel may wait for a page that a reader is being answered into. At once if `opening`, an
-        open that has not been answered yet, is the only one: then no page of the node can be locked by a reader.
+        In a thread: the kernel may wait for a page that a reader is being answered into.
         """
         if not node.lookups:
             return False
         extent = clamp(offset, len(data), node.attributes.size)
-        number, view = node.id, data[: extent.size]
         try:
-            if opening and node.opens == 1:
-                _store(number, offset, view)
-            else:
-                await self._run_in_thread(
-                    _store, number, offset, view, limiter=self._store_limiter, abandon_on_cancel=True
-                )
+            await self._run_in_thread(
+                _store, node.id, offset, data[: extent.size], limiter=self._store_limiter, abandon_on_cancel=True
+            )
         except OSError:
             self.metrics.add("push_errors")  # the kernel has forgotten the inode: nobody will miss the pages
             return False
         self.metrics.add("pushed_bytes", extent.size)
+        return True
+
+    def push_nowait(self, node: Node, data: memoryview) -> bool:
+        """As `push`, of the whole of a small file at once.
+
+        Only for an open that was not answered yet and is the only one: no page can then be locked by a reader.
+        """
+        try:
+            _store(node.id, 0, data)
+        except OSError:
+            self.metrics.add("push_errors")
+            return False
+        self.metrics.add("pushed_bytes", len(data))
         return True
 
     # -- names and attributes -----------------------------------------------------------------------------------------

@@ -264,9 +264,13 @@ class Namespace:
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
+    def is_fresh_nowait(self, node: Node) -> bool:
+        """Whether `fresh` would neither ask the source nor raise."""
+        return not node.stale and node.expires_s + _FRESH_S > self._clock()
+
     async def fresh(self, node: Node) -> None:
         """`node` may be opened: the source has it under its name within the time-to-live. Else VersionChanged."""
-        if not node.stale and node.expires_s + _FRESH_S <= self._clock():
+        if not node.stale and not self.is_fresh_nowait(node):
             await self.revalidate(node)
         if node.stale:
             raise VersionChanged(f"{node.path!r} has changed at the source")

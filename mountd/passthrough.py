@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from functools import partial
 
 from mountd import fastpath
 from mountd.errors import StagingError
@@ -67,6 +66,22 @@ class Passthrough:
         """Whether `acquire` would try."""
         return self.on and (file in self._backings or file.durable)
 
+    def acquire_nowait(self, file: StagedFile) -> int | None:
+        """As `acquire`, if that needs no thread; else None."""
+        if not self.may(file):
+            return None
+        backing_id = self._backings.get(file)
+        if backing_id is None:
+            try:
+                backing_id = self._staging.lend_nowait(file, self._open)
+            except (StagingError, OSError):
+                return None  # `acquire` deals with it
+            if backing_id is None:
+                return None
+            self._backings[file] = backing_id
+        file.passed += 1
+        return backing_id
+
     async def acquire(self, file: StagedFile) -> int | None:
         """The id of the backing file for one more handle of `file`, which the caller has pinned; give it back with
         `release`. None if the file cannot be passed through now.
@@ -97,7 +112,7 @@ class Passthrough:
 
     async def _register(self, file: StagedFile) -> int | None:
         try:
-            backing_id = await self._staging.lend(file, partial(fastpath.open_backing, self._connection_fd))
+            backing_id = await self._staging.lend(file, self._open)
         except StagingError:
             return None  # counted there
         except OSError as error:
@@ -111,6 +126,9 @@ class Passthrough:
         # Another open was faster, or the file was given up meanwhile.
         self._close(backing_id)
         return held
+
+    def _open(self, fd: int) -> int:
+        return fastpath.open_backing(self._connection_fd, fd)
 
     def _close(self, backing_id: int) -> None:
         if self.on:

@@ -36,14 +36,10 @@ from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.density import Decision, Density, Fetch, Follow, alone_extent
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
-from policies.iomode import Answer, answer
+from policies.iomode import SMALL_BYTES, Answer, answer
 from policies.readahead import Advice, Kind, Limits, advise
 
 __all__ = ["ReadPath"]
-
-_PUSH_WHOLE_BYTES = 1 << 20
-"""Files up to here are put into the page cache when opened: one push costs less than the two to five READs that the
-kernel's growing readahead makes of 110 KB, and the reader of a small file reads all of it."""
 
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait."""
@@ -97,10 +93,43 @@ class ReadPath:
         self._passthrough = passthrough
         self._chunk_bytes = chunk_bytes
         self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
+        # For answers that are given before anything else happens.
+        self._buffer = memoryview(bytearray(SMALL_BYTES))
         self._limits: dict[int, Limits] = {}
         self._densities: OrderedDict[Version, Density] = OrderedDict()
 
     # -- open and close -----------------------------------------------------------------------------------------------
+
+    def open_nowait(self, node: Node, thread_id: int) -> tuple[int, int | None] | None:
+        """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""
+        if node.version is None or not self._namespace.is_fresh_nowait(node):
+            return None
+        size = node.version.size
+        file = self._staging.file_nowait(node.version, node.path)
+        if file is None:
+            return None
+        backing_id = None
+        push: memoryview | None = None
+        if (node.passed or self._io_mode.passes(size)) and self._passthrough.may(file):
+            if node.opens > node.passed:
+                return None  # its mode stands in the way
+            backing_id = self._passthrough.acquire_nowait(file)
+            if backing_id is None:
+                return None
+        elif 0 < size <= self._chunk_bytes and not node.pushed:
+            if node.opens or size > SMALL_BYTES or not self._fetcher.pushes or 0 not in file.present:
+                return None
+            push = self._buffer[:size]
+            if not self._staging.read_into_nowait(file, Extent(0, size), push):
+                return None
+        self._io_mode.opening(size)
+        self._staging.pin(file)
+        number = self._opened(node, file, backing_id)
+        if push is not None:
+            node.pushed = self._fetcher.push_nowait(node, push)
+        if backing_id is None and node.sent_away:
+            node.sent_away.discard(thread_id)
+        return number, backing_id
 
     async def open(self, node: Node, thread_id: int) -> tuple[int, int | None]:
         """Open `node` for a kernel that knows it, asked by thread `thread_id`.
@@ -117,23 +146,31 @@ class ReadPath:
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         self._staging.pin(file)
         try:
-            handle = FileHandle(node, file, await self._mode(node, file, thread_id))
+            backing_id = await self._mode(node, file, thread_id)
         except BaseException:
             self._staging.unpin(file)
             raise
         # No checkpoint since the mode was chosen.
-        number = self._handles.add_file(handle)
-        self._namespace.opened(node)
-        node.passed += handle.backing_id is not None
-        if 0 < file.size <= self._chunk_bytes:
-            self._siblings.opened(node, staged=0 in file.present)
-        if handle.backing_id is None and 0 < file.size <= self._chunk_bytes:
+        number = self._opened(node, file, backing_id)
+        if backing_id is None and 0 < file.size <= self._chunk_bytes:
             try:
                 await self._open_small(node, file)
             except BaseException:
                 self.close(number)
                 raise
-        return number, handle.backing_id
+        return number, backing_id
+
+    def _opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
+        number = self._handles.add_file(FileHandle(node, file, backing_id))
+        self._namespace.opened(node)
+        if backing_id is None:
+            self._metrics.add("opens_cached")
+        else:
+            self._metrics.add("opens_passed")
+            node.passed += 1
+        if 0 < file.size <= self._chunk_bytes:
+            self._siblings.opened(node, staged=0 in file.present)
+        return number
 
     async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
         """The backing file of an open that is passed through; None for one through the page cache."""
@@ -150,8 +187,6 @@ class ReadPath:
             sent_away=thread_id in away or len(away) >= _MAX_SENT_AWAY,
         )
         if chosen is Answer.PASSED:
-            assert backing_id is not None
-            self._metrics.add("opens_passed")
             return backing_id
         if backing_id is not None:
             self._passthrough.release(file)
@@ -160,7 +195,6 @@ class ReadPath:
             node.sent_away = away | {thread_id}
             self._namespace.renew(node)
             raise VersionChanged(f"{node.path!r} can be passed through now")
-        self._metrics.add("opens_cached")
         away.discard(thread_id)
         return None
 
@@ -200,10 +234,14 @@ class ReadPath:
                 self._source.release(node.version)
 
     async def _open_small(self, node: Node, file: StagedFile) -> None:
-        """Have the bytes of a small file in the page cache before its reader asks: no READ reaches us then."""
+        """Have the bytes of a small file in the page cache before its reader asks: no READ reaches us then.
+
+        One push costs less than the two to five READs that the kernel's growing readahead makes of 110 KB, and the
+        reader of a small file reads all of it.
+        """
         if node.pushed:
             return
-        if file.size > _PUSH_WHOLE_BYTES or not self._fetcher.pushes:
+        if file.size > SMALL_BYTES or not self._fetcher.pushes:
             if 0 not in file.present:
                 self.prefetch.window_nowait(node, file, [0])
             return
@@ -215,8 +253,15 @@ class ReadPath:
                 raise  # the kernel looks the name up again, and its reader never notices
             except HfsError:
                 return  # the first READ meets the same error and tells it to its reader
-            if not node.pushed:
-                node.pushed = await self._fetcher.push(node, 0, data, opening=True)
+            await self._push_small(node, data)
+
+    async def _push_small(self, node: Node, data: memoryview) -> None:
+        if node.pushed:
+            return  # by another open meanwhile
+        if node.opens == 1:
+            node.pushed = self._fetcher.push_nowait(node, data)
+        else:
+            node.pushed = await self._fetcher.push(node, 0, data)
 
     async def _small(self, node: Node, file: StagedFile) -> memoryview:
         if 0 in file.present:
@@ -232,6 +277,28 @@ class ReadPath:
         return held if held is not None else await self._fetcher.chunk(node, file, 0)
 
     # -- read ---------------------------------------------------------------------------------------------------------
+
+    def read_nowait(self, handle: FileHandle, offset: int, size: int) -> bytes | memoryview | None:
+        """As `read`, if it lies in one staged chunk and in memory; good until the next call. None, and nothing has
+        changed, if not.
+        """
+        file = handle.file
+        extent = clamp(offset, size, file.size)
+        if not extent.size:
+            return b""
+        index = extent.start // file.chunk_bytes
+        if index not in file.present or extent.size > len(self._buffer):
+            return None
+        if not file.complete and (extent.end - 1) // file.chunk_bytes != index:
+            return None
+        data = self._buffer[: extent.size]
+        if not self._staging.read_into_nowait(file, extent, data):
+            return None
+        handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
+        if not file.complete:
+            self._advise(handle, extent)
+        self._count("staged", extent)
+        return data
 
     async def read(self, handle: FileHandle, offset: int, size: int) -> bytes | bytearray | memoryview:
         """The bytes of `[offset, offset + size)` that exist, all of the handle's version.
@@ -372,7 +439,7 @@ class ReadPath:
                 file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
                 wanted = 0 not in file.present and self._staging.admits_nowait(file, file.size)
                 if wanted and self._siblings.admit(directory, name, file.size):
-                    small = file.size <= _PUSH_WHOLE_BYTES
+                    small = file.size <= SMALL_BYTES
                     return file.size if await self._fetcher.ahead(node, file, 0, push=small) else 0
         except HfsError:
             self._siblings.drop(directory, name)

@@ -129,6 +129,10 @@ class Staging:
         """The bytes of `extent` if its chunks are present and the page cache has all of it, else None."""
         return self._reading.read_nowait(file, extent)
 
+    def read_into_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
+        """As `read_nowait`, into the first bytes of `buffer`, which is large enough. False if that is not possible."""
+        return self._reading.read_into_nowait(file, extent, buffer)
+
     async def read(self, file: StagedFile, extent: Extent) -> bytearray:
         """The bytes of `extent`, which lies in present chunks; all of them. Raises StagingError."""
         return await self._reading.read(file, extent)
@@ -143,6 +147,10 @@ class Staging:
         The descriptor is closed afterwards. Raises StagingError if there is no such object, and what `use` raises.
         """
         return await self._reading.lend(file, use)
+
+    def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
+        """As `lend`, if the object can be opened without waiting for the disk; else None."""
+        return self._reading.lend_nowait(file, use)
 
     @property
     def on_overlay(self) -> bool:

@@ -146,14 +146,12 @@ class Disk:
             del data[done:]
         return data
 
-    def read_cached(self, fd: int, offset: int, size: int) -> bytearray | None:
-        """`size` bytes if the page cache has them all, else None. Raises OSError (EOPNOTSUPP: never on this disk)."""
-        data = bytearray(size)
+    def read_cached(self, fd: int, offset: int, buffer: memoryview) -> bool:
+        """Fill `buffer` if the page cache has all of it. Raises OSError (EOPNOTSUPP: never on this disk)."""
         try:
-            done = os.preadv(fd, [data], offset, os.RWF_NOWAIT)
+            return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT) == len(buffer)
         except BlockingIOError:
-            return None
-        return data if done == size else None
+            return False
 
     def sync(self, fd: int) -> None:
         """The bytes of one object, durable."""

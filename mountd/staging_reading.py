@@ -67,23 +67,26 @@ class Reading:
 
     def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:
         """See Staging.read_nowait."""
+        data = bytearray(extent.size)
+        return data if self.read_into_nowait(file, extent, memoryview(data)) else None
+
+    def read_into_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
+        """See Staging.read_into_nowait."""
         number = file.object_id
-        if number is None or not self._nowait_works:
-            return None
-        if not file.has(extent):
-            return None
+        if number is None or not self._nowait_works or not file.has(extent):
+            return False
         fd = self._descriptors.get_nowait(number)
         if fd is None:
             fd = self._ground.disk.open_cached(number)
             if fd is None:
-                return None
+                return False
             self._descriptors.put(number, fd)
         try:
-            return self._ground.disk.read_cached(fd, extent.start, extent.size)
+            return self._ground.disk.read_cached(fd, extent.start, buffer[: extent.size])
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 self._nowait_works = False  # tmpfs
-            return None  # the thread that reads next meets the error again and deals with it
+            return False  # the thread that reads next meets the error again and deals with it
 
     async def read(self, file: StagedFile, extent: Extent) -> bytearray:
         """See Staging.read."""
@@ -95,15 +98,18 @@ class Reading:
         """See Staging.read_chunk."""
         return await self._read(file, file.chunk(index), file.checksum(index))
 
+    def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
+        """See Staging.lend_nowait."""
+        number = file.object_id
+        fd = self._ground.disk.open_cached(number) if number is not None and file.durable else None
+        return None if fd is None else _lend(self._ground.disk, fd, file.size, use)
+
     async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
         """See Staging.lend."""
         number = file.object_id
         if number is None or not file.durable:
             raise StagingError("not staged as a whole")
-        fd = self._ground.disk.open_cached(number)
         try:
-            if fd is not None:
-                return _lend(self._ground.disk, fd, file.size, use)
             return await self._ground.threads.read(_lend_object, self._ground.disk, number, file.size, use)
         except (Damaged, FileNotFoundError) as error:
             self._failed(file, number, Extent(0, file.size), error)
