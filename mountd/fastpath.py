@@ -29,12 +29,20 @@ __all__ = [
     "passthrough_missing",
     "request",
     "want",
+    "why_refused",
 ]
 
 _BACKING_OPEN = 0x4010E501
 """_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""
 _BACKING_CLOSE = 0x4004E502
 """_IOW(229, 2, uint32_t)."""
+
+_REASONS = {
+    errno.EPERM: "it needs CAP_SYS_ADMIN: mount as root",
+    errno.ELOOP: "the cache directory lies on a stacked file system (an overlay): put it on a disk of its own",
+    errno.EOPNOTSUPP: "the file system of the cache directory cannot be read by the kernel for us",
+    errno.ENOTTY: "the kernel has no FUSE passthrough: Linux 6.9 or newer is needed",
+}
 
 
 class _Extension(Protocol):
@@ -143,6 +151,11 @@ def open_backing(connection_fd: int, fd: int) -> int:
     # A mutable argument makes fcntl.ioctl return what the system call returned.
     backing_id: int = fcntl.ioctl(connection_fd, _BACKING_OPEN, bytearray(struct.pack("=iIQ", fd, 0, 0)))
     return backing_id
+
+
+def why_refused(error: OSError) -> str:
+    """Why the kernel did not take a backing file, for people."""
+    return _REASONS.get(error.errno or 0) or os.strerror(error.errno or 0)
 
 
 def close_backing(connection_fd: int, backing_id: int) -> None:

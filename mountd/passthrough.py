@@ -10,9 +10,7 @@ Never decides about a node, never reads a byte. Event loop only; opening the obj
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 
 from mountd import fastpath
 from mountd.errors import StagingError
@@ -20,21 +18,9 @@ from mountd.metrics import Metrics
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 
-__all__ = ["Passthrough", "reason_of"]
+__all__ = ["Passthrough"]
 
 log = logging.getLogger(__name__)
-
-_REASONS = {
-    errno.EPERM: "it needs CAP_SYS_ADMIN: mount as root",
-    errno.ELOOP: "the cache directory lies on a stacked file system (an overlay): put it on a disk of its own",
-    errno.EOPNOTSUPP: "the file system of the cache directory cannot be read by the kernel for us",
-    errno.ENOTTY: "the kernel has no FUSE passthrough: Linux 6.9 or newer is needed",
-}
-
-
-def reason_of(error: OSError) -> str:
-    """Why the kernel did not take a backing file."""
-    return _REASONS.get(error.errno or 0) or os.strerror(error.errno or 0)
 
 
 class Passthrough:
@@ -117,7 +103,7 @@ class Passthrough:
             return None  # counted there
         except OSError as error:
             self._metrics.add("passthrough_refused")
-            log.debug("%r is not passed through: %s", file.path, reason_of(error))
+            log.debug("%r is not passed through: %s", file.path, fastpath.why_refused(error))
             return None
         held = self._backings.get(file)
         if held is None and file.durable and self.on:

@@ -50,6 +50,13 @@ class FakeStaging:
     def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:
         return None if self.would_block or self.broken else self._bytes(file, extent)
 
+    def read_into_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
+        data = self.read_nowait(file, extent)
+        if data is None:
+            return False
+        buffer[: len(data)] = data
+        return True
+
     async def read(self, file: StagedFile, extent: Extent) -> bytearray:
         await trio.lowlevel.checkpoint()
         if self.broken:

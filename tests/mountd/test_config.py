@@ -59,7 +59,7 @@ BAD = {
     "chunk": ["0", "3M", "128M", "32K", "1"],
     "ttl": ["-1", "nan", "inf", "1y", ""],
     "immutable": ["maybe", "2", ""],
-    "io-mode": ["passthrough", "", "AUTO"],
+    "io-mode": ["pass", "", "AUTO"],
     "source-id": ["0123", "g123456789abcdef"],
     "eviction": ["fifo"],
     "source-timeout": ["-5", "ever"],

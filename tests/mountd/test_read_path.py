@@ -17,6 +17,7 @@ from mountd.buffers import Buffers
 from mountd.errors import SourceError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.handles import Handles
+from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
@@ -24,12 +25,18 @@ from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.sibling_watch import SiblingWatch
 from policies.geometry import Extent
+from policies.iomode import Choice
 from policies.siblings import Siblings
+from tests.mountd.fake_passthrough import FakePassthrough
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.fake_staging import FakeStaging
 
 CHUNK = 1 << 20
 """Larger than 256 KiB: smaller chunks are always fetched whole."""
+
+
+THREAD = 4711
+"""Who opens."""
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Parts:
     prefetch: Prefetch
     metrics: Metrics
     buffers: Buffers
+    passthrough: FakePassthrough
     pushed: list[tuple[bytes, int, int]] = field(default_factory=list)
     stuck: bool = False
     """Pushes never end."""
@@ -52,7 +60,8 @@ class Parts:
         node = await self.namespace.resolve(path)
         if not node.lookups:
             self.namespace.referenced(node)
-        return await self.read_path.open(node)
+        number, _ = await self.read_path.open(node, THREAD)
+        return number
 
     async def read(self, number: int, offset: int, size: int) -> bytes:
         return bytes(await self.read_path.read(self.handles.file(number), offset, size))
@@ -68,15 +77,25 @@ async def daemon(
     buffers = Buffers(16 * CHUNK, CHUNK)
     pushed: list[tuple[bytes, int, int]] = []
 
-    async def pusher(node: Node, offset: int, data: memoryview) -> bool:
-        if parts.stuck:
-            await trio.sleep_forever()
-        await trio.lowlevel.checkpoint()
-        pushed.append((node.path, offset, len(data)))
-        return True
+    class Pushes:
+        @staticmethod
+        async def push(node: Node, offset: int, data: memoryview) -> bool:
+            if parts.stuck:
+                await trio.sleep_forever()
+            await trio.lowlevel.checkpoint()
+            pushed.append((node.path, offset, len(data)))
+            return True
 
+        @staticmethod
+        def push_nowait(node: Node, data: memoryview) -> bool:
+            pushed.append((node.path, 0, len(data)))
+            return True
+
+    passthrough = FakePassthrough()
+    io_mode = IoMode("auto", immutable=False, staging=staging, passthrough=passthrough)  # type: ignore[arg-type]
+    io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, pusher if push else None)  # type: ignore[arg-type]
+        fetcher = Fetcher(source, staging, buffers, nursery, metrics, Pushes() if push else None)  # type: ignore[arg-type]
         siblings = SiblingWatch(
             Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
             nursery,
@@ -91,12 +110,14 @@ async def daemon(
             source,  # type: ignore[arg-type]
             metrics,
             siblings,
+            io_mode,
+            passthrough,  # type: ignore[arg-type]
             chunk_bytes=CHUNK,
             buffer_bytes=16 * CHUNK,
         )
         prefetch = read_path.prefetch = Prefetch(read_path, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
-        parts = Parts(source, staging, namespace, handles, read_path, prefetch, metrics, buffers, pushed)
+        parts = Parts(source, staging, namespace, handles, read_path, prefetch, metrics, buffers, passthrough, pushed)
         yield parts
         nursery.cancel_scope.cancel()
 

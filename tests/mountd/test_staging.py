@@ -191,13 +191,17 @@ def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
 
 
 def test_look_ups_that_wait_together_go_to_the_index_together(tmp_path: Path) -> None:
+    size = 4096 + 10  # of one chunk they are found without waiting
+
     async def main() -> None:
-        async with healthy_staging(tmp_path) as staging:
+        async with healthy_staging(tmp_path, chunk_bytes=4096) as staging:
             for seed in range(1, 101):
-                put(staging, await staging.file(version_of(seed, 10), b"f"), 0)
+                file = await staging.file(version_of(seed, size), b"f")
+                put(staging, file, 0)
+                put(staging, file, 1)
         operations = Operations(0, fail)
-        async with healthy_staging(tmp_path, operations=operations) as staging:
-            assert staging.file_nowait(version_of(1, 10)) is None
+        async with healthy_staging(tmp_path, chunk_bytes=4096, operations=operations) as staging:
+            assert staging.file_nowait(version_of(1, size)) is None
             asked: list[int] = []
             find = staging._ground.index.find
 
@@ -211,7 +215,7 @@ def test_look_ups_that_wait_together_go_to_the_index_together(tmp_path: Path) ->
                 for seed in (*range(1, 101), 1, 1):
 
                     async def look(seed: int = seed) -> None:
-                        found.append(await staging.file(version_of(seed, 10)))
+                        found.append(await staging.file(version_of(seed, size)))
 
                     nursery.start_soon(look)
             assert sum(asked) == 100
@@ -219,11 +223,32 @@ def test_look_ups_that_wait_together_go_to_the_index_together(tmp_path: Path) ->
             assert len(found) == 102
             assert len(set(map(id, found))) == 100
             assert all(file.durable for file in found)
-            await staging.prefetch_lookups([version_of(seed, 10) for seed in range(90, 110)])
+            await staging.prefetch_lookups([version_of(seed, size) for seed in range(90, 110)])
             assert sum(asked) == 109
-            known = staging.file_nowait(version_of(109, 10))
+            known = staging.file_nowait(version_of(109, size))
             assert known is not None
             assert not known.present
+
+    run(main)
+
+
+def test_a_file_of_one_chunk_is_found_without_waiting(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            put(staging, await staging.file(version_of(1, 10), b"f"), 0)
+        async with healthy_staging(tmp_path) as staging:
+            file = staging.file_nowait(version_of(1, 10))
+            assert file is not None
+            assert file.durable
+            assert file is await staging.file(version_of(1, 10))
+            unknown = staging.file_nowait(version_of(2, 10))
+            assert unknown is not None
+            assert not unknown.present
+            newer = version_of(1, 10)._replace(ctime_ns=1 << 40)
+            found = staging.file_nowait(newer)
+            assert found is not None
+            assert not found.present
+            assert file.superseded
 
     run(main)
 

@@ -1,0 +1,55 @@
+"""Passthrough in memory: hands out backing ids for durable files, as `mountd.passthrough.Passthrough` does.
+
+`refuse` makes the kernel take no more; `checkpoints` is how often a registration lets others run.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mountd.staging_file import StagedFile
+
+
+class FakePassthrough:
+    """Backing ids by file, with the number of users in `StagedFile.passed`."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.refuse = False
+        self.checkpoints = 1
+        self.backings: dict[StagedFile, int] = {}
+        self.made = 0
+
+    def __len__(self) -> int:
+        return len(self.backings)
+
+    def may(self, file: StagedFile) -> bool:
+        return self.on and (file in self.backings or file.durable)
+
+    def acquire_nowait(self, file: StagedFile) -> int | None:
+        if not self.may(file) or (self.checkpoints and file not in self.backings) or self.refuse:
+            return None
+        return self._one_more(file)
+
+    async def acquire(self, file: StagedFile) -> int | None:
+        if not self.may(file):
+            return None
+        file.passed += 1
+        for _ in range(0 if file in self.backings else self.checkpoints):
+            await trio.lowlevel.checkpoint()
+        file.passed -= 1
+        if file not in self.backings and (self.refuse or not file.durable):
+            return None
+        return self._one_more(file)
+
+    def release(self, file: StagedFile) -> None:
+        file.passed -= 1
+        if not file.passed:
+            self.backings.pop(file, None)
+
+    def _one_more(self, file: StagedFile) -> int:
+        if file not in self.backings:
+            self.made += 1
+            self.backings[file] = self.made
+        file.passed += 1
+        return self.backings[file]
