@@ -7,30 +7,22 @@
  *                             may wait for the source remember who asked, and hear when the kernel interrupts a request
  *   fuse_reply_open           answers with a backing file where the daemon named one just before
  *   fuse_add_direntry_plus    gives a name without node, of which the kernel keeps inode number and type only
- *   fuse_session_receive_buf  answers at once what needs no waiting, without a turn of the event loop: see below
+ *   fuse_session_receive_buf  answers at once what needs no waiting (_fastpath_at_once.c)
  *   fuse_session_process_buf  hands what does need it to pyfuse3
  *
  * Everything runs in the daemon's one event loop thread, with the GIL held: no locks. Decides nothing.
  */
-#define _GNU_SOURCE
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#define FUSE_USE_VERSION 314
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <fuse_lowlevel.h>
-#include <poll.h>
-#include <stdint.h>
-#include <string.h>
-#include <time.h>
+#include "_fastpath.h"
 
-#define HAS_PASSTHROUGH (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
+#include <dlfcn.h>
+#include <string.h>
 
 /* An entry with this generation has no node. pyfuse3 sets st_ino and the node id together, the generation alone. */
 #define NAME_ONLY UINT64_MAX
 
-static struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
+struct fuse_lowlevel_ops theirs;
+struct request request;
+PyObject *at_once;
 
 static struct { /* what the daemon wants, before the mount */
     unsigned max_background, stack_depth;
@@ -40,21 +32,14 @@ static struct { /* what came of it */
     int wrapped, kernel_has_passthrough, passthrough;
 } found;
 
-static struct { /* the request that is being handed to pyfuse3 */
-    uint64_t token;
-    pid_t pid;
-    fuse_ino_t node; /* of a read */
-} request;
-
 static struct { /* the next open is answered so */
     uint64_t handle;
     int backing_id;
 } backing;
 
 static PyObject *on_interrupt; /* called with a token */
-static PyObject *at_once;      /* mountd/fuse_at_once.py; NULL: everything goes to pyfuse3 */
 
-static void *real(const char *name) {
+void *real(const char *name) {
     void *symbol = dlsym(RTLD_NEXT, name);
     if (!symbol) Py_FatalError(name);
     return symbol;
@@ -74,7 +59,7 @@ static void interrupted(fuse_req_t req, void *token) {
 }
 
 /* pyfuse3 calls the handler in the same thread before anything else happens, so one `request` is enough. */
-static void begin(fuse_req_t req) {
+void begin(fuse_req_t req) {
     request.token++;
     request.pid = fuse_req_ctx(req)->pid;
     fuse_req_interrupt_func(req, interrupted, (void *)(uintptr_t)request.token);
@@ -93,286 +78,6 @@ TRACKED(readdirplus, (fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, st
 TRACKED(statfs, (fuse_req_t req, fuse_ino_t ino), req, ino)
 TRACKED(getxattr, (fuse_req_t req, fuse_ino_t ino, const char *name, size_t size), req, ino, name, size)
 TRACKED(listxattr, (fuse_req_t req, fuse_ino_t ino, size_t size), req, ino, size)
-
-/* ---- answers at once ---------------------------------------------------------------------------------------------- *
- *
- * A request costs pyfuse3 a turn of the event loop, a task switch and a coroutine: some 100 us, whatever is asked. Most
- * requests need nothing of that: the name is known, the bytes are in memory. So each request of the kinds below is first
- * shown to a plain method of `at_once`. It answers with a value, with an errno, or with None: then the request is kept,
- * and pyfuse3, which is told that a request has arrived, is handed just this one.
- */
-
-enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, BATCH_FORGET = 42 }; /* <linux/fuse.h> */
-
-#define LINGER_NS 50000 /* the next request of a reader who has just been answered comes within this time */
-#define TURN_NS 2000000 /* after so long the event loop has its turn, however many requests there are */
-
-static int showing; /* inside fuse_session_receive_buf */
-
-static struct { /* the request that was not answered at once */
-    uint32_t opcode;
-    fuse_req_t req;
-    fuse_ino_t ino;
-    const char *name;
-    size_t size;
-    off_t off;
-    int has_fi;
-    struct fuse_file_info fi;
-} kept;
-
-static void keep(uint32_t opcode, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size, off_t off,
-                 const struct fuse_file_info *fi) {
-    kept.opcode = opcode, kept.req = req, kept.ino = ino, kept.name = name, kept.size = size, kept.off = off;
-    kept.has_fi = fi != NULL;
-    if (fi) kept.fi = *fi;
-}
-
-/* Consumes `answer`. True if the request is to be kept, or was answered with an errno. */
-static int no_value(PyObject *answer, fuse_req_t req, int *keep_it) {
-    *keep_it = 0;
-    if (!answer) {
-        PyErr_WriteUnraisable(at_once); /* a fault of ours: it goes to the log, and the request its long way */
-        *keep_it = 1;
-    } else if (answer == Py_None) {
-        Py_DECREF(answer);
-        *keep_it = 1;
-    } else if (PyLong_Check(answer)) {
-        fuse_reply_err(req, (int)PyLong_AsLong(answer));
-        Py_DECREF(answer);
-    } else {
-        return 0;
-    }
-    return 1;
-}
-
-/* mountd.attributes.Attributes, in its order. */
-static void fill(struct stat *st, PyObject *attributes, uint64_t number) {
-    uint64_t f[12];
-    for (int i = 0; i < 12; i++) f[i] = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(attributes, i));
-    memset(st, 0, sizeof *st);
-    st->st_mode = f[0];
-    st->st_ino = number;
-    st->st_nlink = f[2];
-    st->st_uid = f[3];
-    st->st_gid = f[4];
-    st->st_rdev = S_ISREG(f[0]) ? 0 : f[5];
-    st->st_size = f[6];
-    st->st_blocks = f[7];
-    st->st_blksize = f[8] < 512 ? 512 : f[8];
-    struct timespec *times[] = {&st->st_atim, &st->st_mtim, &st->st_ctim};
-    for (int i = 0; i < 3; i++) {
-        int64_t ns = (int64_t)f[9 + i], s = ns / 1000000000;
-        if (ns % 1000000000 < 0) s--; /* before 1970 */
-        times[i]->tv_sec = s;
-        times[i]->tv_nsec = ns - s * 1000000000;
-    }
-}
-
-static int parse_attributes(PyObject *answer, unsigned long long *number, PyObject **attributes, double *valid_s) {
-    if (!PyArg_ParseTuple(answer, "KOd", number, attributes, valid_s)) return 0;
-    if (*attributes == Py_None || (PyTuple_Check(*attributes) && PyTuple_GET_SIZE(*attributes) >= 12)) return 1;
-    PyErr_SetString(PyExc_TypeError, "attributes");
-    return 0;
-}
-
-static void our_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
-    int keep_it;
-    if (showing) {
-        PyObject *answer = PyObject_CallMethod(at_once, "lookup", "Ky", (unsigned long long)parent, name);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(LOOKUP, req, parent, name, 0, 0, NULL);
-            return;
-        }
-        unsigned long long number;
-        PyObject *attributes;
-        struct fuse_entry_param entry;
-        memset(&entry, 0, sizeof entry);
-        if (parse_attributes(answer, &number, &attributes, &entry.entry_timeout)) {
-            entry.ino = number; /* 0: the name does not exist, and the kernel remembers that */
-            entry.attr_timeout = entry.entry_timeout;
-            if (number) fill(&entry.attr, attributes, number);
-            fuse_reply_entry(req, &entry);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
-        }
-        Py_DECREF(answer);
-        return;
-    }
-    begin(req);
-    theirs.lookup(req, parent, name);
-}
-
-static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-    int keep_it;
-    if (showing) {
-        PyObject *answer = PyObject_CallMethod(at_once, "getattr", "K", (unsigned long long)ino);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(GETATTR, req, ino, NULL, 0, 0, fi);
-            return;
-        }
-        unsigned long long number;
-        PyObject *attributes;
-        struct stat st;
-        double valid_s;
-        if (parse_attributes(answer, &number, &attributes, &valid_s)) {
-            fill(&st, attributes, number);
-            fuse_reply_attr(req, &st, valid_s);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
-        }
-        Py_DECREF(answer);
-        return;
-    }
-    begin(req);
-    theirs.getattr(req, ino, fi);
-}
-
-static void our_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-    int keep_it;
-    if (showing) {
-        int thread_id = fuse_req_ctx(req)->pid;
-        PyObject *answer =
-            PyObject_CallMethod(at_once, "open", "Kii", (unsigned long long)ino, fi->flags, thread_id);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(OPEN, req, ino, NULL, 0, 0, fi);
-            return;
-        }
-        struct fuse_file_info reply = *fi;
-        unsigned long long handle;
-        int backing_id;
-        if (PyArg_ParseTuple(answer, "Ki", &handle, &backing_id)) {
-            reply.fh = handle;
-            reply.keep_cache = backing_id == 0;
-#if HAS_PASSTHROUGH
-            reply.backing_id = backing_id;
-#endif
-            fuse_reply_open(req, &reply);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
-        }
-        Py_DECREF(answer);
-        return;
-    }
-    begin(req);
-    theirs.open(req, ino, fi);
-}
-
-static void our_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
-    int keep_it;
-    if (showing) {
-        int thread_id = fuse_req_ctx(req)->pid;
-        PyObject *answer = PyObject_CallMethod(at_once, "read", "KKLni", (unsigned long long)ino,
-                                               (unsigned long long)fi->fh, (long long)off, (Py_ssize_t)size, thread_id);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(READ, req, ino, NULL, size, off, fi);
-            return;
-        }
-        Py_buffer bytes;
-        if (PyObject_GetBuffer(answer, &bytes, PyBUF_SIMPLE) == 0) {
-            fuse_reply_buf(req, bytes.buf, bytes.len);
-            PyBuffer_Release(&bytes);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
-        }
-        Py_DECREF(answer);
-        return;
-    }
-    begin(req);
-    request.node = ino; /* pyfuse3's handler gets the handle alone, which is 0 if the kernel opened without us */
-    theirs.read(req, ino, size, off, fi);
-}
-
-static void our_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-    if (!showing) {
-        theirs.release(req, ino, fi);
-        return;
-    }
-    PyObject *done = PyObject_CallMethod(at_once, "release", "K", (unsigned long long)fi->fh);
-    if (!done) PyErr_WriteUnraisable(at_once);
-    Py_XDECREF(done);
-    fuse_reply_err(req, 0); /* nobody waits for it */
-}
-
-static void forget_one(fuse_ino_t ino, uint64_t count) {
-    PyObject *done =
-        PyObject_CallMethod(at_once, "forget", "KK", (unsigned long long)ino, (unsigned long long)count);
-    if (!done) PyErr_WriteUnraisable(at_once);
-    Py_XDECREF(done);
-}
-
-static void our_forget(fuse_req_t req, fuse_ino_t ino, uint64_t count) {
-    if (!showing) {
-        theirs.forget(req, ino, count);
-        return;
-    }
-    forget_one(ino, count);
-    fuse_reply_none(req);
-}
-
-static void our_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets) {
-    if (!showing) {
-        theirs.forget_multi(req, count, forgets);
-        return;
-    }
-    for (size_t i = 0; i < count; i++) forget_one(forgets[i].ino, forgets[i].nlookup);
-    fuse_reply_none(req);
-}
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-/* Whether a request is there, or comes in a moment. */
-static int another_comes(int fd) {
-    struct pollfd connection = {.fd = fd, .events = POLLIN};
-    struct timespec moment = {.tv_nsec = LINGER_NS};
-    int ready;
-    Py_BEGIN_ALLOW_THREADS
-    ready = ppoll(&connection, 1, &moment, NULL);
-    Py_END_ALLOW_THREADS
-    return ready > 0;
-}
-
-int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
-    static int (*receive)(struct fuse_session *, struct fuse_buf *);
-    static void (*process)(struct fuse_session *, const struct fuse_buf *);
-    if (!receive) receive = real("fuse_session_receive_buf"), process = real("fuse_session_process_buf");
-    int64_t end_ns = now_ns() + TURN_NS;
-    for (;;) {
-        int size = receive(se, buf);
-        if (size == -EAGAIN) return -EINTR; /* a request that was there has been taken back */
-        if (size <= 0 || !at_once || (buf->flags & FUSE_BUF_IS_FD)) return size;
-        switch (((const uint32_t *)buf->mem)[1]) { /* struct fuse_in_header: length, opcode */
-        case LOOKUP: case FORGET: case GETATTR: case OPEN: case READ: case RELEASE: case BATCH_FORGET: break;
-        default: return size;
-        }
-        showing = 1;
-        process(se, buf);
-        showing = 0;
-        if (kept.opcode) return size;
-        if (now_ns() >= end_ns || !another_comes(fuse_session_fd(se))) return -EINTR; /* pyfuse3 comes back */
-    }
-}
-
-void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *buf) {
-    static void (*process)(struct fuse_session *, const struct fuse_buf *);
-    if (!process) process = real("fuse_session_process_buf");
-    uint32_t opcode = kept.opcode;
-    kept.opcode = 0;
-    switch (opcode) {
-    case LOOKUP: our_lookup(kept.req, kept.ino, kept.name); break;
-    case GETATTR: our_getattr(kept.req, kept.ino, kept.has_fi ? &kept.fi : NULL); break;
-    case OPEN: our_open(kept.req, kept.ino, &kept.fi); break;
-    case READ: our_read(kept.req, kept.ino, kept.size, kept.off, &kept.fi); break;
-    default: process(se, buf);
-    }
-}
 
 /* ---- the session -------------------------------------------------------------------------------------------------- */
 
@@ -402,13 +107,7 @@ static const struct fuse_lowlevel_ops *wrap(const struct fuse_lowlevel_ops *op, 
     memcpy(&theirs, op, op_size < sizeof theirs ? op_size : sizeof theirs);
     ours = theirs;
     ours.init = init;
-    ours.lookup = our_lookup;
-    ours.forget = our_forget;
-    ours.forget_multi = our_forget_multi;
-    ours.getattr = our_getattr;
-    ours.open = our_open;
-    ours.read = our_read;
-    ours.release = our_release;
+    answer_at_once(&ours);
     ours.readlink = tracked_readlink;
     ours.opendir = tracked_opendir;
     ours.readdirplus = tracked_readdirplus;

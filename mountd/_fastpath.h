@@ -1,0 +1,33 @@
+/* What the two files of the extension share; see _fastpath.c. */
+#ifndef HFS_FASTPATH_H
+#define HFS_FASTPATH_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+#include <stdint.h>
+
+#define HAS_PASSTHROUGH (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
+
+/* Loaded with RTLD_GLOBAL: only what stands in front of libfuse may be seen from outside. */
+#pragma GCC visibility push(hidden)
+
+extern struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
+extern PyObject *at_once;               /* mountd/fuse_at_once.py; NULL: everything goes to pyfuse3 */
+
+extern struct request { /* the request that is being handed to pyfuse3 */
+    uint64_t token;
+    pid_t pid;
+    fuse_ino_t node; /* of a read */
+} request;
+
+void *real(const char *name);  /* libfuse's own function of this name */
+void begin(fuse_req_t req);    /* `req` is handed to pyfuse3 now */
+void answer_at_once(struct fuse_lowlevel_ops *ops); /* puts the operations of _fastpath_at_once.c in */
+
+#pragma GCC visibility pop
+
+#endif
