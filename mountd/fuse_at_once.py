@@ -34,10 +34,10 @@ class AtOnce:
         self._handles = handles
 
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
-        """A name that is known. Node id 0 and no attributes: known not to exist."""
+        """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
         namespace = self._namespace
         try:
-            dentry = namespace.known_nowait(namespace.node(parent), name)
+            dentry = namespace.child_nowait(namespace.node(parent), name)
         except HfsError:
             return None
         if dentry is None:

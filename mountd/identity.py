@@ -15,13 +15,24 @@ import struct
 
 import xxhash
 
-__all__ = ["source_id"]
+__all__ = ["is_local", "source_id"]
 
 _UUID_BASED = {
     0xEF53,  # ext2, ext3, ext4: the UUID, folded
     0x9123683E,  # btrfs: UUID and subvolume
 }
 """Not XFS: its f_fsid is the device number (xfs_fs_statfs)."""
+
+_LOCAL = {
+    0xEF53,  # ext2, ext3, ext4
+    0x9123683E,  # btrfs
+    0x58465342,  # XFS
+    0xF2F52010,  # F2FS
+    0x01021994,  # tmpfs
+    0x73717368,  # squashfs
+    0xE0F5E1E2,  # EROFS
+}
+"""On disks of this machine: what the kernel remembers of a file is what the file is."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,6 +44,11 @@ def source_id(root_fd: int, path: str) -> str:
         return f"{fsid:016x}"
     status = os.fstat(root_fd)
     return xxhash.xxh3_64_hexdigest(_mounted(f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}", path))
+
+
+def is_local(fd: int) -> bool:
+    """Whether the open file or directory lies on a file system of this machine alone."""
+    return _statfs(fd)[0] in _LOCAL
 
 
 def _statfs(fd: int) -> tuple[int, int]:

@@ -122,6 +122,14 @@ class Namespace:
             return None  # a hard link again: its other name was given the new node
         return dentry
 
+    def child_nowait(self, parent: Node, name: bytes) -> Dentry | None:
+        """As `child`, if that needs no waiting; else None."""
+        dentry = self.known_nowait(parent, name)
+        if dentry is not None:
+            return dentry
+        attributes = self._source.stat_nowait(parent.path, name)
+        return self._seen(parent, name, attributes) if attributes is not None else None
+
     async def child(self, parent: Node, name: bytes) -> Dentry:
         """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not
         exist."""

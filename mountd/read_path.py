@@ -110,7 +110,7 @@ class ReadPath:
             return None
         backing_id = None
         push: memoryview | None = None
-        if (node.passed or self._io_mode.passes(size)) and self._passthrough.may(file):
+        if (node.passed or self._io_mode.passes(size, pushed=node.pushed)) and self._passthrough.may(file):
             if node.opens > node.passed:
                 return None  # its mode stands in the way
             backing_id = self._passthrough.acquire_nowait(file)
@@ -174,7 +174,8 @@ class ReadPath:
 
     async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
         """The backing file of an open that is passed through; None for one through the page cache."""
-        passable = (node.passed > 0 or self._io_mode.passes(file.size)) and self._passthrough.may(file)
+        passes = self._io_mode.passes(file.size, pushed=node.pushed)
+        passable = (node.passed > 0 or passes) and self._passthrough.may(file)
         backing_id = None
         if passable and (node.passed or not node.opens):
             backing_id = await self._passthrough.acquire(file)

@@ -25,10 +25,11 @@ from typing import Literal
 from mountd.attributes import Attributes
 from mountd.beneath import open_directory
 from mountd.errors import VersionChanged
+from mountd.identity import is_local
 from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.source_threads import SourceThreads
-from mountd.statx import identity
+from mountd.statx import identity, stat_cached
 from mountd.version import Version
 from policies.geometry import Extent
 
@@ -89,6 +90,7 @@ class Source:
         self.absolute_links: list[str] = []
         self.absolute_link_count = 0
         self._root = _Directory(root_fd, float("inf"))
+        self._local_device = os.fstat(root_fd).st_dev if is_local(root_fd) else None
         self._metrics = metrics
         self._ttl_s = ttl_s
         self._large_bytes = large_bytes
@@ -116,6 +118,19 @@ class Source:
         return await self.threads.call(
             "metadata", f"stat of {_show(directory, name)}", self._stat, directory, name, limit_s=limit_s
         )
+
+    def stat_nowait(self, directory: bytes, name: bytes) -> Attributes | None:
+        """As `stat`, where the source is a local file system and the kernel knows the answer; else None."""
+        if self._local_device is None:
+            return None
+        where = self._root if not directory else self._directories.get(directory)
+        if where is None or where.expires_s <= time.monotonic():
+            return None
+        attributes = stat_cached(where.fd, name)
+        if attributes is None or attributes.device != self._local_device:
+            return None  # of a file system mounted below it nothing is known
+        self._metrics.add("source_stats")
+        return attributes
 
     async def stats(self, directory: bytes, names: Sequence[bytes]) -> list[Attributes | None]:
         """Attributes of several names in one thread, one after the other; None for a name that has gone meanwhile."""

@@ -377,6 +377,7 @@ class Staging:
         await clean_up(self._ground, self.names, self.sweeper)
         self._ready.set()
         self.evictor.woken()  # the size may have been lowered since
+        await self.files.preload()
 
     # -- state -------------------------------------------------------------------------------------------------------
 

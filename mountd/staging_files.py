@@ -26,6 +26,9 @@ _KEEP = 65_536
 _BATCH = 512
 """Look-ups in one hop: about 4 ms, so one look-up never waits long behind others."""
 
+_PRELOAD_SHARE = 2
+"""At most half of what is kept: the rest is for what this run finds."""
+
 _MAX_TOUCHED = 65_536
 """Last uses waiting to be written; beyond it they are dropped, as they only order evictions."""
 
@@ -66,6 +69,9 @@ class Files:
         self.dooming: set[int] = set()
         """Objects whose rows are being deleted; a look-up may still see them."""
         self._doomed_meanwhile: set[int] = set()
+        self._doomed_since_asked: set[int] = set()
+        """The same, for `preload`, while it asks."""
+        self._preloading = False
         self._uses: dict[int, int] = {}
         self._paths: dict[int, bytes] = {}
 
@@ -120,6 +126,31 @@ class Files:
         for wish in wishes:
             await wish.done.wait()
 
+    async def preload(self) -> None:
+        """Have what an earlier run staged in memory, if all of it fits: an open then needs no look at the index.
+
+        Files of one chunk only, which the index has in one row each.
+        """
+        if self._ground.index.files * _PRELOAD_SHARE > self._keep:
+            return
+        after_id = 0
+        self._preloading = True
+        while rows := await self._page(after_id):
+            for row in rows:
+                gone = row.object_id in self.dooming or row.object_id in self._doomed_since_asked
+                if not gone and row.checksum is not None and row.version not in self._known:
+                    self._remember(_file_from(row, []))
+            after_id = rows[-1].object_id
+        self._preloading = False
+
+    async def _page(self, after_id: int) -> list[StagedRow]:
+        self._doomed_since_asked = set()
+        try:
+            rows: list[StagedRow] = await self._ground.threads.ask_index(self._ground.index.page, after_id, _BATCH)
+        except IndexFailed:
+            return []  # whoever needs it meets it again
+        return rows
+
     async def run(self) -> None:
         """Answer look-ups. Never returns."""
         while True:
@@ -144,6 +175,8 @@ class Files:
         for number in object_ids:
             self.dooming.discard(number)
             self._doomed_meanwhile.add(number)
+            if self._preloading:
+                self._doomed_since_asked.add(number)
             self._uses.pop(number, None)
             self._paths.pop(number, None)
         if not self._wishes:

@@ -75,6 +75,9 @@ class FakeSource:
         if self.error is not None:
             raise SourceError(self.error, what)
 
+    def stat_nowait(self, directory: bytes, name: bytes) -> Attributes | None:
+        return None
+
     async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
         path = _join(directory, name)
         await self._answer("stat", path, limit_s)
