@@ -49,7 +49,13 @@ RANKS = {
     "daemon": 6,
 }
 # The imports inside a rank: staged files are found through their index; the commands implement what control asks for.
-SAME_RANK = {("staging", "index"), ("commands", "control"), ("status", "residency"), ("io_mode", "passthrough")}
+SAME_RANK = {
+    ("staging", "index"),
+    ("commands", "control"),
+    ("status", "residency"),
+    ("io_mode", "passthrough"),
+    ("statx", "attributes"),
+}
 # Every file of mountd may use the plain words; they know nobody.
 WORDS = {"version", "errors", "metrics"}
 

@@ -6,6 +6,7 @@ Knows nothing of hfs: rclone and bindfs are measured with the same code.
 
 import contextlib
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from scripts.benchmarks.options import Options
 KIB, MIB = 1024, 1024**2
 
 TURNS = 3
-"""Pairs of parts (mount, native) of one ratio: their medians pass over a part that others on the machine disturbed."""
+"""Pairs of parts (native, mount) of one ratio: their medians pass over a part that others on the machine disturbed."""
+
+ENOUGH_S = 3.0
+"""Turns end after this long: a mount whose one pass takes seconds needs no second, and rclone's would take minutes."""
 
 LEAST_S, LEAST_S_QUICK = 0.5, 0.1
 """A part repeats its pass until it has taken this long."""
@@ -86,8 +90,13 @@ class Duel:
 
     def again(self, place: Place) -> float:
         """Of several parts in turn."""
-        pairs = [(self.pass_s(self.native), self.pass_s(place)) for _ in range(TURNS)]
-        return statistics.median(native for native, _ in pairs) / statistics.median(spent for _, spent in pairs)
+        native: list[float] = []
+        mounted: list[float] = []
+        begin = time.monotonic()
+        while len(mounted) < TURNS and time.monotonic() - begin < ENOUGH_S:
+            native.append(self.pass_s(self.native))
+            mounted.append(self.pass_s(place))
+        return statistics.median(native) / statistics.median(mounted)
 
     def cold(self, place: Place, drop: Callable[[], None]) -> float:
         """Of one pass each, `drop` before both."""

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from scripts.benchmarks import data
 from scripts.benchmarks.common import HFS, BenchError, Mount, Work, files_at, forget, hfs_mount, preload, run
 from scripts.benchmarks.fastpath_access import MIB, Access, Place, duel
@@ -23,7 +25,7 @@ FILE_BYTES = 110_000
 FILES_A_FOLDER = 300
 
 PROLOGUE_BYTES = 64
-"""As many bytes tell the files of a data set apart: those that data.make_random begins with."""
+"""As many bytes tell the files of a data set apart."""
 
 PAST_THE_DAEMON = 0.01
 """Share of the bytes that the daemon may serve of what is read in passthrough."""
@@ -49,12 +51,15 @@ def small_folder(work: Work, options: Options) -> Path:
     count = options.size(FILES, FILES_QUICK)
 
     def make(root: Path) -> None:
+        block = bytearray(np.random.default_rng(1).bytes(FILE_BYTES))
         for number in range(count):
             folder = root / f"part-{number // FILES_A_FOLDER}"
             folder.mkdir(exist_ok=True)
-            data.make_random(folder / f"{number:05d}.bin", FILE_BYTES, number)
+            # The same number at both ends: a reader that got another file's bytes is found out.
+            block[:8] = block[-8:] = number.to_bytes(8, "big")
+            (folder / f"{number:05d}.bin").write_bytes(block)
 
-    spec: dict[str, object] = {"count": count, "bytes": FILE_BYTES, "folder": FILES_A_FOLDER}
+    spec: dict[str, object] = {"count": count, "bytes": FILE_BYTES, "folder": FILES_A_FOLDER, "of": "one block"}
     return data.stamped(work.data / f"staged-small-{count}", spec, make)
 
 
