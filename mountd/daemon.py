@@ -32,6 +32,7 @@ from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace, seconds
 from mountd.node import Node
+from mountd.opening import Opening
 from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
@@ -120,6 +121,16 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         io_mode = IoMode(config.io_mode, immutable=config.immutable, staging=staging, passthrough=passthrough)
         read_path = ReadPath(
             namespace,
+            staging,
+            fetcher,
+            source,
+            metrics,
+            siblings,
+            chunk_bytes=config.chunk_bytes,
+            buffer_bytes=config.buffer_bytes,
+        )
+        opening = Opening(
+            namespace,
             handles,
             staging,
             fetcher,
@@ -129,9 +140,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             io_mode,
             passthrough,
             chunk_bytes=config.chunk_bytes,
-            buffer_bytes=config.buffer_bytes,
         )
-        prefetch = read_path.prefetch = Prefetch(read_path, metrics, workers=config.prefetch_threads)
+        prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, metrics, workers=config.prefetch_threads)
         status = Status(
             config,
             origins,
@@ -147,7 +157,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             in_flight=lambda: fetcher.in_flight,
         )
         commands = Commands(status, namespace, staging, source, read_path, fetcher)
-        fuse = Fuse(read_path, namespace, handles, source, metrics, commands.own_xattr, workers.run_sync)
+        fuse = Fuse(read_path, opening, namespace, handles, source, metrics, commands.own_xattr, workers.run_sync)
 
         def changed(node: Node) -> None:
             if node.version is not None:

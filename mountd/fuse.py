@@ -35,6 +35,7 @@ from mountd.handles import DirectoryHandle, Handles
 from mountd.metrics import Metrics
 from mountd.namespace import ROOT_ID, Namespace
 from mountd.node import Dentry, Node
+from mountd.opening import Opening
 from mountd.read_path import ReadPath
 from mountd.source import Source
 from policies.geometry import clamp
@@ -102,6 +103,7 @@ class Fuse(pyfuse3.Operations):
     def __init__(
         self,
         read_path: ReadPath,
+        opening: Opening,
         namespace: Namespace,
         handles: Handles,
         source: Source,
@@ -113,6 +115,7 @@ class Fuse(pyfuse3.Operations):
         super().__init__()
         self.metrics = metrics
         self._read_path = read_path
+        self._opening = opening
         self._namespace = namespace
         self._handles = handles
         self._source = source
@@ -140,7 +143,9 @@ class Fuse(pyfuse3.Operations):
         if allow_other:
             options.add("allow_other")
         fastpath.want(
-            self._interrupted, AtOnce(self._read_path, self._namespace, self._handles), stack_depth=int(overlay)
+            self._interrupted,
+            AtOnce(self._read_path, self._opening, self._namespace, self._handles),
+            stack_depth=int(overlay),
         )
         before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
@@ -315,10 +320,10 @@ class Fuse(pyfuse3.Operations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
-        if self._read_path.stateless:
+        if self._opening.stateless:
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
         node = self._namespace.node(inode)
-        number, backing_id = await self._read_path.open(node, ctx.pid)
+        number, backing_id = await self._opening.open(node, ctx.pid)
         if backing_id is not None:
             fastpath.answer_with_backing(number, backing_id)
         return pyfuse3.FileInfo(fh=number, keep_cache=backing_id is None)
@@ -327,7 +332,7 @@ class Fuse(pyfuse3.Operations):
     async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
-        handle = self._handles.file(fh) if fh else await self._read_path.stateless_handle(fastpath.node_of_request())
+        handle = self._handles.file(fh) if fh else await self._opening.stateless_handle(fastpath.node_of_request())
         data = await self._read_path.read(handle, off, size)
         if len(data) != clamp(off, size, handle.file.version.size).size:
             self.metrics.add("short_replies")
@@ -336,7 +341,7 @@ class Fuse(pyfuse3.Operations):
 
     @_boundary
     async def release(self, fh: int) -> None:
-        self._read_path.close(fh)
+        self._opening.close(fh)
 
     async def flush(self, fh: int) -> None:
         raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking: nothing is ever written

@@ -17,6 +17,7 @@ from mountd.attributes import Attributes
 from mountd.errors import HfsError
 from mountd.handles import Handles
 from mountd.namespace import ROOT_ID, Namespace
+from mountd.opening import Opening
 from mountd.read_path import ReadPath
 
 __all__ = ["AtOnce"]
@@ -28,8 +29,9 @@ Entry = tuple[int, Attributes | None, float]
 class AtOnce:
     """See the file's story. The names are those of the handlers; the arguments are the extension's."""
 
-    def __init__(self, read_path: ReadPath, namespace: Namespace, handles: Handles) -> None:
+    def __init__(self, read_path: ReadPath, opening: Opening, namespace: Namespace, handles: Handles) -> None:
         self._read_path = read_path
+        self._opening = opening
         self._namespace = namespace
         self._handles = handles
 
@@ -68,10 +70,10 @@ class AtOnce:
         """
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             return errno.EROFS
-        if self._read_path.stateless:
+        if self._opening.stateless:
             return errno.ENOSYS
         try:
-            opened = self._read_path.open_nowait(self._namespace.node(node_id), thread_id)
+            opened = self._opening.open_nowait(self._namespace.node(node_id), thread_id)
         except HfsError:
             return None
         return None if opened is None else (opened[0], opened[1] or 0)
@@ -86,7 +88,7 @@ class AtOnce:
 
     def release(self, handle: int) -> None:
         """A handle is closed."""
-        self._read_path.close(handle)
+        self._opening.close(handle)
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back lookup counts."""

@@ -10,6 +10,7 @@ callback of the house; an error of a prefetch is nobody's error, a demand read w
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Protocol
@@ -51,11 +52,13 @@ class Fetches(Protocol):
 class _Fill:
     """The rest of one large file, in file order."""
 
-    __slots__ = ("file", "indexes", "node")
+    __slots__ = ("began_s", "file", "had", "indexes", "node")
 
-    def __init__(self, node: Node, file: StagedFile) -> None:
+    def __init__(self, node: Node, file: StagedFile, now_s: float) -> None:
         self.node = node
         self.file = file
+        self.began_s = now_s
+        self.had = len(file.present)
         self.indexes: Iterator[int] = iter(range(file.present.count))
 
     def next_index(self) -> int | None:
@@ -87,8 +90,17 @@ class Prefetch:
     def fill_nowait(self, node: Node, file: StagedFile) -> None:
         """The whole of a large file, behind everything that is more urgent. Asked for again, it changes nothing."""
         if node not in self._fills:
-            self._fills[node] = _Fill(node, file)
+            self._fills[node] = _Fill(node, file, trio.current_time())
             self._work.unpark(count=self._workers)
+
+    def fill_remaining_s(self, node: Node) -> float:
+        """When the fill of `node` will have ended, at the pace it had so far; infinite if there is none, or no pace."""
+        fill = self._fills.get(node)
+        if fill is None:
+            return math.inf
+        done = len(fill.file.present) - fill.had
+        missing = fill.file.present.count - len(fill.file.present)
+        return (trio.current_time() - fill.began_s) / done * missing if done > 0 else math.inf
 
     def siblings_nowait(self) -> None:
         """The sibling policy may have something new."""

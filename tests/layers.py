@@ -41,6 +41,7 @@ RANKS = {
     "handles": 3,
     "prefetch": 3,
     "read_path": 4,
+    "opening": 4,
     "residency": 4,
     "status": 4,
     "fuse": 5,

@@ -89,6 +89,9 @@ class FakeStaging:
                 on_done()
         self.queue.clear()
 
+    async def wait_vouched(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     def pin(self, file: StagedFile) -> None:
         self.pins += 1
 

@@ -79,8 +79,8 @@ class Kernel:
 
     async def _open(self, node_id: int, thread_id: int) -> Open:
         node = self.parts.namespace.node(node_id)
-        opened = self.parts.read_path.open_nowait(node, thread_id)
-        number, backing_id = opened if opened is not None else await self.parts.read_path.open(node, thread_id)
+        opened = self.parts.opening.open_nowait(node, thread_id)
+        number, backing_id = opened if opened is not None else await self.parts.opening.open(node, thread_id)
         assert node.version is not None
         handle = Open(node_id, number, backing_id, node.version.inode, node.version.mtime_ns)
         for other in self.handles:
@@ -91,7 +91,7 @@ class Kernel:
 
     def close(self, handle: Open) -> None:
         self.handles.remove(handle)
-        self.parts.read_path.close(handle.number)
+        self.parts.opening.close(handle.number)
 
     async def read(self, handle: Open, offset: int, size: int) -> None:
         """Only of handles that are not passed through."""
@@ -291,3 +291,30 @@ def test_no_open_ever_fails_because_of_a_mode(
             assert parts.staging.pins == 0
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_an_open_waits_for_a_fill_that_is_about_to_end() -> None:
+    async with daemon(large_file()) as parts:
+        parts.passthrough.on = True
+        kernel = Kernel(parts)
+        await kernel.open_by_name(1)
+        (file,) = parts.staging.files.values()
+        node = parts.namespace.node(kernel.handles[0].node_id)
+        parts.prefetch.fill_nowait(node, file)
+        await trio.sleep(1)
+        file.present.add(0)  # one chunk of four in a second: three seconds more
+        started = trio.current_time()
+        early = await kernel.open_by_name(2)
+        assert early.backing_id is None
+        assert trio.current_time() == started
+        file.present.add(1)
+        file.present.add(2)  # a third of a second more
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(finish_later, parts)
+            late = await kernel.open_by_name(3)
+        assert late.backing_id is not None
+
+
+async def finish_later(parts: Parts) -> None:
+    await trio.sleep(0.3)
+    complete(parts)

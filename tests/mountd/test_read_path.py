@@ -21,6 +21,7 @@ from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
+from mountd.opening import Opening
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.sibling_watch import SiblingWatch
@@ -48,6 +49,7 @@ class Parts:
     namespace: Namespace
     handles: Handles
     read_path: ReadPath
+    opening: Opening
     prefetch: Prefetch
     metrics: Metrics
     buffers: Buffers
@@ -60,7 +62,7 @@ class Parts:
         node = await self.namespace.resolve(path)
         if not node.lookups:
             self.namespace.referenced(node)
-        number, _ = await self.read_path.open(node, THREAD)
+        number, _ = await self.opening.open(node, THREAD)
         return number
 
     async def read(self, number: int, offset: int, size: int) -> bytes:
@@ -104,6 +106,16 @@ async def daemon(
         )
         read_path = ReadPath(
             namespace,
+            staging,  # type: ignore[arg-type]
+            fetcher,
+            source,  # type: ignore[arg-type]
+            metrics,
+            siblings,
+            chunk_bytes=CHUNK,
+            buffer_bytes=16 * CHUNK,
+        )
+        opening = Opening(
+            namespace,
             handles,
             staging,  # type: ignore[arg-type]
             fetcher,
@@ -113,11 +125,12 @@ async def daemon(
             io_mode,
             passthrough,  # type: ignore[arg-type]
             chunk_bytes=CHUNK,
-            buffer_bytes=16 * CHUNK,
         )
-        prefetch = read_path.prefetch = Prefetch(read_path, metrics, workers=workers)
+        prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
-        parts = Parts(source, staging, namespace, handles, read_path, prefetch, metrics, buffers, passthrough, pushed)
+        parts = Parts(
+            source, staging, namespace, handles, read_path, opening, prefetch, metrics, buffers, passthrough, pushed
+        )
         yield parts
         nursery.cancel_scope.cancel()
 
@@ -233,7 +246,7 @@ async def test_a_file_opened_anew_for_each_sample_is_filled_too() -> None:
         for i in range(40):
             number = await parts.open(b"f")
             await parts.read(number, i * 7 % 16 * CHUNK + 5000 * (i % 11), 1000)
-            parts.read_path.close(number)
+            parts.opening.close(number)
             await trio.testing.wait_all_tasks_blocked()
         number = await parts.open(b"f")
         assert parts.handles.file(number).file.complete
@@ -314,12 +327,12 @@ async def test_siblings_are_staged_after_eight_opens() -> None:
         source.file(b"%02d" % i, 100 + i, 1000)
     async with daemon(source, workers=4, push=True) as parts:
         for i in range(8):
-            parts.read_path.close(await parts.open(b"%02d" % i))
+            parts.opening.close(await parts.open(b"%02d" % i))
         await trio.testing.wait_all_tasks_blocked()
         await trio.sleep(1)
         assert parts.metrics["sibling_files"] == 32
         for i in range(8, 40):
-            parts.read_path.close(await parts.open(b"%02d" % i))
+            parts.opening.close(await parts.open(b"%02d" % i))
         assert len(source.reads) == 40  # each byte once
         assert parts.staging.pins == 0
 
@@ -329,7 +342,7 @@ async def test_a_handle_pins_and_releases() -> None:
         number = await parts.open(b"f")
         assert parts.staging.pins == 1
         version = parts.handles.file(number).file.version
-        parts.read_path.close(number)
+        parts.opening.close(number)
         assert parts.staging.pins == 0
         assert parts.source.released == [version]
         with pytest.raises(SourceError) as caught:

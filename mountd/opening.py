@@ -1,0 +1,271 @@
+"""Opening files: what an open waits for, how it is answered, and what is remembered until the close.
+
+An open asks for the version again past the time-to-live, chooses how the file will be read (policies/iomode.py: through
+the page cache, or the staged file by the kernel itself), and has the bytes of a small file in the page cache before its
+reader asks for them. `open_nowait` does so where nothing has to be waited for, `open` in any case. In stateless mode
+the kernel opens without asking; then a handle is made at the first read.
+
+Called by `fuse` and `fuse_at_once`. Event loop only; opens no path.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import trio
+
+from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
+from mountd.fetcher import Fetcher
+from mountd.handles import FileHandle, Handles
+from mountd.io_mode import IoMode
+from mountd.metrics import Metrics
+from mountd.namespace import Namespace
+from mountd.node import Node
+from mountd.passthrough import Passthrough
+from mountd.prefetch import Prefetch
+from mountd.sibling_watch import SiblingWatch
+from mountd.source import Source
+from mountd.staging import Staging
+from mountd.staging_file import StagedFile
+from policies.geometry import Extent
+from policies.iomode import SMALL_BYTES, Answer, answer
+
+__all__ = ["Opening"]
+
+_OPEN_WAIT_S = 2.0
+"""How long an open may wait for the bytes of a small file; after that its reads wait. Also for a large one whose fill
+is about to end: its handle is then passed through for as long as it lives."""
+
+_LOOK_S = 0.02
+"""How often it is looked meanwhile; a chunk takes about as long."""
+
+_MAX_SENT_AWAY = 64
+"""Threads remembered at a node; more are answered through the page cache, which is always allowed."""
+
+
+class Opening:
+    """Opens and closes. The daemon sets `prefetch` before the mount answers."""
+
+    prefetch: Prefetch
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        handles: Handles,
+        staging: Staging,
+        fetcher: Fetcher,
+        source: Source,
+        metrics: Metrics,
+        siblings: SiblingWatch,
+        io_mode: IoMode,
+        passthrough: Passthrough,
+        *,
+        chunk_bytes: int,
+    ) -> None:
+        self._namespace = namespace
+        self._handles = handles
+        self._staging = staging
+        self._fetcher = fetcher
+        self._source = source
+        self._metrics = metrics
+        self._siblings = siblings
+        self._io_mode = io_mode
+        self._passthrough = passthrough
+        self._chunk_bytes = chunk_bytes
+        # For a small file that is pushed before anything else happens.
+        self._buffer = memoryview(bytearray(SMALL_BYTES))
+
+    def open_nowait(self, node: Node, thread_id: int) -> tuple[int, int | None] | None:
+        """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""
+        if node.version is None or not self._namespace.is_fresh_nowait(node):
+            return None
+        size = node.version.size
+        file = self._staging.file_nowait(node.version, node.path)
+        if file is None or self._is_about_to_pass(node, file):
+            return None
+        backing_id = None
+        push: memoryview | None = None
+        if (node.passed or self._io_mode.passes(size, pushed=node.pushed)) and self._passthrough.may(file):
+            if node.opens > node.passed:
+                return None  # its mode stands in the way
+            backing_id = self._passthrough.acquire_nowait(file)
+            if backing_id is None:
+                return None
+        elif 0 < size <= self._chunk_bytes and not node.pushed:
+            if node.opens or size > SMALL_BYTES or not self._fetcher.pushes or 0 not in file.present:
+                return None
+            push = self._buffer[:size]
+            if not self._staging.read_into_nowait(file, Extent(0, size), push):
+                return None
+        self._io_mode.opening(size)
+        self._staging.pin(file)
+        number = self._opened(node, file, backing_id)
+        if push is not None:
+            node.pushed = self._fetcher.push_nowait(node, push)
+        if backing_id is None and node.sent_away:
+            node.sent_away.discard(thread_id)
+        return number, backing_id
+
+    async def open(self, node: Node, thread_id: int) -> tuple[int, int | None]:
+        """Open `node` for a kernel that knows it, asked by thread `thread_id`.
+
+        The number of the handle, and the backing file that the kernel is to read instead of asking us, if any. Raises
+        VersionChanged if the source has another version under its name, or if its I/O mode stands in the way of a
+        better one: the kernel looks it up again.
+        """
+        if node.version is None:
+            raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        self._io_mode.opening(node.version.size)
+        await self._namespace.fresh(node)
+        path = node.path
+        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+        self._staging.pin(file)
+        try:
+            if self._is_about_to_pass(node, file):
+                await self._fill_to_end(file)
+            backing_id = await self._mode(node, file, thread_id)
+        except BaseException:
+            self._staging.unpin(file)
+            raise
+        # No checkpoint since the mode was chosen.
+        number = self._opened(node, file, backing_id)
+        if backing_id is None and 0 < file.size <= self._chunk_bytes:
+            try:
+                await self._open_small(node, file)
+            except BaseException:
+                self.close(number)
+                raise
+        return number, backing_id
+
+    def _opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
+        number = self._handles.add_file(FileHandle(node, file, backing_id))
+        self._namespace.opened(node)
+        if backing_id is None:
+            self._metrics.add("opens_cached")
+        else:
+            self._metrics.add("opens_passed")
+            node.passed += 1
+        if 0 < file.size <= self._chunk_bytes:
+            self._siblings.opened(node, staged=0 in file.present)
+        return number
+
+    def _is_about_to_pass(self, node: Node, file: StagedFile) -> bool:
+        """Whether a large file will be all here, and durable, in a moment.
+
+        The handle of an incomplete file is read through us until its reader closes it, which may be for days; two
+        seconds now are cheaper. Where more is missing the reader starts at once, and later opens find it complete.
+        """
+        if file.durable or file.size <= SMALL_BYTES or not self._passthrough.on:
+            return False
+        return file.complete or self.prefetch.fill_remaining_s(node) <= _OPEN_WAIT_S
+
+    async def _fill_to_end(self, file: StagedFile) -> None:
+        with trio.move_on_after(_OPEN_WAIT_S):
+            while not file.complete:  # noqa: ASYNC110 - an event for each chunk of each file would serve only this
+                await trio.sleep(_LOOK_S)
+            await self._staging.wait_vouched()
+
+    async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
+        """The backing file of an open that is passed through; None for one through the page cache."""
+        passes = self._io_mode.passes(file.size, pushed=node.pushed)
+        passable = (node.passed > 0 or passes) and self._passthrough.may(file)
+        backing_id = None
+        if passable and (node.passed or not node.opens):
+            backing_id = await self._passthrough.acquire(file)
+            passable = backing_id is not None
+        away = node.sent_away or set()
+        chosen = answer(
+            cached=node.opens - node.passed,
+            passed=node.passed,
+            passable=passable,
+            sent_away=thread_id in away or len(away) >= _MAX_SENT_AWAY,
+        )
+        if chosen is Answer.PASSED:
+            return backing_id
+        if backing_id is not None:
+            self._passthrough.release(file)
+        if chosen is Answer.ANEW:
+            self._metrics.add("opens_anew")
+            node.sent_away = away | {thread_id}
+            self._namespace.renew(node)
+            raise VersionChanged(f"{node.path!r} can be passed through now")
+        away.discard(thread_id)
+        return None
+
+    @property
+    def stateless(self) -> bool:
+        """Opens are not to be answered: the kernel reads without handles."""
+        return self._io_mode.stateless
+
+    async def stateless_handle(self, node_id: int) -> FileHandle:
+        """The handle for a read of node `node_id`, which the kernel has opened without us."""
+        handle = self._handles.without_open(node_id)
+        if handle is not None:
+            return handle
+        node = self._namespace.node(node_id)
+        if node.version is None:
+            raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        path = node.path
+        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+        handle = FileHandle(node, file)
+        self._handles.keep_without_open(handle)
+        if 0 < file.size <= self._chunk_bytes:
+            self._siblings.opened(node, staged=0 in file.present)
+        return handle
+
+    def close(self, number: int) -> None:
+        """The kernel lets go of a handle."""
+        handle = self._handles.remove_file(number)
+        node = handle.node
+        if handle.backing_id is not None:
+            node.passed -= 1
+            self._passthrough.release(handle.file)
+        self._staging.unpin(handle.file)
+        self._namespace.closed(node)
+        if not node.opens:
+            self.prefetch.forget(node)
+            if node.version is not None and node.version.size > self._chunk_bytes:
+                self._source.release(node.version)
+
+    async def _open_small(self, node: Node, file: StagedFile) -> None:
+        """Have the bytes of a small file in the page cache before its reader asks: no READ reaches us then.
+
+        One push costs less than the two to five READs that the kernel's growing readahead makes of 110 KB, and the
+        reader of a small file reads all of it.
+        """
+        if node.pushed:
+            return
+        if file.size > SMALL_BYTES or not self._fetcher.pushes:
+            if 0 not in file.present:
+                self.prefetch.window_nowait(node, file, [0])
+            return
+        with trio.move_on_after(_OPEN_WAIT_S):
+            try:
+                data = await self._small(node, file)
+            except VersionChanged:
+                self._namespace.expire(node)
+                raise  # the kernel looks the name up again, and its reader never notices
+            except HfsError:
+                return  # the first READ meets the same error and tells it to its reader
+            await self._push_small(node, data)
+
+    async def _push_small(self, node: Node, data: memoryview) -> None:
+        if node.pushed:
+            return  # by another open meanwhile
+        if node.opens == 1:
+            node.pushed = self._fetcher.push_nowait(node, data)
+        else:
+            node.pushed = await self._fetcher.push(node, 0, data)
+
+    async def _small(self, node: Node, file: StagedFile) -> memoryview:
+        if 0 in file.present:
+            extent = Extent(0, file.size)
+            data = self._staging.read_nowait(file, extent)
+            if data is not None:
+                return memoryview(data)
+            try:
+                return memoryview(await self._staging.read_chunk(file, 0))
+            except StagingError:
+                pass  # counted there; the source has it
+        held = self._fetcher.held_nowait(file.version, 0)
+        return held if held is not None else await self._fetcher.chunk(node, file, 0)
