@@ -28,7 +28,7 @@ def _list_s(path: Path, count: int, stat: bool) -> float:
     with reader("listing.py") as program:
         answer = program.do(folder=str(path), stat=stat)
     if answer["names"] != count:
-        raise BenchError(f"{answer['names']} names were listed of {count}")
+        raise BenchError(f"{answer['names']} names were listed of {count}: {answer.get('error', 'no error')}")
     return seconds(answer)
 
 

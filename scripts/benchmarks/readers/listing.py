@@ -2,8 +2,8 @@
 
     listing.py
 
-Requests: {"folder": FOLDER, "stat": bool}; the result has "names", how many regular files there are. Knows nothing of
-hfs.
+Requests: {"folder": FOLDER, "stat": bool}; the result has "names", how many regular files there are, and
+"error" where the listing was broken off. Knows nothing of hfs.
 """
 
 import os
@@ -15,11 +15,14 @@ from barrier import serve
 
 def work(folder: str, stat: bool) -> dict[str, Any]:
     names = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            names += entry.is_file(follow_symlinks=False)
-            if stat:
-                os.lstat(entry.path)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names += entry.is_file(follow_symlinks=False)
+                if stat:
+                    os.lstat(entry.path)
+    except OSError as error:
+        return {"names": names, "error": f"{type(error).__name__}: {error.strerror}"}
     return {"names": names}
 
 
