@@ -29,6 +29,7 @@ from mountd.fuse import Fuse
 from mountd.handles import Handles
 from mountd.identity import source_id
 from mountd.io_mode import IoMode
+from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace, seconds
 from mountd.node import Node
@@ -110,7 +111,9 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             def push_nowait(node: Node, data: memoryview) -> bool:
                 return fuse.push_nowait(node, data)
 
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, PageCache() if config.push else None)
+        fetcher = Fetcher(
+            source, staging, buffers, nursery, metrics, PageCache() if config.push else None, Memory(trio.current_time)
+        )
         siblings = SiblingWatch(
             Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
             nursery,

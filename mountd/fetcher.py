@@ -19,6 +19,7 @@ import trio
 from mountd.buffers import Buffers
 from mountd.errors import SourceTimeout
 from mountd.flight import SingleFlight
+from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.node import Node
 from mountd.source import Source
@@ -63,6 +64,7 @@ class Fetcher:
         nursery: trio.Nursery,
         metrics: Metrics,
         page_cache: PageCache | None,
+        memory: Memory,
     ) -> None:
         self._source = source
         self._staging = staging
@@ -70,6 +72,7 @@ class Fetcher:
         self._nursery = nursery
         self._metrics = metrics
         self._page_cache = page_cache
+        self._memory = memory
         self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
@@ -154,7 +157,7 @@ class Fetcher:
             self._keep_unstaged(key, data)
         elif index in file.present:
             self._landed.pop(key)  # staged meanwhile: nothing was queued
-        if push and self._page_cache is not None and node.lookups:
+        if push and self._page_cache is not None and node.lookups and self._memory.has_room(version.size):
             self._push_nowait(node, extent, data)
         return data
 

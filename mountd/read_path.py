@@ -276,7 +276,8 @@ class ReadPath:
             for index in missing:
                 if not self._staging.admits_nowait(file, file.chunk(index).size):
                     raise StagingError("no room in the cache")
-                await self._fetcher.ahead(node, file, index)
+                # Who has it open reads it through the page cache, and soon.
+                await self._fetcher.ahead(node, file, index, push=node.opens > node.passed)
                 if index not in file.present and not self._fetcher.is_coming(file.version, index):
                     raise StagingError("the cache disk did not take all of it; see hfs status")
 

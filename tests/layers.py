@@ -20,6 +20,7 @@ RANKS = {
     "protocol": 1,
     "config": 1,
     "buffers": 1,
+    "memory": 1,
     "beneath": 1,
     "workers": 1,
     "statx": 1,
@@ -121,6 +122,7 @@ PATH_RIGHTS = (
     "mountd/fastpath*",  # /sys: kernel settings of the mount
     "mountd/daemon.py",  # the mountpoint, the log file
     "mountd/status.py",  # /proc
+    "mountd/memory.py",  # /proc, /sys/fs/cgroup
     "mountd/fuse.py",  # /proc: which descriptor is the connection
     "mountd/identity.py",  # what file system the source is, before it is opened
     "hfs/*",

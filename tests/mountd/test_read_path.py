@@ -18,6 +18,7 @@ from mountd.errors import SourceError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.handles import Handles
 from mountd.io_mode import IoMode
+from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
@@ -97,7 +98,9 @@ async def daemon(
     io_mode = IoMode("auto", immutable=False, staging=staging, passthrough=passthrough)  # type: ignore[arg-type]
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, Pushes() if push else None)  # type: ignore[arg-type]
+        fetcher = Fetcher(
+            source, staging, buffers, nursery, metrics, Pushes() if push else None, Memory(trio.current_time)
+        )  # type: ignore[arg-type]
         siblings = SiblingWatch(
             Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
             nursery,
