@@ -19,7 +19,7 @@ from collections import OrderedDict
 import trio
 
 from mountd.errors import HfsError, StagingError, VersionChanged
-from mountd.fetcher import Fetcher
+from mountd.fetcher import PUSH_STEP_BYTES, Fetcher, Push
 from mountd.handles import FileHandle
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
@@ -85,25 +85,30 @@ class ReadPath:
     # -- read ---------------------------------------------------------------------------------------------------------
 
     def read_nowait(self, handle: FileHandle, offset: int, size: int) -> bytes | memoryview | None:
-        """As `read`, if it lies in one staged chunk and in memory; good until the next call. None, and nothing has
-        changed, if not.
-        """
+        """As `read`, if all of it is in memory; good until the next call. None, and nothing has changed, if not."""
         file = handle.file
         extent = clamp(offset, size, file.size)
         if not extent.size:
             return b""
         index = extent.start // file.chunk_bytes
-        if index not in file.present or extent.size > len(self._buffer):
+        if extent.size > len(self._buffer):
             return None
-        if not file.complete and (extent.end - 1) // file.chunk_bytes != index:
+        if (extent.end - 1) // file.chunk_bytes != index and not file.complete:
             return None
-        data = self._buffer[: extent.size]
-        if not self._staging.read_into_nowait(file, extent, data):
-            return None
+        if index in file.present:
+            data, tier = self._buffer[: extent.size], "staged"
+            if not self._staging.read_into_nowait(file, extent, data):
+                return None
+        else:
+            held = self._fetcher.held_nowait(file.version, index)
+            if held is None:
+                return None
+            begin = index * file.chunk_bytes
+            data, tier = held[extent.start - begin : extent.end - begin], "flight"
         handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
         if not file.complete:
             self._advise(handle, extent)
-        self._count("staged", extent)
+        self._count(tier, extent)
         return data
 
     async def read(self, handle: FileHandle, offset: int, size: int) -> bytes | bytearray | memoryview:
@@ -170,7 +175,7 @@ class ReadPath:
         tier = "flight" if coming else "source"
         random = advice is not None and advice.kind is not Kind.SEQUENTIAL and file.size > self._chunk_bytes
         self._follow(node, file, index, decision)
-        chunk = await self._fetcher.chunk(node, file, index, push=random)
+        chunk = await self._fetcher.chunk(node, file, index, push=Push.WHOLE if random else Push.NOTHING)
         self.prefetch.demand_served_nowait()
         self._count(tier, extent)
         return chunk[piece.start - begin : piece.end - begin]
@@ -209,7 +214,8 @@ class ReadPath:
         file = handle.file
         limits = self._limits.get(file.chunk_bytes)
         if limits is None:
-            limits = Limits(file.chunk_bytes, max(file.chunk_bytes, self._window_bytes))
+            unseen_bytes = PUSH_STEP_BYTES if self._fetcher.pushes else 0
+            limits = Limits(file.chunk_bytes, max(file.chunk_bytes, self._window_bytes), unseen_bytes)
             self._limits[file.chunk_bytes] = limits
         advice = advise(handle.pattern, extent, file.size, limits)
         for window in advice.windows:
@@ -232,7 +238,7 @@ class ReadPath:
             return
         density = self._densities.get(file.version)
         random = density is not None and density.touches >= _PUSH_TOUCHES
-        if await self._fetcher.ahead(node, file, index, push=random):
+        if await self._fetcher.ahead(node, file, index, push=Push.WHOLE if random else Push.AHEAD):
             self._metrics.add("prefetched_chunks")
 
     async def prefetch_sibling(self, directory: Node, name: bytes) -> int:
@@ -245,8 +251,8 @@ class ReadPath:
                 file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
                 wanted = 0 not in file.present and self._staging.admits_nowait(file, file.size)
                 if wanted and self._siblings.admit(directory, name, file.size):
-                    small = file.size <= SMALL_BYTES
-                    return file.size if await self._fetcher.ahead(node, file, 0, push=small) else 0
+                    push = Push.WHOLE if file.size <= SMALL_BYTES else Push.NOTHING
+                    return file.size if await self._fetcher.ahead(node, file, 0, push=push) else 0
         except HfsError:
             self._siblings.drop(directory, name)
             raise
@@ -277,7 +283,7 @@ class ReadPath:
                 if not self._staging.admits_nowait(file, file.chunk(index).size):
                     raise StagingError("no room in the cache")
                 # Who has it open reads it through the page cache, and soon.
-                await self._fetcher.ahead(node, file, index, push=node.opens > node.passed)
+                await self._fetcher.ahead(node, file, index, push=Push.WHOLE if node.opens else Push.NOTHING)
                 if index not in file.present and not self._fetcher.is_coming(file.version, index):
                     raise StagingError("the cache disk did not take all of it; see hfs status")
 

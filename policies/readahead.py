@@ -71,6 +71,9 @@ class Limits:
 
     chunk_bytes: int = 8 << 20
     max_window_bytes: int = 64 << 20  # eight chunks: 500 MB/s at three streams of 200 MB/s, and as much in reserve
+    unseen_bytes: int = 0
+    """In a window that was advised, so many bytes in a row may have been read without our seeing it: they lay in the
+    page cache already."""
 
     def __post_init__(self) -> None:
         if not 0 < self.chunk_bytes <= self.max_window_bytes:
@@ -170,7 +173,7 @@ def _follow(pattern: Pattern, stream: _Stream, start: int, end: int, file_size: 
     if end > stream.front:
         # Skips so small that every chunk is still touched 32 times or more are free: alone, so many reads cost more
         # than the chunk. Larger ones may be half of what the stream covers.
-        if jump > limits.chunk_bytes >> 5:
+        if jump > limits.chunk_bytes >> 5 and not (jump <= limits.unseen_bytes and start <= stream.asked_to):
             stream.gap_bytes += jump
             if stream.gap_bytes > max(stream.window_bytes >> 1, _NEAR_BYTES):
                 _end(pattern, stream, limits)
