@@ -8,7 +8,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scripts.benchmarks.common import BenchError, Reader, reader, together
@@ -41,7 +41,9 @@ class Access:
 RANDOM_128K = Access("random 128 KiB, 1 process", "random", 128 * KIB)
 RANDOM_4K = Access("random 4 KiB, 1 process", "random", 4 * KIB, 60_000)
 SEQUENTIAL = Access("sequential 1 MiB", "sequential", MIB)
-MMAP = Access("shared mmap, random pages, 2 processes", "mmap", count=60_000, processes=2)
+MMAP = Access("shared mmap, random pages, 2 processes", "mmap", 4 * KIB, 60_000, processes=2)
+TOUCH = replace(MMAP, what=f"{MMAP.what}, one byte of each", size=1)
+"""Nothing but page faults: as each pass maps the file anew, they are the worst case of a mapping."""
 FILES = Access("open-read-close", "files")
 
 OF_LARGE = (RANDOM_128K, RANDOM_4K, SEQUENTIAL, MMAP)
@@ -99,11 +101,12 @@ class Duel:
         return statistics.median(native) / statistics.median(mounted)
 
     def cold(self, place: Place, drop: Callable[[], None]) -> float:
-        """Of one pass each, `drop` before both."""
-        drop()
-        native = self.pass_s(self.native, once=True)
-        drop()
-        return native / self.pass_s(place, once=True)
+        """Of two passes each, `drop` before every one. Native is first and last: a disk becomes warm as well."""
+        spent = []
+        for one in (self.native, place, place, self.native):
+            drop()
+            spent.append(self.pass_s(one, once=True))
+        return (spent[0] + spent[3]) / (spent[1] + spent[2])
 
 
 @contextlib.contextmanager

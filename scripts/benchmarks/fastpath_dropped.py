@@ -1,6 +1,6 @@
 """Rows of staged data that is in nobody's page cache: what is left of the ratios when memory does not help.
 
-Before each of the two passes of a ratio the pages of the staged files and of the files of the mount are dropped, of no
+Before each pass of a ratio the pages of the staged files and of the files of the mount are dropped, of no
 others. With O_DIRECT the reader goes past its own page cache, too.
 """
 
@@ -33,7 +33,7 @@ def _drop(data: Staged, mount: Mount) -> None:
 
 
 def _one(data: Staged, mode: str, accesses: tuple[Access, ...], got: Results, options: Options, seed: int) -> None:
-    """One run of one mode: every access once natively and once through one mount, which has been told all names."""
+    """One run of one mode: every access natively and through one mount, which has been told all names."""
     with got.attempt(*(f"{access.what} {mode}" for access in accesses)), data.mounted(mode) as mount:
         for access in accesses:
             with duel(access, data.native, options, seed) as reads:

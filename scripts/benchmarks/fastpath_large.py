@@ -1,7 +1,7 @@
 """Rows of one large staged file: random reads, sequential reads and a shared mapping of it."""
 
 from scripts.benchmarks.common import Work
-from scripts.benchmarks.fastpath_access import MMAP, OF_LARGE, RANDOM_4K, RANDOM_128K, SEQUENTIAL
+from scripts.benchmarks.fastpath_access import MMAP, OF_LARGE, RANDOM_4K, RANDOM_128K, SEQUENTIAL, TOUCH
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.fastpath_staged import first_and_again, large_folder, staged, title
 from scripts.benchmarks.options import Options
@@ -24,6 +24,8 @@ ROWS = (
     (MMAP, "passthrough", "first", None),
     (MMAP, "daemon", "first", None),
     (MMAP, "daemon", "second", at_least(0.25)),
+    (TOUCH, "passthrough", "second", None),
+    (TOUCH, "daemon", "second", None),
 )
 """In passthrough nothing of the mount's own is filled the first time: the bar is held against the steadier second."""
 
@@ -34,7 +36,7 @@ def large(work: Work, options: Options, command: str) -> list[Row]:
     got = Results(command)
     with staged(work, large_folder(work, options)) as data:
         for seed in range(options.runs):
-            for access in OF_LARGE:
+            for access in (*OF_LARGE, TOUCH):
                 for mode in MODES:
                     keys = [f"{access.what} {mode} {time}" for time in ("first", "second")]
                     with got.attempt(*keys):

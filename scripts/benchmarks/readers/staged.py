@@ -9,7 +9,7 @@ mean), "bytes" of one pass, and "check", which is the same wherever the same byt
 
     random       `count` different blocks of `size` bytes of one file (null: all of them), pread
     sequential   one file from end to end by `size` bytes, read
-    mmap         the first byte of `count` different pages of one file, mapped shared and anew in every pass
+    mmap         the first `size` bytes of `count` different pages of one file, mapped shared and anew in every pass
     files        every file, of 1 MiB at most: open, read, close
 
 A file is opened anew in every pass, outside the time where there is one file only. With `direct` it is opened
@@ -85,17 +85,18 @@ def sequential(root: str, names: list[str], size: int, direct: bool) -> Pass:
     return one_file(root, names, direct, read)
 
 
-def mapped(root: str, names: list[str], count: int | None, seed: str) -> Pass:
+def mapped(root: str, names: list[str], size: int, count: int | None, seed: str) -> Pass:
     pages = os.stat(os.path.join(root, *names)).st_size // PAGE
     offsets = [number * PAGE for number in order(pages, count, seed)]
 
     def read(descriptor: int) -> tuple[float, int, int]:
-        check = 0
+        total, part = 0, b""
         begin = time.monotonic()
         with mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) as view:
             for offset in offsets:
-                check += view[offset]
-        return time.monotonic() - begin, len(offsets) * PAGE, check
+                part = view[offset : offset + size]
+                total += len(part)
+        return time.monotonic() - begin, total, zlib.crc32(part)
 
     return one_file(root, names, False, read)
 
@@ -131,7 +132,7 @@ def work(do: str, root: str, names: list[str], seed: int, least_s: float, **how:
     elif do == "sequential":
         one = sequential(root, names, size, direct)
     elif do == "mmap":
-        one = mapped(root, names, count, draw)
+        one = mapped(root, names, size, count, draw)
     else:
         one = files(root, names, draw)
     spent, passes = 0.0, 0
