@@ -81,7 +81,7 @@ class AtOnce:
     def read(self, node_id: int, handle: int, offset: int, size: int, thread_id: int) -> bytes | memoryview | None:  # noqa: ARG002 - who reads is for the accounts
         """Staged bytes that are in memory."""
         try:
-            file = self._handles.file(handle) if handle else self._handles.without_open(node_id)
+            file = self._handles.file(handle) if handle else self._opening.stateless_handle_nowait(node_id)
         except HfsError:
             return None
         return None if file is None else self._read_path.read_nowait(file, offset, size)

@@ -197,20 +197,30 @@ class Opening:
         """Opens are not to be answered: the kernel reads without handles."""
         return self._io_mode.stateless
 
+    def stateless_handle_nowait(self, node_id: int) -> FileHandle | None:
+        """As `stateless_handle`, if that needs no waiting; else None."""
+        handle = self._handles.without_open(node_id)
+        if handle is not None:
+            return handle
+        node = self._namespace.node(node_id)
+        file = self._staging.file_nowait(node.version, node.path) if node.version is not None else None
+        return self._kept(FileHandle(node, file)) if file is not None else None
+
     async def stateless_handle(self, node_id: int) -> FileHandle:
         """The handle for a read of node `node_id`, which the kernel has opened without us."""
-        handle = self._handles.without_open(node_id)
+        handle = self.stateless_handle_nowait(node_id)
         if handle is not None:
             return handle
         node = self._namespace.node(node_id)
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
-        path = node.path
-        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-        handle = FileHandle(node, file)
+        return self._kept(FileHandle(node, await self._staging.file(node.version, node.path)))
+
+    def _kept(self, handle: FileHandle) -> FileHandle:
         self._handles.keep_without_open(handle)
+        file = handle.file
         if 0 < file.size <= self._chunk_bytes:
-            self._siblings.opened(node, staged=0 in file.present)
+            self._siblings.opened(handle.node, staged=0 in file.present)
         return handle
 
     def close(self, number: int) -> None:
