@@ -4,9 +4,10 @@
  * here first; each does its part and goes on to the real one. Public libfuse API only.
  *
  *   fuse_session_new          wraps the operations: `init` asks for passthrough and more background requests; those that
- *                             may wait for the source remember who asked, and hear when the kernel interrupts a request
+ *                             may wait for the source remember who asked, and hear when the kernel interrupts a request;
+ *                             `readdir` is there besides `readdirplus`
  *   fuse_reply_open           answers with a backing file where the daemon named one just before
- *   fuse_add_direntry_plus    gives a name without node, of which the kernel keeps inode number and type only
+ *   fuse_add_direntry_plus    gives names without nodes (_fastpath_names.c)
  *   fuse_session_receive_buf  answers at once what needs no waiting (_fastpath_at_once.c)
  *   fuse_session_process_buf  hands what does need it to pyfuse3
  *
@@ -16,9 +17,6 @@
 
 #include <dlfcn.h>
 #include <string.h>
-
-/* An entry with this generation has no node. pyfuse3 sets st_ino and the node id together, the generation alone. */
-#define NAME_ONLY UINT64_MAX
 
 struct fuse_lowlevel_ops theirs;
 struct request request;
@@ -61,6 +59,7 @@ static void interrupted(fuse_req_t req, void *token) {
 /* pyfuse3 calls the handler in the same thread before anything else happens, so one `request` is enough. */
 void begin(fuse_req_t req) {
     request.token++;
+    request.plain = 0;
     request.pid = fuse_req_ctx(req)->pid;
     fuse_req_interrupt_func(req, interrupted, (void *)(uintptr_t)request.token);
 }
@@ -79,6 +78,12 @@ TRACKED(statfs, (fuse_req_t req, fuse_ino_t ino), req, ino)
 TRACKED(getxattr, (fuse_req_t req, fuse_ino_t ino, const char *name, size_t size), req, ino, name, size)
 TRACKED(listxattr, (fuse_req_t req, fuse_ino_t ino, size_t size), req, ino, size)
 
+static void tracked_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
+    begin(req);
+    request.plain = 1;
+    theirs.readdirplus(req, ino, size, off, fi);
+}
+
 /* ---- the session -------------------------------------------------------------------------------------------------- */
 
 static void init(void *userdata, struct fuse_conn_info *conn) {
@@ -87,6 +92,8 @@ static void init(void *userdata, struct fuse_conn_info *conn) {
     conn->want &= ~FUSE_CAP_SPLICE_READ;
     /* A node has one version: the kernel need not compare sizes and times before a read from its page cache. */
     conn->want &= ~FUSE_CAP_AUTO_INVAL_DATA;
+    /* Names without attributes where nobody looks them up: four times as many in one reply. pyfuse3 wants them always. */
+    conn->want |= conn->capable & FUSE_CAP_READDIRPLUS_AUTO;
     if (wanted.max_background) {
         conn->max_background = wanted.max_background;
         conn->congestion_threshold = wanted.max_background / 4 * 3;
@@ -110,6 +117,7 @@ static const struct fuse_lowlevel_ops *wrap(const struct fuse_lowlevel_ops *op, 
     answer_at_once(&ours);
     ours.readlink = tracked_readlink;
     ours.opendir = tracked_opendir;
+    ours.readdir = tracked_readdir;
     ours.readdirplus = tracked_readdirplus;
     ours.statfs = tracked_statfs;
     ours.getxattr = tracked_getxattr;
@@ -150,16 +158,6 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *fi) {
     return next(req, fi);
 }
 
-size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const char *name,
-                              const struct fuse_entry_param *e, off_t off) {
-    static size_t (*next)(fuse_req_t, char *, size_t, const char *, const struct fuse_entry_param *, off_t);
-    if (!next) next = real("fuse_add_direntry_plus");
-    if (e->generation != NAME_ONLY) return next(req, buf, bufsize, name, e, off);
-    struct fuse_entry_param only = *e;
-    only.ino = only.generation = 0; /* attr.st_ino and the type in attr.st_mode stay */
-    return next(req, buf, bufsize, name, &only, off);
-}
-
 /* ---- for mountd/fastpath.py --------------------------------------------------------------------------------------- */
 
 static PyObject *py_want(PyObject *self, PyObject *args) {
@@ -187,6 +185,11 @@ static PyObject *py_node(PyObject *self, PyObject *noargs) {
     return PyLong_FromUnsignedLongLong(request.node);
 }
 
+static PyObject *py_plain(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return PyBool_FromLong(request.plain);
+}
+
 static PyObject *py_back(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long handle;
@@ -204,8 +207,15 @@ static PyMethodDef methods[] = {
     {"request", py_request, METH_NOARGS,
      "request() -> (token, pid): of the request whose handler runs; good until its first await."},
     {"node", py_node, METH_NOARGS, "node() -> int: the node id of the read whose handler runs; good until its first await."},
+    {"plain", py_plain, METH_NOARGS,
+     "plain() -> bool: the readdir whose handler runs wants names only; good until its first await."},
     {"back", py_back, METH_VARARGS,
      "back(handle, backing_id): the open that is answered with `handle` next is passed through."},
+    {"names", fastpath_names, METH_VARARGS,
+     "names(records, starts, begin, end, next_id, plain): the next entry with the generation NAME_ONLY stands for the "
+     "names [begin, end) of `records` (getdents64), which begin at `starts` (uint32). `next_id`: the offset after the "
+     "first. `plain`: the request wants names only."},
+    {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-/* What the two files of the extension share; see _fastpath.c. */
+/* What the files of the extension share; see _fastpath.c. */
 #ifndef HFS_FASTPATH_H
 #define HFS_FASTPATH_H
 #ifndef _GNU_SOURCE
@@ -12,6 +12,9 @@
 
 #define HAS_PASSTHROUGH (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
 
+/* An entry with this generation stands for the names told just before. pyfuse3 lets the generation be set alone. */
+#define NAME_ONLY UINT64_MAX
+
 /* Loaded with RTLD_GLOBAL: only what stands in front of libfuse may be seen from outside. */
 #pragma GCC visibility push(hidden)
 
@@ -22,11 +25,15 @@ extern struct request { /* the request that is being handed to pyfuse3 */
     uint64_t token;
     pid_t pid;
     fuse_ino_t node; /* of a read */
+    int plain;       /* a READDIR, which pyfuse3 takes for a READDIRPLUS */
 } request;
 
 void *real(const char *name);  /* libfuse's own function of this name */
 void begin(fuse_req_t req);    /* `req` is handed to pyfuse3 now */
 void answer_at_once(struct fuse_lowlevel_ops *ops); /* puts the operations of _fastpath_at_once.c in */
+
+PyObject *fastpath_names(PyObject *self, PyObject *args); /* methods of the extension, in _fastpath_names.c */
+PyObject *fastpath_taken(PyObject *self, PyObject *noargs);
 
 #pragma GCC visibility pop
 

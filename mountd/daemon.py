@@ -90,7 +90,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         nursery = await stack.enter_async_context(_cancelled_at_exit())
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)
-        namespace = Namespace(source, metrics, ttl_s=ttl_s, strict=config.strict)
+        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=config.strict)
         await namespace.start()
         handles = Handles()
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)

@@ -31,7 +31,9 @@ import trio
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, errno_of
 from mountd.fuse_at_once import AtOnce
+from mountd.fuse_listing import names_before
 from mountd.handles import DirectoryHandle, Handles
+from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.namespace import ROOT_ID, Namespace
 from mountd.node import Dentry, Node
@@ -122,6 +124,8 @@ class Fuse(pyfuse3.Operations):
         self._own_xattrs = own_xattrs
         self._run_in_thread = run_in_thread
         self._acls = True
+        self._names_only = False
+        self._name_only = pyfuse3.EntryAttributes()
         self._mounted = False
         self._device = -1
         self._serving = trio.CancelScope()
@@ -153,6 +157,8 @@ class Fuse(pyfuse3.Operations):
         if fastpath.extension_missing() is None:
             os.set_blocking(self._device, False)  # it asks whether there is another request
         self._mounted = True
+        if fastpath.NAME_ONLY is not None and fastpath.extension_missing() is None:
+            self._names_only, self._name_only.generation = True, fastpath.NAME_ONLY
 
     @property
     def connection_fd(self) -> int:
@@ -285,21 +291,57 @@ class Fuse(pyfuse3.Operations):
 
     @_boundary
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        plain = fastpath.wants_names()
         handle = self._handles.directory(fh)
         if handle.listing is None or start_id == 0:  # opened, or rewound: rewinddir(3) shows the directory anew
-            handle.listing = await self._namespace.listing(handle.node)
+            handle.listing = self._namespace.listing_nowait(handle.node)
             handle.batch = []
-        listing = handle.listing
+        if not await handle.listing.reaches(start_id):
+            return
+        # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
+        handle.whole = handle.whole or self._namespace.stats_follow(handle.node, handle.listing, start_id)
+        if self._names_only and (plain or not handle.whole):
+            self._add_names(token, handle.node, handle.listing, start_id, plain=plain)
+        else:
+            await self._add_whole(token, handle, handle.listing, start_id)
+
+    async def _add_whole(
+        self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start_id: int
+    ) -> None:
         for position in range(start_id, len(listing)):
             dentry = handle.known(position)
             if dentry is None:
-                names = [listing[i] for i in range(position, min(position + _READDIR_AHEAD, len(listing)))]
+                names = listing.names(position, position + _READDIR_AHEAD)
                 handle.batch, handle.batch_start = await self._namespace.children(handle.node, names), position
                 dentry = handle.batch[0]
-            if dentry.node is None:
-                continue  # gone since it was listed
-            if not self._add_entry(token, listing[position], dentry, position + 1):
+                after = position + len(names)
+                self._namespace.ask_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
+            # One that has gone since it was listed is left out.
+            if dentry.node is not None and not self._add_entry(token, listing[position], dentry, position + 1):
                 return
+
+    def _add_names(
+        self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start_id: int, *, plain: bool
+    ) -> None:
+        """Entries that are known go in whole, unless the request is `plain`, all others as names."""
+        position = start_id
+        while position < len(listing):
+            block, index = listing.block(position)
+            names, dentry = (
+                (len(block) - index, None) if plain else names_before(self._namespace, node, listing, position)
+            )
+            if names:
+                fastpath.answer_with_names(
+                    block.records, block.starts, index, index + names, position + 1, wants_names=plain
+                )
+                pyfuse3.readdir_reply(token, b"", self._name_only, 0)
+                if fastpath.names_answered() < names:
+                    return
+                position += names
+            if dentry is not None:
+                if dentry.node is not None and not self._add_entry(token, listing[position], dentry, position + 1):
+                    return
+                position += 1
 
     def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, next_id: int) -> bool:
         assert dentry.node is not None

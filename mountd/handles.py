@@ -41,13 +41,14 @@ class DirectoryHandle:
     """One open directory. `listing` is None until the first readdir.
 
     `batch` holds what the names from position `batch_start` on are: the kernel takes some thirty entries a call, the
-    source is asked for hundreds at once.
+    source is asked for hundreds at once. `whole`: its reader wants attributes, as far as is known.
     """
 
     node: Node
     listing: Listing | None = None
     batch: list[Dentry] = field(default_factory=list)
     batch_start: int = 0
+    whole: bool = False
 
     def known(self, position: int) -> Dentry | None:
         """What the name at `position` is, if the batch reaches there."""

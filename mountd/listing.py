@@ -1,44 +1,154 @@
 """One directory's names, compactly: a snapshot that is read from start to end while the directory changes.
 
-A Python list of 200 000 names would cost 25 MB a reader; the names in one byte string, ended by NULs (which no name can
-hold), cost what they are long. Positions are indexes, so any readdir offset can be resumed, and no entry is shown twice
-or skipped within one open directory. Made by `source`, kept by `namespace`.
+Kept as the kernel gives them, in records of getdents64(2) with the inode number and the type: a Python list of 200 000
+names would cost 25 MB a reader, the records cost 30 bytes and the names, and nothing is made of a name before it is
+asked for. Positions are indexes, so any readdir offset can be resumed, and no entry is shown twice or skipped within
+one open directory.
+
+A listing grows while the source is read, and readers follow it: the first names of a directory of 100 000 are shown
+long before the last are known. Filled by `source`, kept by `namespace`, read by `fuse`. Blocks are made in threads, all
+else is the event loop's.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Listing"]
+import trio
+
+__all__ = ["Block", "Listing"]
+
+_HEADER = struct.Struct("=QqHB")
+"""struct linux_dirent64: inode, offset, bytes of the record, type; the name follows, ended by a NUL."""
+_LENGTH_AT, _NAME_AT = 16, 19
+_HIDDEN = (b".", b"..")
+_DOT = ord(".")
+
+
+class Block:
+    """What one getdents64(2) gave, and where in it each name's record begins; `.` and `..` are left out.
+
+    The type is that of readdir(3), 0 where the source does not tell: whoever reads the directory then asks for the
+    attributes, which the kernel hands on to us, so nothing is asked of the source here.
+    """
+
+    __slots__ = ("records", "starts")
+
+    def __init__(self, records: bytes) -> None:
+        starts = array("I")
+        at, end = 0, len(records)
+        while at < end:
+            if records[at + _NAME_AT] != _DOT or _name(records, at) not in _HIDDEN:
+                starts.append(at)
+            at += records[at + _LENGTH_AT] | records[at + _LENGTH_AT + 1] << 8
+        self.records = records
+        self.starts = starts
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[bytes, int, int]]) -> Block:
+        """A block of (name, inode, type); for tests."""
+        records = bytearray()
+        for name, inode, kind in entries:
+            size = (_NAME_AT + len(name) + 1 + 7) // 8 * 8
+            records += (_HEADER.pack(inode, 0, size, kind) + name).ljust(size, b"\0")
+        return cls(bytes(records))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def name(self, index: int) -> bytes:
+        """The name of entry `index` of this block."""
+        return _name(self.records, self.starts[index])
+
+    def find(self, name: bytes) -> int | None:
+        """The index of `name`, searched for as bytes: 4 MB take a millisecond."""
+        at, wanted = 0, name + b"\0"
+        while (found := self.records.find(wanted, at)) >= 0:
+            index = bisect_right(self.starts, found) - 1
+            if index >= 0 and self.starts[index] + _NAME_AT == found:
+                return index
+            at = found + 1  # the end of a longer name, or what happens to lie between two
+        return None
 
 
 class Listing:
-    """Names in the order of the source. `len(listing)` entries, numbered from 0."""
+    """Names in the order of the source. `len(listing)` entries so far, numbered from 0."""
 
-    __slots__ = ("_names", "_starts")
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._firsts: list[int] = []
+        self._count = 0
+        self._grown = trio.Event()
+        self._error: Exception | None = None
+        self.complete = False
+        """Nothing will be added: the source has given all, or has failed."""
+        self.memory_bytes = 0
+        """Bytes this listing holds."""
 
-    def __init__(self, names: Iterable[bytes]) -> None:
-        blob = bytearray()
-        starts = array("I")  # 4 GiB of names is past anything a directory can hold
-        for name in names:
-            starts.append(len(blob))
-            blob += name
-            blob.append(0)
-        self._names = bytes(blob)
-        self._starts = starts
+    def append(self, block: Block) -> None:
+        """The source has named these too."""
+        if len(block):
+            self._blocks.append(block)
+            self._firsts.append(self._count)
+            self._count += len(block)
+            self.memory_bytes += len(block.records) + len(block) * block.starts.itemsize
+            self._wake()
+
+    def finish(self, error: Exception | None = None) -> None:
+        """There are no more, or the source does not say: then `error` is raised behind the last name."""
+        self._error = error
+        self.complete = True
+        self._wake()
+
+    def _wake(self) -> None:
+        grown, self._grown = self._grown, trio.Event()
+        grown.set()
+
+    async def reaches(self, position: int) -> bool:
+        """Whether there is an entry `position`; waits until that is known. Raises what the source has."""
+        while position >= self._count:
+            if self._error is not None:
+                raise self._error.with_traceback(None)  # one object, many readers: each starts with a clean traceback
+            if self.complete:
+                return False
+            await self._grown.wait()
+        return True
+
+    async def whole(self) -> None:
+        """Wait until everything is here. Raises what the source has."""
+        await self.reaches(1 << 63)
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return self._count
+
+    def block(self, position: int) -> tuple[Block, int]:
+        """The block that holds entry `position`, and its index there."""
+        number = bisect_right(self._firsts, position) - 1
+        return self._blocks[number], position - self._firsts[number]
 
     def __getitem__(self, position: int) -> bytes:
-        start = self._starts[position]
-        return self._names[start : self._names.index(0, start)]
+        block, index = self.block(position)
+        return block.name(index)
+
+    def names(self, start: int, end: int) -> list[bytes]:
+        """The names from `start` to before `end`, as far as there are some."""
+        return [self[position] for position in range(start, min(end, self._count))]
 
     def __iter__(self) -> Iterator[bytes]:
-        return (self[i] for i in range(len(self)))
+        return (block.name(index) for block in self._blocks for index in range(len(block)))
 
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes this listing holds."""
-        return len(self._names) + len(self._starts) * self._starts.itemsize
+    def find(self, name: bytes) -> int | None:
+        """The position of `name`, as far as is known."""
+        for first, block in zip(self._firsts, self._blocks, strict=True):
+            index = block.find(name)
+            if index is not None:
+                return first + index
+        return None
+
+
+def _name(records: bytes, at: int) -> bytes:
+    at += _NAME_AT
+    return records[at : records.index(0, at)]

@@ -37,6 +37,7 @@ COUNTERS: dict[str, str] = {
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",
     "prefetch_dropped": "wishes to fetch ahead that found the queue full",
+    "stats_ahead": "files whose attributes were asked for because names are looked up in the order of a listing",
     "sibling_files": "small files fetched because their siblings were read",
     # staging
     "staging_errors": "failures of the cache disk or its index",

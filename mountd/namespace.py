@@ -26,6 +26,9 @@ from mountd.attributes import Attributes
 from mountd.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.listing import Listing
 from mountd.metrics import Metrics
+from mountd.namespace_asking import Asking
+from mountd.namespace_listings import Listings
+from mountd.namespace_statahead import StatAhead
 from mountd.node import Dentry, Node
 from mountd.source import Source
 from mountd.version import Version
@@ -50,8 +53,6 @@ _FRESH_S = 0.5
 somebody is writing could not be opened at all without a time-to-live, since each answer is another version."""
 
 _MAX_NEGATIVE = 65_536
-_LISTING_BYTES = 32 << 20
-"""Listings kept: 1.5 million names of 20 bytes."""
 
 
 class Namespace:
@@ -61,12 +62,16 @@ class Namespace:
         self,
         source: Source,
         metrics: Metrics,
+        nursery: trio.Nursery,
         *,
         ttl_s: float,
         strict: bool,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known."""
+        """`ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
+
+        `nursery`: for what nobody waits for, listings as they grow and attributes asked for ahead.
+        """
         self._source = source
         self._metrics = metrics
         self._clock = clock
@@ -77,8 +82,9 @@ class Namespace:
         self._directories: dict[tuple[int, int], Node] = {}
         self._own_ids = iter(range(_FIRST_OWN_ID, 1 << 63))
         self._negative: OrderedDict[tuple[Node, bytes], None] = OrderedDict()
-        self._listings: OrderedDict[Node, tuple[Listing, float]] = OrderedDict()
-        self._listing_bytes = 0
+        self._asking = Asking(source, metrics, nursery, self._seen, self._absent, shared=ttl_s > 0)
+        self._listings = Listings(source, nursery, self.expire, ttl_s=ttl_s, clock=clock)
+        self._stat_ahead = StatAhead(self._listings, self.ask_nowait)
         self._silent_until_s = -math.inf
         self.on_changed: Callable[[Node], None] = lambda node: None
         """Told of each node whose file was found changed; the daemon supersedes what is staged of it."""
@@ -125,22 +131,35 @@ class Namespace:
     def child_nowait(self, parent: Node, name: bytes) -> Dentry | None:
         """As `child`, if that needs no waiting; else None."""
         dentry = self.known_nowait(parent, name)
-        if dentry is not None:
-            return dentry
-        attributes = self._source.stat_nowait(parent.path, name)
-        return self._seen(parent, name, attributes) if attributes is not None else None
+        if dentry is None:
+            if self._asking.flight(parent, name) is not None:
+                return None  # what is on its way is older than what we would find, and would come after it
+            attributes = self._source.stat_nowait(parent.path, name)
+            if attributes is None:
+                return None
+            dentry = self._seen(parent, name, attributes)
+        self._stat_ahead.looked_up(parent, name)
+        return dentry
 
     async def child(self, parent: Node, name: bytes) -> Dentry:
         """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not
         exist."""
         dentry = self.known_nowait(parent, name)
+        self._stat_ahead.looked_up(parent, name)
         if dentry is not None:
             return dentry
         known = (parent.children or {}).get(name)
         if known is not None and self._is_silent():
             return self._unanswered(known.node)
+        limit_s = self._limit_s(known is not None)
         try:
-            attributes = await self._source.stat(parent.path, name, limit_s=self._limit_s(known is not None))
+            flight = self._asking.flight(parent, name)
+            if flight is not None:
+                await flight.wait(limit_s)
+                dentry = self.known_nowait(parent, name)
+                if dentry is not None:
+                    return dentry
+            attributes = await self._asking.one(parent, name, limit_s=limit_s)
         except SourceTimeout:
             if known is None or self._strict:
                 raise
@@ -157,26 +176,19 @@ class Namespace:
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
         unknown = [name for name in names if self.known_nowait(parent, name) is None]
-        at_once = self._source.stats_at_once
-        slices = [unknown[i : i + at_once] for i in range(0, len(unknown), at_once)]
-        path = parent.path
-
-        async def ask(part: list[bytes]) -> None:
-            for name, attributes in zip(part, await self._source.stats(path, part), strict=True):
-                if attributes is None:
-                    self._absent(parent, name)
-                else:
-                    self._seen(parent, name, attributes)
-
-        if slices:
-            try:
-                async with trio.open_nursery() as nursery:
-                    for part in slices:
-                        nursery.start_soon(ask, part)
-            except* SourceError as group:
-                raise group.exceptions[0] from None
+        coming = {name: flight for name in unknown if (flight := self._asking.flight(parent, name)) is not None}
+        await self._asking.many(parent, [name for name in unknown if name not in coming])
+        for flight in set(coming.values()):
+            await flight.wait()
+        failed = [name for name, flight in coming.items() if flight.failed]
+        await self._asking.many(parent, [name for name in failed if self.known_nowait(parent, name) is None])
         held = parent.children or {}
         return [held.get(name) or Dentry(None, 0.0) for name in names]
+
+    def ask_nowait(self, parent: Node, names: Sequence[bytes]) -> None:
+        """Begin to ask for those of `names` in `parent` that are not known: they will be wanted soon."""
+        if not self._is_silent():
+            self._asking.ahead_nowait(parent, [name for name in names if self.known_nowait(parent, name) is None])
 
     async def resolve(self, path: bytes) -> Node:
         """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
@@ -240,7 +252,7 @@ class Namespace:
                     self._source.forget_directory(known.path)
                     known.parent, known.name = parent, name
                     self._source.forget_directory(known.path)
-                    self._drop_listing(known)
+                    self._listings.drop(known)
                 known.attributes = attributes
                 return known
             node = Node(attributes, None, parent, name)
@@ -339,28 +351,18 @@ class Namespace:
     # -- listings -----------------------------------------------------------------------------------------------------
 
     async def listing(self, node: Node) -> Listing:
-        """The names in directory `node`, within the time-to-live."""
-        held = self._listings.get(node)
-        if held is not None and held[1] > self._clock():
-            self._listings.move_to_end(node)
-            return held[0]
-        try:
-            listing = await self._source.listing(node.path, node.attributes.inode)
-        except VersionChanged:
-            self.expire(node)
-            raise
-        self._drop_listing(node)
-        if self.ttl_s > 0:
-            self._listings[node] = (listing, self._clock() + self.ttl_s)
-            self._listing_bytes += listing.memory_bytes
-            while self._listing_bytes > _LISTING_BYTES and len(self._listings) > 1:
-                self._drop_listing(next(iter(self._listings)))
+        """All names in directory `node`, within the time-to-live."""
+        listing = self._listings.get(node)
+        await listing.whole()
         return listing
 
-    def _drop_listing(self, node: Node) -> None:
-        held = self._listings.pop(node, None)
-        if held is not None:
-            self._listing_bytes -= held[0].memory_bytes
+    def listing_nowait(self, node: Node) -> Listing:
+        """The same while it grows."""
+        return self._listings.get(node)
+
+    def stats_follow(self, node: Node, listing: Listing, position: int) -> bool:
+        """Whether somebody looks up each name of `listing` as it is shown, and has come to `position`."""
+        return self._stat_ahead.follows(node, listing, position)
 
     # -- what the kernel holds ----------------------------------------------------------------------------------------
 
@@ -430,7 +432,7 @@ class Namespace:
         if node.version is not None and self._by_version.get(node.version) is node:
             del self._by_version[node.version]
         if node.children is not None:
-            self._drop_listing(node)
+            self._listings.drop(node)
             if self._directories.get(_place(node.attributes)) is node:
                 del self._directories[_place(node.attributes)]
         siblings = node.parent.children if node.parent is not None else None

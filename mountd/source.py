@@ -26,8 +26,9 @@ from mountd.attributes import Attributes
 from mountd.beneath import open_directory
 from mountd.errors import VersionChanged
 from mountd.identity import is_local
-from mountd.listing import Listing
+from mountd.listing import Block, Listing
 from mountd.metrics import Metrics
+from mountd.source_listing import DirectoryReader
 from mountd.source_threads import SourceThreads
 from mountd.statx import identity, stat_cached
 from mountd.version import Version
@@ -145,12 +146,17 @@ class Source:
         """
         return max(_MIN_STATS, min(_MAX_STATS, int(0.016 / max(self._stat_s, 1e-6))))
 
-    async def listing(self, directory: bytes, inode: int) -> Listing:
-        """The names in `directory`, without . and .. . VersionChanged if its inode is no longer `inode`."""
+    async def listing(self, directory: bytes, inode: int, listing: Listing) -> None:
+        """Put the names in `directory`, without . and .., into `listing` as they come.
+
+        Raises VersionChanged if its inode is no longer `inode`, and as `stat`; `listing` then has the names before.
+        """
         self._metrics.add("source_listings")
-        return await self.threads.call(
-            "metadata", f"listing of {_show(directory, b'')}", self._listing, directory, inode
-        )
+        what = f"listing of {_show(directory, b'')}"
+        reader, block = await self.threads.call("metadata", what, self._open_listing, directory, inode)
+        listing.append(block)
+        while not reader.ended:
+            listing.append(await self.threads.call("metadata", what, reader.read))
 
     async def readlink(self, directory: bytes, name: bytes) -> bytes:
         """The target of a symlink, as it stands."""
@@ -246,18 +252,15 @@ class Source:
         self._stat_s += (each_s - self._stat_s) / 4  # threads may overwrite each other's: it is an estimate
         return found
 
-    def _listing(self, directory: bytes, inode: int) -> Listing:
+    def _open_listing(self, directory: bytes, inode: int) -> tuple[DirectoryReader, Block]:
         where = self._directory(directory)
         fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=where.fd)
-        try:
-            found = os.fstat(fd)
-            if directory and (found.st_ino != inode or (found.st_nlink == 0 and self._is_another(directory))):
-                self.forget_directory(directory)
-                raise VersionChanged(f"{_show(directory, b'')}: another directory stands here now")
-            with os.scandir(fd) as entries:
-                return Listing(os.fsencode(entry.name) for entry in entries)
-        finally:
-            os.close(fd)
+        reader = DirectoryReader(fd)
+        found = os.fstat(fd)
+        if directory and (found.st_ino != inode or (found.st_nlink == 0 and self._is_another(directory))):
+            self.forget_directory(directory)
+            raise VersionChanged(f"{_show(directory, b'')}: another directory stands here now")
+        return reader, reader.read()
 
     def _readlink(self, directory: bytes, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=self._directory(directory).fd)

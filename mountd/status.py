@@ -101,7 +101,7 @@ class Status:
             "staged": staged,
             "ahead": {
                 name: counts[name]
-                for name in ("prefetched_chunks", "prefetch_dropped", "sibling_files", "pushed_bytes")
+                for name in ("prefetched_chunks", "prefetch_dropped", "stats_ahead", "sibling_files", "pushed_bytes")
             },
             "queues": {
                 "fetches": self._in_flight(),

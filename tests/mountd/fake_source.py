@@ -14,7 +14,7 @@ import trio
 
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.listing import Listing
+from mountd.listing import Block, Listing
 from mountd.version import Version
 from policies.geometry import Extent
 from tests.pattern import pattern
@@ -42,10 +42,12 @@ class FakeSource:
         self.source_id = ID
         self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
         self.calls: list[tuple[str, bytes]] = []
+        self.asked: list[tuple[bytes, list[bytes]]] = []
         self.reads: list[tuple[bytes, Extent]] = []
         self.delay_s = 0.001
         self.hang = False
         self.stats_at_once = 16
+        self.listing_block = 1000
         self.error: int | None = None
         self.threads = _Threads()
         self.released: list[Version] = []
@@ -86,15 +88,22 @@ class FakeSource:
         return self.tree[path]
 
     async def stats(self, directory: bytes, names: list[bytes]) -> list[Attributes | None]:
+        self.asked.append((directory, list(names)))
         await self._answer("stats", directory)
         return [self.tree.get(_join(directory, name)) for name in names]
 
-    async def listing(self, directory: bytes, inode: int) -> Listing:
+    async def listing(self, directory: bytes, inode: int, listing: Listing) -> None:
+        """Comes in blocks of `listing_block` names, each a call."""
         await self._answer("listing", directory)
         if self.tree[directory].inode != inode:
             raise VersionChanged("another directory")
         parents = {path: path.rpartition(b"/") for path in self.tree if path}
-        return Listing(name for parent, _, name in parents.values() if parent == directory)
+        names = [(name, self.tree[path]) for path, (parent, _, name) in parents.items() if parent == directory]
+        entries = [(name, found.inode, stat.S_IFMT(found.mode) >> 12) for name, found in names]
+        for start in range(0, len(entries), self.listing_block):
+            if start:
+                await self._answer("listing more", directory)
+            listing.append(Block.of(entries[start : start + self.listing_block]))
 
     async def read(
         self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool

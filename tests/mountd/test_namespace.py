@@ -17,7 +17,9 @@ from tests.mountd.fake_source import FakeSource
 
 async def made(source: FakeSource, ttl_s: float = 10.0, *, strict: bool = False) -> tuple[Namespace, Metrics]:
     metrics = Metrics()
-    namespace = Namespace(source, metrics, ttl_s=ttl_s, strict=strict)  # type: ignore[arg-type]
+    nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
+    assert nursery is not None
+    namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=strict)  # type: ignore[arg-type]
     await namespace.start()
     return namespace, metrics
 

@@ -75,8 +75,6 @@ async def daemon(
     source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0
 ) -> AsyncIterator[Parts]:
     metrics, handles, staging = Metrics(), Handles(), FakeStaging(CHUNK)
-    namespace = Namespace(source, metrics, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]
-    await namespace.start()
     buffers = Buffers(16 * CHUNK, CHUNK)
     pushed: list[tuple[bytes, int, int]] = []
 
@@ -98,6 +96,8 @@ async def daemon(
     io_mode = IoMode("auto", immutable=False, staging=staging, passthrough=passthrough)  # type: ignore[arg-type]
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
+        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]
+        await namespace.start()
         fetcher = Fetcher(
             source, staging, buffers, nursery, metrics, Pushes() if push else None, Memory(trio.current_time)
         )  # type: ignore[arg-type]

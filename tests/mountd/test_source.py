@@ -14,6 +14,7 @@ from mountd.attributes import Attributes
 from mountd.beneath import _walk, open_directory
 from mountd.buffers import Buffers
 from mountd.errors import SourceError, VersionChanged
+from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
@@ -155,7 +156,8 @@ async def test_names_attributes_and_links_are_what_the_file_system_says(tmp_path
         (tmp_path / os.fsdecode(name)).write_bytes(name)
     (tmp_path / "absolute").symlink_to(tmp_path / "plain")
     async with opened(tmp_path, Metrics()) as source:
-        listing = await source.listing(b"", 0)
+        listing = Listing()
+        await source.listing(b"", 0, listing)
         assert sorted(listing) == sorted([*names, b"absolute"])
         for name in names:
             assert await source.stat(b"", name) == Attributes.of(os.lstat(os.path.join(os.fsencode(tmp_path), name)))
@@ -171,11 +173,12 @@ async def test_a_replaced_directory_is_not_listed_for_the_old(tmp_path: Path, re
     directory.mkdir()
     inode = directory.stat().st_ino
     async with opened(tmp_path, Metrics(), ttl_s=0) as source:
-        assert len(await source.listing(b"d", inode)) == 0
+        await source.listing(b"d", inode, listing := Listing())
+        assert len(listing) == 0
         directory.rename(tmp_path / "moved")
         directory.mkdir()
         with pytest.raises(VersionChanged):
-            await source.listing(b"d", inode)
+            await source.listing(b"d", inode, Listing())
 
 
 async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None) -> None:
@@ -202,7 +205,7 @@ async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_pa
         inode = directory.stat().st_ino
         directory.rmdir()
         with pytest.raises(SourceError):
-            await source.listing(b"d", inode)
+            await source.listing(b"d", inode, Listing())
         directory.mkdir()
         with pytest.raises(SourceError):
             await source.stat(b"d", b"f")

@@ -1,0 +1,303 @@
+"""Listings through real mounts: names, inode numbers and types without a stat each, attributes ahead of who wants them.
+
+How many look-ups reach the source is counted by slowfs; how many nodes the kernel was given is in `hfs status`. Each
+name of a cold listing is neither. What holds with the extension only is tested with it, the rest also without.
+"""
+
+import ctypes
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mountd import fastpath
+from tests.fuse.conftest import SMALL_CHUNK_BYTES
+from tests.fuse.harness import ROOT, Hfs, must
+from tests.fuse.slowfs import SlowFs
+from tests.fuse.trees import different_contents, different_stats, make_odd_tree, make_special_files, walk
+
+AnySource = Callable[[Path], Path]
+SlowSource = Callable[..., SlowFs]
+HfsMount = Callable[..., Hfs]
+
+FEW = 10
+"""Look-ups and stats of the root and on the way, whatever is listed."""
+
+needs_extension = pytest.mark.skipif(fastpath.NAME_ONLY is None, reason="the extension was not built")
+
+
+@pytest.fixture
+def without_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hfs` is the project without its compiled part."""
+    copy = tmp_path / "no-extension"
+    for package in ("hfs", "mountd", "policies"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(copy))
+
+
+def many(folder: Path, count: int) -> Path:
+    """A folder of `count` empty files, whose names do not come in the order in which they were made."""
+    folder.mkdir(parents=True)
+    for number in range(count):
+        (folder / f"{number * 7919 % count:06d}.jpg").touch()
+    return folder
+
+
+def records(path: bytes) -> list[tuple[bytes, int, int]]:
+    """Name, d_ino and d_type as getdents64(2) gives them: os.scandir hides the type behind a stat."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    room = ctypes.create_string_buffer(1 << 15)
+    found = []
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        while (size := libc.getdents64(directory, room, len(room))) > 0:
+            at = 0
+            while at < size:
+                inode, _, length, kind = struct.unpack_from("=QqHB", room.raw, at)
+                name = room.raw[at + 19 : at + length].split(b"\0")[0]
+                if name not in (b".", b".."):
+                    found.append((name, inode, kind))
+                at += length
+        assert size == 0, os.strerror(ctypes.get_errno())
+    finally:
+        os.close(directory)
+    return sorted(found)
+
+
+def folders(root: bytes) -> Iterator[bytes]:
+    return (name for name in walk(root) if os.path.isdir(os.path.join(root, name)))
+
+
+def look_ups(slow: SlowFs) -> int:
+    counters = slow.counters()
+    return int(counters["lookup"]) + int(counters["getattr"])
+
+
+def nodes(hfs: Hfs) -> int:
+    return int(hfs.status()["open"]["nodes"])
+
+
+def test_names_inodes_and_types_are_the_sources(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+    """Every kind of file and name, in a listing that nothing was looked up before, and in one after everything was."""
+    tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
+    make_special_files(tree)
+    hfs = hfs_mount(any_source(tree))
+    left, right = os.fsencode(tree), os.fsencode(hfs.path)
+    expected = {name: records(os.path.join(left, name)) for name in folders(left)}
+    assert {kind for found in expected.values() for _, _, kind in found} >= {1, 4, 8, 10, 12}
+    for _ in range(2):
+        assert {name: records(os.path.join(right, name)) for name in expected} == expected
+        assert different_stats(tree, hfs.path) == []
+
+
+def test_the_same_without_the_extension(
+    tmp_path: Path, without_extension: None, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
+    make_special_files(tree)
+    count = 1000
+    many(tree / "many", count)
+    slow = slow_source(tree)
+    hfs = hfs_mount(slow.path)
+    left, right = os.fsencode(tree), os.fsencode(hfs.path)
+    before = look_ups(slow)
+    assert records(os.path.join(right, b"many")) == records(os.path.join(left, b"many"))
+    assert look_ups(slow) - before >= count  # or this is a test of the extension
+    assert nodes(hfs) > count
+    for name in folders(left):
+        assert records(os.path.join(right, name)) == records(os.path.join(left, name))
+    assert different_stats(tree, hfs.path) == []
+    assert different_contents(tree, hfs.path) == []
+
+
+@needs_extension
+def test_a_cold_listing_asks_for_no_attributes(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    """Neither the source for attributes nor the kernel to remember nodes, however many names there are."""
+    count = 20_000
+    slow = slow_source(many(tmp_path / "backing" / "many", count).parent)
+    hfs = hfs_mount(slow.path)
+    slow.order("reset")
+    with os.scandir(hfs.path / "many") as entries:
+        assert sum(entry.is_file(follow_symlinks=False) for entry in entries) == count
+    assert look_ups(slow) <= FEW
+    assert nodes(hfs) <= FEW
+    assert hfs.status()["source"]["listings"] == 1
+
+
+@needs_extension
+def test_walking_a_tree_looks_up_its_folders_only(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    backing = tmp_path / "backing"
+    for number in range(30):
+        many(backing / f"class-{number}", 50)
+    slow = slow_source(backing)
+    hfs = hfs_mount(slow.path)
+    slow.order("reset")
+    found = [(Path(top).relative_to(hfs.path), sorted(files)) for top, _, files in os.walk(hfs.path)]
+    assert sorted(found) == sorted(
+        (Path(top).relative_to(backing), sorted(files)) for top, _, files in os.walk(backing)
+    )
+    assert look_ups(slow) <= 2 * 30 + FEW
+
+
+@needs_extension
+def test_what_is_known_goes_in_whole(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    """The daemon has seen half of the names, the kernel none: it gets these with attributes, the others as names."""
+    backing = tmp_path / "backing"
+    many(backing / "d", 40)
+    slow = slow_source(backing)
+    hfs = hfs_mount(slow.path)
+    names = sorted(os.listdir(backing / "d"))
+    for name in names[:20]:
+        (backing / "d" / name).write_bytes(b"x")
+    must("hfs", "cache", "warm", *(hfs.path / "d" / name for name in names[:20]))
+    before = nodes(hfs)
+    assert records(os.fsencode(hfs.path / "d")) == records(os.fsencode(backing / "d"))
+    assert nodes(hfs) - before in (20, 21)  # and the directory
+    assert {name: (hfs.path / "d" / name).stat().st_size for name in names} == {
+        name: int(name in names[:20]) for name in names
+    }
+
+
+@needs_extension
+def test_look_ups_in_the_order_of_a_listing_are_foreseen(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """List, then stat each: all but the first few were asked for ahead, none twice."""
+    count = 3000
+    slow = slow_source(many(tmp_path / "backing", count))
+    hfs = hfs_mount(slow.path)
+    slow.order("reset")
+    for name in os.listdir(hfs.path):
+        assert os.lstat(hfs.path / name).st_size == 0
+    assert hfs.status()["ahead"]["stats_ahead"] >= count - 3
+    assert count <= look_ups(slow) <= count + FEW
+
+
+@needs_extension
+def test_who_stats_what_he_is_shown_is_shown_attributes(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """`ls -l` of a large directory: after the first reply the entries come in whole, before they are looked up."""
+    count = 3000
+    slow = slow_source(many(tmp_path / "backing", count))
+    hfs = hfs_mount(slow.path)
+    with os.scandir(hfs.path) as entries:
+        for number, entry in enumerate(entries):
+            if number == 1000:
+                break
+            entry.stat(follow_symlinks=False)
+            shown = number + 1
+        assert nodes(hfs) > shown + 20  # in the kernel, and nobody has looked them up
+    slow.order("reset")
+    with os.scandir(hfs.path) as entries:
+        assert sum(entry.stat(follow_symlinks=False).st_size for entry in entries) == 0
+    assert look_ups(slow) <= count + FEW
+
+
+@needs_extension
+def test_a_random_order_of_look_ups_is_no_storm(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    """A shuffled loader that opens a part of a large directory: the source is asked for what is used."""
+    count, used = 5000, 700
+    slow = slow_source(many(tmp_path / "backing", count))
+    hfs = hfs_mount(slow.path, "-o", "siblings=0")
+    names = random.Random(3).sample(sorted(os.listdir(hfs.path)), used)
+    slow.order("reset")
+    for name in names:
+        os.lstat(hfs.path / name)
+    assert used <= look_ups(slow) <= used * 1.1
+
+
+def test_positions_can_be_taken_up_again(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+    """telldir, seekdir and rewinddir; any offset that a program makes up is no harm."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.opendir.restype = libc.readdir64.restype = libc.telldir.restype = ctypes.c_long
+    for function in (libc.readdir64, libc.telldir, libc.rewinddir, libc.closedir):
+        function.argtypes = (ctypes.c_long,)
+    libc.seekdir.argtypes = (ctypes.c_long, ctypes.c_long)
+    hfs = hfs_mount(any_source(many(tmp_path / "tree", 2500)))
+    stream = libc.opendir(os.fsencode(hfs.path))
+
+    def next_name() -> bytes:
+        record = libc.readdir64(stream)
+        return ctypes.string_at(record + 19) if record else b""
+
+    try:
+        places, shown = [], []
+        while True:
+            places.append(libc.telldir(stream))
+            name = next_name()
+            if not name:
+                break
+            shown.append(name)
+        assert sorted(shown) == [os.fsencode(f"{number:06d}.jpg") for number in range(2500)]
+        for index in random.Random(1).sample(range(2500), 60):
+            libc.seekdir(stream, places[index])
+            assert next_name() == shown[index]
+        libc.rewinddir(stream)
+        assert [next_name() for _ in shown] == shown
+        for made_up in (2499, 2500, 2501, 99_999, 2**40, 2**62):
+            libc.seekdir(stream, made_up)
+            assert (next_name() == b"") is (made_up >= 2500)
+    finally:
+        libc.closedir(stream)
+
+
+def test_a_directory_that_changes_while_it_is_read(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+    """Who is in the middle sees one state, each name once; who opens it afterwards sees the new one."""
+    backing = many(tmp_path / "tree", 3000)
+    hfs = hfs_mount(any_source(backing), "--ttl", "0")
+    with os.scandir(hfs.path) as entries:
+        begun = [next(entries).name for _ in range(5)]
+        for number in range(0, 3000, 3):
+            (backing / f"{number:06d}.jpg").unlink()
+        for number in range(500):
+            (backing / f"new-{number}").touch()
+        names = begun + [entry.name for entry in entries]
+    assert len(names) == len(set(names))
+    assert set(names) >= {f"{number:06d}.jpg" for number in range(3000) if number % 3}
+    assert records(os.fsencode(hfs.path)) == records(os.fsencode(backing))
+
+
+def test_the_first_names_are_shown_before_the_last_are_known(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    count = 30_000
+    slow = slow_source(many(tmp_path / "backing" / "many", count).parent)
+    hfs = hfs_mount(slow.path)
+    slow.order("fault readdir hang 3 path /many")
+    with os.scandir(hfs.path / "many") as entries:
+        names = [next(entries).name for _ in range(100)]
+        while not slow.counters()["parked"]:
+            pass
+        slow.order("release")
+        names += [entry.name for entry in entries]
+    assert sorted(names) == [f"{number:06d}.jpg" for number in range(count)]
+
+
+def test_a_source_that_fails_in_the_middle_of_a_listing(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """An error, not a directory that ends early; and nothing of it is kept. A moment's failure is not seen at all."""
+    count = 30_000
+    slow = slow_source(many(tmp_path / "backing" / "many", count).parent)
+    hfs = hfs_mount(slow.path)
+    hfs.expect_warning("answered with an I/O error")
+    slow.order("fault readdir eio 3 forever path /many")
+    with pytest.raises(OSError, match="Input/output error"):
+        os.listdir(hfs.path / "many")
+    slow.order("clear", "fault readdir eio 2 path /many")
+    assert len(set(os.listdir(hfs.path / "many"))) == count
+
+
+def test_ls_l_is_the_same(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+    tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
+    make_special_files(tree)
+    many(tree / "many", 1500)
+    hfs = hfs_mount(any_source(tree))
+    for folder in ("", "names", "links", "many"):
+        command = ("env", "LC_ALL=C", "ls", "-lAin", "--time-style=full-iso")
+        assert must(*command, hfs.path / folder) == must(*command, tree / folder)
