@@ -15,9 +15,11 @@ import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 
 import trio
 
+from mountd import fastpath
 from mountd.buffers import Buffers
 from mountd.commands import Commands
 from mountd.config import Config
@@ -226,7 +228,8 @@ async def _announce(config: Config, status: Status, io_mode: IoMode, fuse: Fuse,
     device = await trio.to_thread.run_sync(device_of, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
-    status.kernel = await trio.to_thread.run_sync(tune, device)
+    init_asked = fastpath.extension_missing() is None
+    status.kernel = await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked))
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
         await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:

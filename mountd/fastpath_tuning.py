@@ -46,15 +46,22 @@ def device_of(mountpoint: str) -> int | None:
     return found
 
 
-def tune(device: int) -> KernelSettings:
-    """Raise readahead and background requests of the FUSE mount with st_dev `device`."""
+def tune(device: int, *, init_asked: bool) -> KernelSettings:
+    """Raise readahead and background requests of the FUSE mount with st_dev `device`.
+
+    `init_asked`: the extension has asked for the requests at INIT, which anybody may, within the kernel's limit for
+    users.
+    """
     settings = KernelSettings()
     bdi = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     settings.read_ahead_kb = _raise(bdi, _READ_AHEAD_KB, settings, "readahead stays at 128 KiB")
     if not any(_FUSECTL.glob("*")):
         _mount_fusectl(settings)
     connection = _FUSECTL / str(os.minor(device)) / "max_background"
-    settings.max_background = _raise(connection, MAX_BACKGROUND, settings, "background requests stay at 12")
+    otherwise = (
+        f"{MAX_BACKGROUND} background requests were asked for" if init_asked else "background requests stay at 12"
+    )
+    settings.max_background = _raise(connection, MAX_BACKGROUND, settings, otherwise)
     if settings.max_background:
         _raise(connection.with_name("congestion_threshold"), MAX_BACKGROUND * 3 // 4, settings, "congestion")
     return settings

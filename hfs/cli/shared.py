@@ -58,13 +58,15 @@ _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
     click.option(
         "--over", is_flag=True, default=None, help="Allow a MOUNTPOINT that is not empty, also SOURCE itself."
     ),
-    click.option("--io-mode", metavar="auto|passthrough|stateless|daemon", help="How reads are served. [default: auto]"),
+    click.option(
+        "--io-mode", metavar="auto|passthrough|stateless|daemon", help="How reads are served. [default: auto]"
+    ),
     click.option("--source-id", metavar="HEX", help="A fixed identity of SOURCE's file system, 16 hex digits."),
     click.option("--eviction", metavar="fill-once|lru", help="What goes when the cache is full. [default: fill-once]"),
     click.option("--strict", is_flag=True, default=None, help="Wait for a silent SOURCE; never serve what may be old."),
     click.option("--control", metavar="PATH", help="Put the control socket here."),
     click.option("--log-file", metavar="PATH", help="Write the daemon's log here."),
-    click.option("-v", "--verbose", is_flag=True, help="Log more (log-level=debug)."),
+    click.option("-v", "--verbose", is_flag=True, help="Log more (log-level=debug), say how reads will be served."),
     click.option("-o", "options", metavar="KEY=VALUE,...", multiple=True, help="Any key of the configuration."),
     click.option("--config", "config_file", metavar="FILE", help="Read this TOML file instead of the usual two."),
 )

@@ -409,3 +409,24 @@ def test_a_daemon_that_fails_amid_the_work(daemon: FakeCommands) -> None:
     daemon.on_warm = die
     result = hfs("cache", "warm", daemon.mountpoint)
     assert (result.exit_code, result.stderr) == (1, "hfs: the disk is gone\n")
+
+
+def test_the_parts_of_a_mount_are_told_one_a_line() -> None:
+    """What could not be had with its reason, as the daemon gives it."""
+    io_mode = {
+        "mode": "daemon",
+        "reason": "no passthrough: too old",
+        "passthrough": "too old",
+        "stateless": "available",
+        "extension": "loaded",
+    }
+    kernel = {"read_ahead_kb": None, "max_background": 512, "notes": ["readahead stays at 128 KiB: /sys/x: refused"]}
+    assert mount_module.parts({"io_mode": io_mode, "kernel": kernel}) == [
+        "io mode: daemon (no passthrough: too old)",
+        "passthrough: too old",
+        "stateless: available",
+        "extension: loaded",
+        "readahead: as the kernel has it",
+        "background requests: 512",
+        "readahead stays at 128 KiB: /sys/x: refused",
+    ]
