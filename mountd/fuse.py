@@ -363,6 +363,8 @@ class Fuse(pyfuse3.Operations):
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
         if self._opening.stateless:
+            self.metrics.add("opens_stateless")
+            self._opening.let_go()
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
         node = self._namespace.node(inode)
         number, backing_id = await self._opening.open(node, ctx.pid)
@@ -374,7 +376,10 @@ class Fuse(pyfuse3.Operations):
     async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
-        handle = self._handles.file(fh) if fh else await self._opening.stateless_handle(fastpath.node_of_request())
+        if self._opening.stateless:
+            handle = await self._opening.stateless_handle(fastpath.node_of_request())
+        else:
+            handle = self._handles.file(fh)
         data = await self._read_path.read(handle, off, size)
         if len(data) != clamp(off, size, handle.file.version.size).size:
             self.metrics.add("short_replies")

@@ -71,7 +71,7 @@ class AtOnce:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             return errno.EROFS
         if self._opening.stateless:
-            return errno.ENOSYS
+            return None  # the handler says so, once for all
         try:
             opened = self._opening.open_nowait(self._namespace.node(node_id), thread_id)
         except HfsError:
@@ -81,7 +81,10 @@ class AtOnce:
     def read(self, node_id: int, handle: int, offset: int, size: int, thread_id: int) -> bytes | memoryview | None:  # noqa: ARG002 - who reads is for the accounts
         """Staged bytes that are in memory."""
         try:
-            file = self._handles.file(handle) if handle else self._opening.stateless_handle_nowait(node_id)
+            if self._opening.stateless:
+                file = self._opening.stateless_handle_nowait(node_id)
+            else:
+                file = self._handles.file(handle)
         except HfsError:
             return None
         return None if file is None else self._read_path.read_nowait(file, offset, size)

@@ -105,6 +105,14 @@ class Handles:
         while len(self._stateless) > _MAX_STATELESS:
             self._stateless.popitem(last=False)
 
+    def has_file(self, number: int) -> bool:
+        """Whether the open file `number` is in the table."""
+        return number in self._files
+
+    def file_numbers(self) -> list[int]:
+        """All open files."""
+        return list(self._files)
+
     def remove_file(self, number: int) -> FileHandle:
         """Take the open file `number` out. Raises SourceError(EBADF)."""
         handle = self.file(number)

@@ -32,7 +32,8 @@ COUNTERS: dict[str, str] = {
     # how opens were answered
     "opens_cached": "opens answered through the page cache",
     "opens_passed": "opens answered with the staged file itself, which the kernel reads without asking",
-    "opens_anew": "opens sent to look the name up again, to be passed through then",
+    "opens_anew": "opens sent to look the name up again, to be read another way then",
+    "opens_stateless": "opens answered once and for all: the kernel asks for none after them",
     "passthrough_refused": "staged files that the kernel did not take as a backing file",
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",

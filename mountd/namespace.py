@@ -333,13 +333,16 @@ class Namespace:
         if held is not None and held.node is node:
             held.expires_s = -math.inf
 
-    def renew(self, node: Node) -> None:
+    def renew(self, node: Node) -> Node | None:
         """The name of `node` leads to a new node of the same version from now on; `node` lives on for who has it open.
 
-        For a file that is open through the page cache and could be passed through: the kernel allows a node one mode.
+        For a file that is open through the page cache and could be passed through, or the reverse: the kernel allows a
+        node one mode. Returns the node that the name leads to, None if its version has gone.
         """
-        if node.version is None or node.retired or node.stale:
-            return
+        if node.version is None or node.stale:
+            return None
+        if node.retired:
+            return self._by_version.get(node.version)
         node.retired = True
         fresh = Node(node.attributes, node.version, node.parent, node.name)
         fresh.expires_s = node.expires_s
@@ -347,6 +350,7 @@ class Namespace:
         held = node.parent.children if node.parent is not None else None
         if held is not None:
             held[node.name] = Dentry(fresh, fresh.expires_s)
+        return fresh
 
     # -- listings -----------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,10 @@ class Opening:
             return None
         backing_id = None
         push: memoryview | None = None
-        if (node.passed or self._io_mode.passes(size, pushed=node.pushed)) and self._passthrough.may(file):
+        may_pass = self._passthrough.may(file)
+        if node.passed and not may_pass:
+            return None
+        if may_pass and (node.passed or self._io_mode.passes(size, pushed=node.pushed)):
             if node.opens > node.passed:
                 return None  # its mode stands in the way
             backing_id = self._passthrough.acquire_nowait(file)
@@ -102,7 +105,7 @@ class Opening:
         number = self._opened(node, file, backing_id)
         if push is not None:
             node.pushed = self._fetcher.push_nowait(node, push)
-        if backing_id is None and node.sent_away:
+        if node.sent_away:
             node.sent_away.discard(thread_id)
         return number, backing_id
 
@@ -135,6 +138,8 @@ class Opening:
             except BaseException:
                 self.close(number)
                 raise
+        if self.stateless and backing_id is None:
+            self.close(number)  # the mount has become so meanwhile
         return number, backing_id
 
     def _opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
@@ -170,9 +175,9 @@ class Opening:
         passes = self._io_mode.passes(file.size, pushed=node.pushed)
         passable = (node.passed > 0 or passes) and self._passthrough.may(file)
         backing_id = None
-        if passable and (node.passed or not node.opens):
+        if node.passed or (passable and not node.opens):
             backing_id = await self._passthrough.acquire(file)
-            passable = backing_id is not None
+            passable = passable and backing_id is not None
         away = node.sent_away or set()
         chosen = answer(
             cached=node.opens - node.passed,
@@ -181,14 +186,17 @@ class Opening:
             sent_away=thread_id in away or len(away) >= _MAX_SENT_AWAY,
         )
         if chosen is Answer.PASSED:
+            away.discard(thread_id)
             return backing_id
         if backing_id is not None:
             self._passthrough.release(file)
         if chosen is Answer.ANEW:
             self._metrics.add("opens_anew")
             node.sent_away = away | {thread_id}
-            self._namespace.renew(node)
-            raise VersionChanged(f"{node.path!r} can be passed through now")
+            fresh = self._namespace.renew(node)
+            if fresh is not None:  # whatever happens until it is opened: the kernel looks a name up again only once
+                fresh.sent_away = (fresh.sent_away or set()) | {thread_id}
+            raise VersionChanged(f"{node.path!r} is read another way now")
         away.discard(thread_id)
         return None
 
@@ -196,6 +204,14 @@ class Opening:
     def stateless(self) -> bool:
         """Opens are not to be answered: the kernel reads without handles."""
         return self._io_mode.stateless
+
+    def let_go(self) -> None:
+        """Forget all open files: a kernel that opens without asking does not tell of any close, nor of those before.
+
+        What is still open is read by its node. A backing file lives as long as the kernel reads it.
+        """
+        for number in self._handles.file_numbers():
+            self.close(number)
 
     def stateless_handle_nowait(self, node_id: int) -> FileHandle | None:
         """As `stateless_handle`, if that needs no waiting; else None."""
@@ -225,6 +241,8 @@ class Opening:
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
+        if self.stateless and not self._handles.has_file(number):
+            return  # see `let_go`
         handle = self._handles.remove_file(number)
         node = handle.node
         if handle.backing_id is not None:

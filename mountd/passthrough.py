@@ -49,15 +49,18 @@ class Passthrough:
         self._connection_fd = -1
 
     def may(self, file: StagedFile) -> bool:
-        """Whether `acquire` would try."""
-        return self.on and (file in self._backings or file.durable)
+        """Whether a node that nobody has open may be passed through to `file`.
+
+        Not to one that has lost a chunk while others read it: what they have is not known to be right any more.
+        """
+        return self.on and file.durable
 
     def acquire_nowait(self, file: StagedFile) -> int | None:
         """As `acquire`, if that needs no thread; else None."""
-        if not self.may(file):
-            return None
         backing_id = self._backings.get(file)
         if backing_id is None:
+            if not self.may(file):
+                return None
             try:
                 backing_id = self._staging.lend_nowait(file, self._open)
             except (StagingError, OSError):
@@ -71,12 +74,15 @@ class Passthrough:
     async def acquire(self, file: StagedFile) -> int | None:
         """The id of the backing file for one more handle of `file`, which the caller has pinned; give it back with
         `release`. None if the file cannot be passed through now.
+
+        For a node that is passed through already, or if the file `may` be. As long as there is a handle the backing
+        file stays the same.
         """
-        if not self.may(file):
+        backing_id = self._backings.get(file)
+        if backing_id is None and not self.may(file):
             return None
         # Before the first checkpoint: from now on nobody makes holes in the object.
         file.passed += 1
-        backing_id = self._backings.get(file)
         if backing_id is not None:
             return backing_id
         try:

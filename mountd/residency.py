@@ -44,7 +44,8 @@ class Residency:
             await self._running.wait()
 
     async def _sample(self, done: trio.Event) -> None:
-        used = (node for node in self._namespace.files() if node.pushed or node.opens)
+        # Of a file that is passed through the mount has no pages; the name of a retired node leads to another.
+        used = (n for n in self._namespace.files() if (n.pushed or n.opens) and not n.passed and not n.retired)
         paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
         try:
             found = await trio.to_thread.run_sync(resident, paths, abandon_on_cancel=True)

@@ -87,6 +87,7 @@ class Status:
             "mountpoint": self._config.mountpoint,
             "uptime_s": round(time.time() - self._started_s, 1),
             "io_mode": self._io_mode.describe(),
+            "opens": {name: counts["opens_" + name] for name in ("cached", "passed", "anew", "stateless")},
             "source": {
                 "path": self._source.path,
                 "id": self._source.source_id,
@@ -95,7 +96,6 @@ class Status:
                 "absolute_links": self._source.absolute_link_count,
                 "absolute_links_named": list(self._source.absolute_links),
             },
-            "opens": {name: counts["opens_" + name] for name in ("cached", "passed", "anew")},
             "reads": {tier: counts["reads_" + tier] for tier in _TIERS},
             "read_bytes": {tier: counts["bytes_" + tier] for tier in _TIERS},
             "staged": staged,

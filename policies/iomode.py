@@ -86,12 +86,14 @@ class Answer(enum.Enum):
 def answer(*, cached: int, passed: int, passable: bool, sent_away: bool) -> Answer:
     """How an open of a node is answered that has `cached` and `passed` handles open.
 
-    `passable`: its staged file is complete and durable, and may be a backing file of the kernel. `sent_away`: the same
+    `passable`: its staged file is complete and durable, and may be a backing file of the kernel; with handles passed
+    through, that it still is the one that they read, and still known to be right. `sent_away`: the same
     caller was answered ANEW for this node already: it did not come by a name (a descriptor below /proc was reopened),
     or its name still led here. It is never sent away twice, so no open fails because of a mode.
     """
     if passed:
-        return Answer.PASSED  # whatever became of the staged file since: its blocks live as long as the handles
+        # A damaged file is no longer handed out. Who came by one of its handles gets what that handle reads.
+        return Answer.PASSED if passable or sent_away else Answer.ANEW
     if not passable:
         return Answer.CACHED
     if not cached:

@@ -24,15 +24,15 @@ class FakePassthrough:
         return len(self.backings)
 
     def may(self, file: StagedFile) -> bool:
-        return self.on and (file in self.backings or file.durable)
+        return self.on and file.durable
 
     def acquire_nowait(self, file: StagedFile) -> int | None:
-        if not self.may(file) or (self.checkpoints and file not in self.backings) or self.refuse:
-            return None
-        return self._one_more(file)
+        if file in self.backings:
+            return self._one_more(file)
+        return None if not self.may(file) or self.checkpoints or self.refuse else self._one_more(file)
 
     async def acquire(self, file: StagedFile) -> int | None:
-        if not self.may(file):
+        if file not in self.backings and not self.may(file):
             return None
         file.passed += 1
         for _ in range(0 if file in self.backings else self.checkpoints):

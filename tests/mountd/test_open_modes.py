@@ -45,6 +45,10 @@ class Kernel:
         self.remembered: int | None = None
         self.handles: list[Open] = []
         self.lookups: dict[int, int] = {}
+        self.reopening: set[int] = set()
+        """Nodes opened again by a descriptor, now or before: that is told what its handle reads."""
+        self.damages = 0
+        """Times that chunks were given up. An open during which that happens may count as before it."""
 
     async def look_up(self) -> int:
         dentry = await self.parts.namespace.child(self.parts.namespace.root, NAME)
@@ -65,24 +69,29 @@ class Kernel:
     async def open_by_name(self, thread_id: int) -> Open:
         """open(2): an ESTALE repeats the look-up, once."""
         node_id = self.remembered if self.remembered is not None else await self.look_up()
+        damages = self.damages
         try:
-            return await self._open(node_id, thread_id)
+            return await self._open(node_id, thread_id, damages)
         except VersionChanged:
-            return await self._open(await self.look_up(), thread_id)
+            return await self._open(await self.look_up(), thread_id, damages)
 
     async def reopen(self, handle: Open, thread_id: int) -> Open:
         """open(2) of /proc/self/fd/N: an ESTALE repeats it, but no name leads anywhere else."""
+        self.reopening.add(handle.node_id)  # by number: several at a time ask for the same
         try:
-            return await self._open(handle.node_id, thread_id)
+            return await self._open(handle.node_id, thread_id, self.damages)
         except VersionChanged:
-            return await self._open(handle.node_id, thread_id)
+            return await self._open(handle.node_id, thread_id, self.damages)
 
-    async def _open(self, node_id: int, thread_id: int) -> Open:
+    async def _open(self, node_id: int, thread_id: int, damages: int) -> Open:
         node = self.parts.namespace.node(node_id)
         opened = self.parts.opening.open_nowait(node, thread_id)
         number, backing_id = opened if opened is not None else await self.parts.opening.open(node, thread_id)
         assert node.version is not None
         handle = Open(node_id, number, backing_id, node.version.inode, node.version.mtime_ns)
+        file = self.parts.handles.file(number).file
+        if backing_id is not None and not file.durable:
+            assert node_id in self.reopening or self.damages > damages, "damaged bytes are handed out"
         for other in self.handles:
             if other.node_id == node_id:
                 assert other.backing_id == backing_id, "the kernel answers EIO: another mode, or another backing file"
@@ -145,6 +154,25 @@ async def test_a_handle_from_the_first_epoch_does_not_hold_later_ones_back() -> 
         assert parts.passthrough.backings == {}
         kernel.forget()
         assert len(parts.namespace) == 1
+
+
+async def test_a_damaged_file_is_not_handed_out_to_more_readers() -> None:
+    async with daemon(large_file()) as parts:
+        parts.passthrough.on = True
+        kernel = Kernel(parts)
+        kernel.close(await kernel.open_by_name(1))
+        complete(parts)
+        first = await kernel.open_by_name(1)
+        assert first.backing_id is not None
+        give_up(parts)
+        kernel.damages += 1
+        second = await kernel.open_by_name(2)
+        assert second.backing_id is None
+        await kernel.read(second, 0, 5000)
+        assert (await kernel.reopen(first, 3)).backing_id == first.backing_id
+        complete(parts)
+        third = await kernel.open_by_name(2)
+        assert third.backing_id == first.backing_id
 
 
 async def test_a_descriptor_that_is_reopened_stays_in_its_mode() -> None:
@@ -252,7 +280,11 @@ def test_no_open_ever_fails_because_of_a_mode(
                 if event == "open":
                     mine.append(await kernel.open_by_name(thread_id))
                 elif event == "reopen" and mine:
-                    mine.append(await kernel.reopen(chance.choice(mine), thread_id))
+                    handle = chance.choice(mine)
+                    try:
+                        mine.append(await kernel.reopen(handle, thread_id))
+                    except VersionChanged:  # no name leads to that version any more
+                        assert handle.mtime_ns != parts.source.tree[NAME].mtime_ns
                 elif event == "close" and mine:
                     kernel.close(mine.pop(chance.randrange(len(mine))))
                 elif event == "read" and mine:
@@ -279,6 +311,7 @@ def test_no_open_ever_fails_because_of_a_mode(
                     elif what == "refuse":
                         parts.passthrough.refuse = not parts.passthrough.refuse
                     else:
+                        kernel.damages += what == "give up"
                         {"complete": complete, "give up": give_up}.get(what, lambda _: None)(parts)
 
             async with trio.open_nursery() as nursery:

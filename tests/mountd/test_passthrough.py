@@ -118,6 +118,25 @@ def test_a_file_that_is_given_up_meanwhile_is_not_passed_through(tmp_path: Path,
     with_staged_file(tmp_path, test)
 
 
+def test_a_damaged_file_is_handed_out_only_to_nodes_that_have_it(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+        first = await passthrough.acquire(file)
+        staging.chunks_lost(file, [0])
+        assert not passthrough.may(file)
+        # All handles of a node have one backing file, whatever became of it.
+        assert passthrough.acquire_nowait(file) == await passthrough.acquire(file) == first
+        await staging.sweeper.wait_idle()
+        assert put(staging, file, 0)
+        await staging.wait_vouched()
+        assert passthrough.may(file)
+        assert os.stat(object_path(staging, file)).st_ino == kernel.open[first]
+        for _ in range(3):
+            passthrough.release(file)
+        assert kernel.open == {}
+
+    with_staged_file(tmp_path, test)
+
+
 def test_chunks_given_up_under_a_passed_handle_leave_no_hole(tmp_path: Path, kernel: Kernel) -> None:
     async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
         assert await passthrough.acquire(file) is not None
