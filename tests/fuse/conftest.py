@@ -5,7 +5,7 @@ folder; `any_source` gives a test each kind of source in turn. All are ended aft
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,7 @@ def slow_source(tmp_path: Path, _nothing_left: None) -> Iterator[Callable[..., S
 def hfs_mount(
     tmp_path: Path, slow_source: Callable[..., SlowFs], request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Hfs]]:
-    """hfs_mount(source, *options, chunk_bytes=..., cache=..., at=...): a mount by the real command.
+    """hfs_mount(source, *options, chunk_bytes=..., cache=..., at=..., env=...): a mount by the real command.
 
     The cache has a fixed size: how full the test machine's disk is is not what most tests are about. The daemon's log
     is shown if the test fails; an undeclared warning in it fails the test.
@@ -96,6 +96,7 @@ def hfs_mount(
         cache_size: str = "2G",
         cache: Path | None = None,
         at: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Hfs:
         number = len(made)
         hfs = Hfs(
@@ -104,6 +105,7 @@ def hfs_mount(
             cache or tmp_path / "cache",
             tmp_path / f"daemon-{number}.log",
             ("--chunk", str(chunk_bytes), "--cache-size", cache_size, *options),
+            env,
         )
         made.append(hfs)
         hfs.mount()

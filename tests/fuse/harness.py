@@ -129,9 +129,18 @@ def unmount_lazily(point: str | os.PathLike[str]) -> None:
 class Hfs:
     """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon."""
 
-    def __init__(self, source: Path, path: Path, cache: Path, log: Path, options: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        source: Path,
+        path: Path,
+        cache: Path,
+        log: Path,
+        options: tuple[str, ...],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.source, self.path, self.cache, self.log = source, path, cache, log
         self.options = options
+        self.env = dict(env or {})
         self.pid = 0
         self.socket = Path()
         self.mounted = False
@@ -141,7 +150,8 @@ class Hfs:
         """Run `hfs mount`; returns when the mount answers. Also after a kill or umount, to mount again."""
         self.path.mkdir(parents=True, exist_ok=True)
         command = (hfs_command(), "mount", self.source, self.path, "--cache", self.cache, *self.options)
-        done = run(*command, env={"HFS_LOG_FILE": str(self.log), "XDG_CONFIG_HOME": str(self.log.parent / "no-config")})
+        settings = {"HFS_LOG_FILE": str(self.log), "XDG_CONFIG_HOME": str(self.log.parent / "no-config")}
+        done = run(*command, env={**settings, **self.env})
         if done.returncode != 0:
             raise AssertionError(
                 f"{command} exited with {done.returncode}\n{done.stdout}{done.stderr}\n{self.log_text()}"

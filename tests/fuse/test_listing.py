@@ -36,8 +36,6 @@ def without_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "no-extension"
     for package in ("hfs", "mountd", "policies"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    # Or an editable installation would find it where the project is.
-    (copy / "mountd" / "_fastpath.py").write_text("raise ImportError('a test')\n")
     monkeypatch.setenv("PYTHONPATH", str(copy))
 
 

@@ -1,0 +1,90 @@
+"""The I/O modes in tests: how a mount is made in one, and the proof that it was read in it.
+
+Called by tests/fuse/test_in_modes.py and its neighbours. A mount whose passthrough does not work reads every byte
+right, by the daemon; so each mode is proved by what `hfs status` counts.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuse.harness import ROOT, Hfs, hfs_command, must
+
+HfsMount = Callable[..., Hfs]
+
+
+def why_no_passthrough() -> str | None:
+    """The reason why nothing can be passed through here, or None. Not asked of hfs, which is what is tested."""
+    if os.geteuid() != 0:
+        return "passthrough needs root"
+    code = "import mountd._fastpath as extension; exit(not extension.HAS_PASSTHROUGH and 'libfuse is before 3.17')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1]
+    major, minor = (int(part) for part in os.uname().release.split(".")[:2])
+    return None if (major, minor) >= (6, 9) else f"the kernel {os.uname().release} has no passthrough"
+
+
+_MISSING = why_no_passthrough()
+
+needs_passthrough = pytest.mark.skipif(_MISSING is not None and not os.environ.get("CI"), reason=_MISSING or "")
+"""In CI, which is root on a new kernel and builds the extension, these tests are never skipped: they fail."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to mount, and what the status of a mount that was read in it says."""
+
+    mode: str
+    options: tuple[str, ...]
+    opens: Mapping[str, bool]
+    """Kinds of opens (see `hfs status`) of which there must have been some (True) or none (False)."""
+    warm: bool = False
+    """Stage all files before they are read: only complete and durable ones are passed through."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+
+    def mount(self, hfs_mount: HfsMount, source: Path, *options: str, **kwargs: Any) -> Hfs:
+        """`hfs_mount` in this mode."""
+        hfs = hfs_mount(source, *self.options, *options, env=self.env, **kwargs)
+        if self.warm:
+            warm(hfs)
+        return hfs
+
+    def prove(self, hfs: Hfs) -> None:
+        """Fail if the mount was read in another mode, or not at all."""
+        status = hfs.status()
+        io_mode, opens = status["io_mode"], status["opens"]
+        assert io_mode["mode"] == self.mode, io_mode
+        assert {kind: opens[kind] > 0 for kind in self.opens} == self.opens, (opens, io_mode)
+        assert io_mode["extension"].startswith("loaded") != bool(self.env), io_mode
+
+
+# The folder's sitecustomize.py is the first that the daemon's Python finds, and hides the extension.
+_PYTHONPATH = f"{Path(__file__).parent / 'no_extension'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+
+MODES = {
+    "passthrough": Mode(
+        "passthrough", ("--io-mode", "passthrough"), {"passed": True}, warm=True, marks=(needs_passthrough,)
+    ),
+    "stateless": Mode(
+        "stateless",
+        ("--io-mode", "stateless", "--immutable"),
+        # The one open that is counted is the one that ends them all.
+        {"stateless": True, "cached": False, "passed": False},
+        marks=(needs_passthrough,),
+    ),
+    "daemon": Mode("daemon", ("--io-mode", "daemon"), {"cached": True, "passed": False}),
+    "no extension": Mode("daemon", (), {"cached": True, "passed": False}, env={"PYTHONPATH": _PYTHONPATH}),
+}
+
+
+def warm(hfs: Hfs, *paths: Path) -> None:
+    """Stage everything, or `paths`: complete and durable when this returns."""
+    must(hfs_command(), "cache", "warm", *(paths or (hfs.path,)))

@@ -1,0 +1,8 @@
+"""Hides the compiled extension: Python imports this file by itself when its folder is first in PYTHONPATH.
+
+For tests of a daemon on a machine where the extension was not built (tests/fuse/modes.py).
+"""
+
+import sys
+
+sys.modules["mountd._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
