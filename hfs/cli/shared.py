@@ -58,7 +58,9 @@ _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
     click.option(
         "--over", is_flag=True, default=None, help="Allow a MOUNTPOINT that is not empty, also SOURCE itself."
     ),
-    click.option("--io-mode", metavar="auto|passthrough|stateless|daemon", help="How reads are served. [default: auto]"),
+    click.option(
+        "--io-mode", metavar="auto|passthrough|stateless|daemon", help="How reads are served. [default: auto]"
+    ),
     click.option("--source-id", metavar="HEX", help="A fixed identity of SOURCE's file system, 16 hex digits."),
     click.option("--eviction", metavar="fill-once|lru", help="What goes when the cache is full. [default: fill-once]"),
     click.option("--strict", is_flag=True, default=None, help="Wait for a silent SOURCE; never serve what may be old."),
