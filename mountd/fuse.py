@@ -333,9 +333,12 @@ class Fuse(pyfuse3.Operations):
     async def _add_whole(
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start_id: int
     ) -> None:
+        added = False
         for position in range(start_id, len(listing)):
             dentry = handle.known(position)
             if dentry is None:
+                if added:
+                    return  # an error in place of this reply would lose the lookup counts of what is in it
                 names = listing.names(position, position + _READDIR_AHEAD)
                 handle.batch, handle.batch_start = await self._namespace.children(handle.node, names), position
                 dentry = handle.batch[0]
@@ -344,6 +347,7 @@ class Fuse(pyfuse3.Operations):
             # One that has gone since it was listed is left out.
             if dentry.node is not None and not self._add_entry(token, listing[position], dentry, position + 1):
                 return
+            added = added or dentry.node is not None
 
     def _add_names(
         self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start_id: int, *, plain: bool
