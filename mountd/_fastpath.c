@@ -97,6 +97,8 @@ static void init(void *userdata, struct fuse_conn_info *conn) {
     /* A read past the page cache is a request of its own, which the kernel interrupts. As asynchronous requests, which
      * read(2) then waits for, it would not: the reader of a source that hangs could not be killed. */
     conn->want &= ~FUSE_CAP_ASYNC_DIO;
+    /* A look-up that hangs holds neither the other look-ups of its directory nor its listings. */
+    conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
     if (wanted.max_background) {
         conn->max_background = wanted.max_background;
         conn->congestion_threshold = wanted.max_background / 4 * 3;
