@@ -53,11 +53,11 @@ class CancelAtStep(trio.abc.Instrument):
 
 
 async def open_small(parts: Parts) -> None:
-    parts.read_path.close(await parts.open(b"d/small"))
+    parts.opening.close(await parts.open(b"d/small"))
 
 
 async def open_large(parts: Parts) -> None:
-    parts.read_path.close(await parts.open(b"large"))
+    parts.opening.close(await parts.open(b"large"))
 
 
 async def look_up(parts: Parts) -> None:
@@ -76,7 +76,7 @@ def reading(*extents: Extent) -> Callable[[Parts], Awaitable[None]]:
             for extent in extents:
                 assert await parts.read(number, extent.start, extent.size) == parts.source.content(b"large", extent)
         finally:
-            parts.read_path.close(number)
+            parts.opening.close(number)
 
     return read
 
@@ -217,6 +217,7 @@ def _fuse(parts: Parts) -> Fuse:
     """The adapter without a mount."""
     return Fuse(
         parts.read_path,
+        parts.opening,
         parts.namespace,
         parts.handles,
         parts.source,  # type: ignore[arg-type]
