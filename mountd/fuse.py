@@ -32,6 +32,7 @@ from mountd.attributes import Attributes
 from mountd.errors import SourceError, errno_of
 from mountd.fuse_at_once import AtOnce
 from mountd.fuse_listing import names_before
+from mountd.fuse_push import Push
 from mountd.handles import DirectoryHandle, Handles
 from mountd.interrupts import Interrupts
 from mountd.listing import Listing
@@ -216,11 +217,12 @@ class Fuse(pyfuse3.Operations):
         if not node.lookups:
             return False
         extent = clamp(offset, len(data), node.attributes.size)
+        number, view = node.id, data[: extent.size]
         # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive. So the
         # node is held until the thread has ended, which may be long after a caller that was cancelled has left.
         self._namespace.hold(node)
         loop = trio.lowlevel.current_trio_token()
-        push = _Push(node.id, offset, data[: extent.size], lambda: loop.run_sync_soon(self._namespace.release, node))
+        push = Push(lambda: _store(number, offset, view), lambda: loop.run_sync_soon(self._namespace.release, node))
         try:
             await self._run_in_thread(push.run, limiter=self._store_limiter, abandon_on_cancel=True)
         except OSError:
@@ -481,34 +483,6 @@ def _store(number: int, offset: int, data: memoryview) -> None:
     for start in range(0, len(data), _STORE_BYTES):
         part = data[start : start + _STORE_BYTES]
         pyfuse3.notify_store(number, offset + start, part)  # type: ignore[arg-type]  # the stub says bytes
-
-
-class _Push:
-    """One push by a thread. `ended` is called when it is over, in that thread; never, if it never began."""
-
-    def __init__(self, number: int, offset: int, data: memoryview, ended: Callable[[], None]) -> None:
-        self._number = number
-        self._offset = offset
-        self._data = data
-        self._ended = ended
-        self._unclaimed = [True]
-
-    def claim(self) -> bool:
-        """True for the first who asks: the thread that begins, or the caller that has given up before. Any thread."""
-        try:
-            return self._unclaimed.pop()
-        except IndexError:
-            return False
-
-    def run(self) -> None:
-        """In a thread. Nothing, if the caller has given up."""
-        if not self.claim():
-            return
-        try:
-            _store(self._number, self._offset, self._data)
-        finally:
-            with contextlib.suppress(trio.RunFinishedError):
-                self._ended()
 
 
 assert ROOT_ID == pyfuse3.ROOT_INODE
