@@ -94,6 +94,11 @@ static void init(void *userdata, struct fuse_conn_info *conn) {
     conn->want &= ~FUSE_CAP_AUTO_INVAL_DATA;
     /* Names without attributes where nobody looks them up: four times as many in one reply. pyfuse3 wants them always. */
     conn->want |= conn->capable & FUSE_CAP_READDIRPLUS_AUTO;
+    /* A read past the page cache is a request of its own, which the kernel interrupts. As asynchronous requests, which
+     * read(2) then waits for, it would not: the reader of a source that hangs could not be killed. */
+    conn->want &= ~FUSE_CAP_ASYNC_DIO;
+    /* A look-up that hangs holds neither the other look-ups of its directory nor its listings. */
+    conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
     if (wanted.max_background) {
         conn->max_background = wanted.max_background;
         conn->congestion_threshold = wanted.max_background / 4 * 3;

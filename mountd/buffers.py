@@ -85,9 +85,11 @@ class Buffers:
                 if not self._fits(size, urgent=urgent):  # a return between the test and the flag wakes nobody
                     with trio.move_on_after(_LOOK_EVERY_S):
                         await event.wait()
-            finally:
-                if event in queue:
-                    queue.remove(event)
+            except trio.Cancelled:
+                queue.remove(event)
+                self._wake()  # whoever woke us meant the next as well
+                raise
+            queue.remove(event)
             self._write_off()
         view = self._make(size)
         self._wake()  # what is left may do for the next in the queue

@@ -39,6 +39,7 @@ from mountd.opening import Opening
 from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
+from mountd.readers import Readers
 from mountd.residency import Residency
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
@@ -95,6 +96,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=config.strict)
         await namespace.start()
         handles = Handles()
+        readers = Readers()
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
 
         fuse: Fuse
@@ -102,12 +104,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         class PageCache:
             @staticmethod
             async def push(node: Node, offset: int, data: memoryview) -> bool:
-                # The kernel may forget the inode meanwhile; its number must not be another file's when they arrive.
-                namespace.hold(node)
-                try:
-                    return await fuse.push(node, offset, data)
-                finally:
-                    namespace.release(node)
+                return await fuse.push(node, offset, data)
 
             @staticmethod
             def push_nowait(node: Node, data: memoryview) -> bool:
@@ -157,12 +154,15 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             handles=handles,
             prefetch=prefetch,
             buffers=buffers,
+            readers=readers,
             residency=Residency(namespace, config.mountpoint, nursery),
             io_mode=io_mode,
             in_flight=lambda: fetcher.in_flight,
         )
         commands = Commands(status, namespace, staging, source, read_path, fetcher)
-        fuse = Fuse(read_path, opening, namespace, handles, source, metrics, commands.own_xattr, workers.run_sync)
+        fuse = Fuse(
+            read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.run_sync
+        )
 
         def changed(node: Node) -> None:
             if node.version is not None:

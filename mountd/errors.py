@@ -8,7 +8,8 @@
      |- SourceError            the source answered with an errno: it reaches the reader as it is
      |   `- SourceTimeout      it did not answer within its time limit
      |- VersionChanged         the bytes asked for belong to a version that the source no longer has
-     `- StagingError           the cache disk or its index failed: never reaches a reader
+     |- StagingError           the cache disk or its index failed: never reaches a reader
+     `- Interrupted            the reader was killed while it waited: nobody hears the answer
 
 Only `mountd/fuse.py` turns an exception into an errno, by `errno_of`.
 """
@@ -23,6 +24,7 @@ __all__ = [
     "CacheInUse",
     "ConfigError",
     "HfsError",
+    "Interrupted",
     "MountError",
     "SourceError",
     "SourceTimeout",
@@ -75,6 +77,10 @@ class StagingError(HfsError):
     """The cache disk failed. The caller goes on with the next tier."""
 
 
+class Interrupted(HfsError):
+    """The process that asked is being killed; the kernel keeps it until it gets an answer."""
+
+
 def errno_of(error: BaseException) -> int | None:
     """The errno that a reader gets for `error`; None for an exception that no rule foresees.
 
@@ -88,4 +94,6 @@ def errno_of(error: BaseException) -> int | None:
         return errno.ESTALE
     if isinstance(error, StagingError):
         return errno.EIO
+    if isinstance(error, Interrupted):
+        return errno.EINTR
     return None

@@ -32,13 +32,16 @@ from mountd.attributes import Attributes
 from mountd.errors import SourceError, errno_of
 from mountd.fuse_at_once import AtOnce
 from mountd.fuse_listing import names_before
+from mountd.fuse_push import Push
 from mountd.handles import DirectoryHandle, Handles
+from mountd.interrupts import Interrupts
 from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.namespace import ROOT_ID, Namespace
 from mountd.node import Dentry, Node
 from mountd.opening import Opening
 from mountd.read_path import ReadPath
+from mountd.readers import Readers
 from mountd.source import Source
 from policies.geometry import clamp
 
@@ -95,12 +98,26 @@ def _boundary(handler: _Handler) -> _Handler:
     return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature, mypy cannot see it
 
 
+def _interruptible(handler: _Handler) -> _Handler:
+    """Ends what a handler waits for when the caller is killed. What needs no waiting was answered at once before."""
+
+    @functools.wraps(handler)
+    async def waiting(self: Fuse, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
+        with self.interrupts.waiting(fastpath.request()):
+            return await handler(self, *args)
+
+    return waiting  # type: ignore[return-value]  # as above
+
+
 class Fuse(pyfuse3.Operations):
     """One mount. `mount` makes it, `run` serves it until it is unmounted, `close` takes what is left away."""
 
     enable_acl = True
     supports_dot_lookup = False
     enable_writeback_cache = False
+
+    interrupts: Interrupts
+    """Set by `run`, before the first request."""
 
     def __init__(
         self,
@@ -110,6 +127,7 @@ class Fuse(pyfuse3.Operations):
         handles: Handles,
         source: Source,
         metrics: Metrics,
+        readers: Readers,
         own_xattrs: Callable[[Node, str], bytes | None],
         run_in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
@@ -121,6 +139,7 @@ class Fuse(pyfuse3.Operations):
         self._namespace = namespace
         self._handles = handles
         self._source = source
+        self._readers = readers
         self._own_xattrs = own_xattrs
         self._run_in_thread = run_in_thread
         self._acls = True
@@ -146,11 +165,8 @@ class Fuse(pyfuse3.Operations):
         }
         if allow_other:
             options.add("allow_other")
-        fastpath.want(
-            self._interrupted,
-            AtOnce(self._read_path, self._opening, self._namespace, self._handles),
-            stack_depth=int(overlay),
-        )
+        at_once = AtOnce(self._read_path, self._opening, self._namespace, self._handles, self._readers)
+        fastpath.want(lambda token: self.interrupts.interrupted(token), at_once, stack_depth=int(overlay))
         before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
         (self._device,) = _fuse_devices() - before
@@ -169,6 +185,7 @@ class Fuse(pyfuse3.Operations):
         """Answer requests until the mount is gone, or `terminate` is called."""
         with self._serving:
             async with trio.open_nursery() as nursery:
+                self.interrupts = Interrupts(nursery, self.metrics)
                 nursery.start_soon(self._watch)
                 await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
                 nursery.cancel_scope.cancel()
@@ -192,9 +209,6 @@ class Fuse(pyfuse3.Operations):
             self._mounted = False
             pyfuse3.close(unmount=unmount)
 
-    def _interrupted(self, token: int) -> None:
-        """The kernel gives the request up that `fastpath.request` called `token`."""
-
     async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.
 
@@ -203,13 +217,20 @@ class Fuse(pyfuse3.Operations):
         if not node.lookups:
             return False
         extent = clamp(offset, len(data), node.attributes.size)
+        number, view = node.id, data[: extent.size]
+        # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive. So the
+        # node is held until the thread has ended, which may be long after a caller that was cancelled has left.
+        self._namespace.hold(node)
+        loop = trio.lowlevel.current_trio_token()
+        push = Push(lambda: _store(number, offset, view), lambda: loop.run_sync_soon(self._namespace.release, node))
         try:
-            await self._run_in_thread(
-                _store, node.id, offset, data[: extent.size], limiter=self._store_limiter, abandon_on_cancel=True
-            )
+            await self._run_in_thread(push.run, limiter=self._store_limiter, abandon_on_cancel=True)
         except OSError:
             self.metrics.add("push_errors")  # the kernel has forgotten the inode: nobody will miss the pages
             return False
+        finally:
+            if push.claim():
+                self._namespace.release(node)  # it never began
         self.metrics.add("pushed_bytes", extent.size)
         return True
 
@@ -229,11 +250,13 @@ class Fuse(pyfuse3.Operations):
     # -- names and attributes -----------------------------------------------------------------------------------------
 
     @_boundary
+    @_interruptible
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         dentry = await self._namespace.child(self._namespace.node(parent_inode), name)
         return self._entry_reply(dentry)
 
     @_boundary
+    @_interruptible
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         node = self._namespace.node(inode)
         if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
@@ -248,11 +271,13 @@ class Fuse(pyfuse3.Operations):
             self._namespace.forget(inode, count)
 
     @_boundary
+    @_interruptible
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         node = self._namespace.node(inode)
         return await self._source.readlink(node.directory, node.name)
 
     @_boundary
+    @_interruptible
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         figures = await self._source.statvfs()
         reply = pyfuse3.StatvfsData()
@@ -284,12 +309,14 @@ class Fuse(pyfuse3.Operations):
     # -- directories --------------------------------------------------------------------------------------------------
 
     @_boundary
+    @_interruptible
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         node = self._namespace.node(inode)
         await self._namespace.fresh(node)
         return self._handles.add_directory(DirectoryHandle(node))
 
     @_boundary
+    @_interruptible
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         plain = fastpath.wants_names()
         handle = self._handles.directory(fh)
@@ -308,9 +335,12 @@ class Fuse(pyfuse3.Operations):
     async def _add_whole(
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start_id: int
     ) -> None:
+        added = False
         for position in range(start_id, len(listing)):
             dentry = handle.known(position)
             if dentry is None:
+                if added:
+                    return  # an error in place of this reply would lose the lookup counts of what is in it
                 names = listing.names(position, position + _READDIR_AHEAD)
                 handle.batch, handle.batch_start = await self._namespace.children(handle.node, names), position
                 dentry = handle.batch[0]
@@ -319,6 +349,7 @@ class Fuse(pyfuse3.Operations):
             # One that has gone since it was listed is left out.
             if dentry.node is not None and not self._add_entry(token, listing[position], dentry, position + 1):
                 return
+            added = added or dentry.node is not None
 
     def _add_names(
         self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start_id: int, *, plain: bool
@@ -359,6 +390,7 @@ class Fuse(pyfuse3.Operations):
     # -- files --------------------------------------------------------------------------------------------------------
 
     @_boundary
+    @_interruptible
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)
@@ -376,14 +408,20 @@ class Fuse(pyfuse3.Operations):
     async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
+        request = fastpath.request()
         if self._opening.stateless:
             handle = await self._opening.stateless_handle(fastpath.node_of_request())
         else:
             handle = self._handles.file(fh)
-        data = await self._read_path.read(handle, off, size)
+        # A file that is wholly staged comes from the cache disk, whatever the source does.
+        with self.interrupts.waiting((0, 0) if handle.file.complete else request):
+            data = await self._read_path.read(handle, off, size)
         if len(data) != clamp(off, size, handle.file.version.size).size:
             self.metrics.add("short_replies")
             raise SourceError(errno.EIO, f"{len(data)} bytes for a read of {size} at {off}")
+        token, thread_id = request
+        if token:
+            self._readers.served(thread_id, len(data))
         return data
 
     @_boundary
@@ -396,6 +434,7 @@ class Fuse(pyfuse3.Operations):
     # -- extended attributes ------------------------------------------------------------------------------------------
 
     @_boundary
+    @_interruptible
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         node, text = self._namespace.node(inode), os.fsdecode(name)
         if text.startswith("user.hfs."):
@@ -414,6 +453,7 @@ class Fuse(pyfuse3.Operations):
             raise
 
     @_boundary
+    @_interruptible
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         node = self._namespace.node(inode)
         return await self._source.xattrs(node.directory, node.name)

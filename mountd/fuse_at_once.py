@@ -19,6 +19,7 @@ from mountd.handles import Handles
 from mountd.namespace import ROOT_ID, Namespace
 from mountd.opening import Opening
 from mountd.read_path import ReadPath
+from mountd.readers import Readers
 
 __all__ = ["AtOnce"]
 
@@ -29,11 +30,14 @@ Entry = tuple[int, Attributes | None, float]
 class AtOnce:
     """See the file's story. The names are those of the handlers; the arguments are the extension's."""
 
-    def __init__(self, read_path: ReadPath, opening: Opening, namespace: Namespace, handles: Handles) -> None:
+    def __init__(
+        self, read_path: ReadPath, opening: Opening, namespace: Namespace, handles: Handles, readers: Readers
+    ) -> None:
         self._read_path = read_path
         self._opening = opening
         self._namespace = namespace
         self._handles = handles
+        self._readers = readers
 
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
@@ -78,7 +82,7 @@ class AtOnce:
             return None
         return None if opened is None else (opened[0], opened[1] or 0)
 
-    def read(self, node_id: int, handle: int, offset: int, size: int, thread_id: int) -> bytes | memoryview | None:  # noqa: ARG002 - who reads is for the accounts
+    def read(self, node_id: int, handle: int, offset: int, size: int, thread_id: int) -> bytes | memoryview | None:
         """Staged bytes that are in memory."""
         try:
             if self._opening.stateless:
@@ -87,7 +91,10 @@ class AtOnce:
                 file = self._handles.file(handle)
         except HfsError:
             return None
-        return None if file is None else self._read_path.read_nowait(file, offset, size)
+        data = self._read_path.read_nowait(file, offset, size) if file is not None else None
+        if data is not None:
+            self._readers.served(thread_id, len(data))
+        return data
 
     def release(self, handle: int) -> None:
         """A handle is closed."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import math
+import threading
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
@@ -119,10 +120,11 @@ class SourceThreads:
         raise SourceTimeout(f"{what}: no answer within the time limit")
 
     def _abandon(self, pool: Pool, call: _Call) -> None:
-        if not call.running:
-            return
-        call.abandoned = True
-        call.limiter = self._limiters[pool]
+        with call.lock:
+            call.abandoned = True
+            if not call.running:
+                return  # it is over, or will not begin
+            call.limiter = self._limiters[pool]
         call.limiter.total_tokens += 1  # the stuck thread keeps its place; give the pool another
         self._stuck += 1
         self._metrics.add("source_abandoned")
@@ -137,7 +139,7 @@ class SourceThreads:
 class _Call:
     """One try: remembers whether its thread runs, so that giving it up can be told from never having started."""
 
-    __slots__ = ("_args", "_function", "_owner", "_token", "abandoned", "limiter", "running")
+    __slots__ = ("_args", "_function", "_owner", "_token", "abandoned", "limiter", "lock", "running")
 
     def __init__(
         self,
@@ -150,18 +152,28 @@ class _Call:
         self._function = function
         self._args = args
         self._token = token
+        self.lock = threading.Lock()
+        """A thread that ends just when it is given up is stuck for both sides, or for neither."""
         self.running = False
         self.abandoned = False
         self.limiter: trio.CapacityLimiter | None = None
 
     def run(self) -> Any:  # noqa: ANN401 - whatever the function gives
-        self.running = True
+        with self.lock:
+            if self.abandoned:
+                return None  # given up before it began: nobody waits for the result
+            self.running = True
         try:
             return self._function(*self._args)
         finally:
-            self.running = False
-            if self.abandoned:
+            if self._end():
                 try:
                     self._token.run_sync_soon(self._owner.returned, self)
                 except trio.RunFinishedError:
                     pass  # the daemon has stopped meanwhile
+
+    def _end(self) -> bool:
+        """The function is over. True if the call was given up meanwhile."""
+        with self.lock:
+            self.running = False
+            return self.abandoned

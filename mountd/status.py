@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 
+from mountd import fastpath
 from mountd.buffers import Buffers
 from mountd.config import Config, describe
 from mountd.fastpath_tuning import KernelSettings
@@ -21,6 +22,7 @@ from mountd.io_mode import IoMode
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
 from mountd.prefetch import Prefetch
+from mountd.readers import Readers
 from mountd.residency import Residency
 from mountd.source import Source
 from mountd.staging import Staging
@@ -54,6 +56,7 @@ class Status:
         handles: Handles,
         prefetch: Prefetch,
         buffers: Buffers,
+        readers: Readers,
         residency: Residency,
         io_mode: IoMode,
         in_flight: Callable[[], int],
@@ -67,6 +70,7 @@ class Status:
         self._handles = handles
         self._prefetch = prefetch
         self._buffers = buffers
+        self._readers = readers
         self._residency = residency
         self._io_mode = io_mode
         self._in_flight = in_flight
@@ -98,6 +102,8 @@ class Status:
             },
             "reads": {tier: counts["reads_" + tier] for tier in _TIERS},
             "read_bytes": {tier: counts["bytes_" + tier] for tier in _TIERS},
+            "readers": self._readers.shown(),
+            "readers_unknown": fastpath.extension_missing(),  # why nobody is named
             "staged": staged,
             "ahead": {
                 name: counts[name]
@@ -113,6 +119,7 @@ class Status:
             "open": {"nodes": len(self._namespace), **self._handles.statistics()},
             "faults": {name: counts[name] for name in _FAULTS},
             "evicted": {"files": counts["evicted_files"], "bytes": counts["evicted_bytes"]},
+            "interrupted": counts["interrupted"],
             "version_changes": counts["version_changes"],
             "stale_served": counts["stale_served"],
             "page_cache": self._residency.figures,

@@ -27,12 +27,15 @@ RANKS = {
     "attributes": 1,
     "listing": 1,
     "identity": 1,
+    "caller": 1,
     "flight": 2,
     "source": 2,
     "index": 2,
     "staging": 2,
     "fastpath": 2,
     "node": 2,
+    "readers": 2,
+    "interrupts": 2,
     "tally": 3,
     "passthrough": 3,
     "io_mode": 3,
@@ -123,6 +126,7 @@ PATH_RIGHTS = (
     "mountd/daemon.py",  # the mountpoint, the log file
     "mountd/status.py",  # /proc
     "mountd/memory.py",  # /proc, /sys/fs/cgroup
+    "mountd/caller.py",  # /proc: is a thread dying, which process is it of
     "mountd/fuse.py",  # /proc: which descriptor is the connection
     "mountd/identity.py",  # what file system the source is, before it is opened
     "hfs/*",

@@ -19,9 +19,10 @@ __all__ = ["status"]
 _AGAIN_S = 0.2
 _LIST_LIMIT_S = 2.0
 """For each mount of the list: a hung one must not hide the others."""
+_READERS = 5
 _NOTE = (
     "Reads that the kernel answers by itself, from its page cache or by passthrough, never reach the daemon "
-    "and are not in these figures."
+    "and are not in these figures, those of readers included."
 )
 
 
@@ -52,6 +53,13 @@ def status(
     console = stdout()
     if not everything:
         found.pop("counters", None)
+    readers = found.pop("readers", None) or []
+    if found.get("readers_unknown") is None:
+        found.pop("readers_unknown", None)
+    found["readers"] = {
+        f"{reader['command']} ({reader['pid']})": {"reads": reader["reads"], "bytes": reader["bytes"]}
+        for reader in readers[:_READERS]
+    }
     for table in render_tree(found):
         console.print(table)
     console.print(_NOTE)

@@ -259,8 +259,12 @@ def test_status_for_people_shows_every_figure(daemon: FakeCommands, tmp_path: Pa
         "later.figure ",
         "1 min 30 s",
         "never reach the daemon",
+        "python (17)",
+        "python (21)",
+        "1.87 MB",
     ):
         assert part in text
+    assert "python (22)" not in text  # the few that read most
     assert "counters" not in text
     assert "counters" in hfs("status", daemon.mountpoint, "--all").stdout
 

@@ -112,3 +112,27 @@ async def test_memory_of_reads_that_hang_is_written_off() -> None:
     again = [await buffers.take(1 << 20, urgent=True) for _ in range(4)]
     assert trio.current_time() == begin
     assert buffers.used_bytes == sum(map(len, again))
+
+
+async def test_a_waiter_that_gives_up_when_its_turn_has_come_passes_it_on() -> None:
+    buffers = Buffers(2 * CHUNK, CHUNK)
+    held = [await buffers.take(CHUNK, urgent=True) for _ in range(2)]
+
+    async with trio.open_nursery() as nursery:
+        first, start_s = trio.CancelScope(), trio.current_time()
+
+        async def give_up() -> None:
+            with first:
+                await buffers.take(CHUNK, urgent=True)
+
+        nursery.start_soon(give_up)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(_take, buffers)
+        await trio.testing.wait_all_tasks_blocked()
+        first.cancel()
+        held.pop()  # wakes the first, which has gone
+    assert trio.current_time() == start_s
+
+
+async def _take(buffers: Buffers) -> None:
+    await buffers.take(CHUNK, urgent=True)

@@ -123,3 +123,17 @@ async def test_an_abandoned_thread_that_returns_gives_its_place_back(real_clock:
     while calls.stuck:
         await trio.lowlevel.checkpoint()
     assert calls.statistics()["stuck"] == 0
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it begins", "after it has ended"])
+def test_a_call_given_up_at_its_edge_is_never_stuck(before: bool) -> None:
+    """The thread and the loop agree whether it runs: counted as stuck it would never be taken back."""
+    done: list[int] = []
+    calls = threads(Script(), Metrics())
+    call = source_threads._Call(calls, done.append, (1,), None)  # type: ignore[arg-type]  # needs no loop here
+    if not before:
+        call.run()
+    calls._abandon("demand", call)
+    if before:
+        call.run()
+    assert (calls.stuck, done) == (0, [] if before else [1])
