@@ -35,6 +35,11 @@ static struct { /* the next open is answered so */
     int backing_id;
 } backing;
 
+static struct { /* the node that is about to be answered with, and the inode number that stat(2) shows of it */
+    fuse_ino_t node;
+    uint64_t inode;
+} shown;
+
 static PyObject *on_interrupt; /* called with a token */
 
 void *real(const char *name) {
@@ -149,6 +154,28 @@ struct fuse_session *fuse_session_new(struct fuse_args *args, const struct fuse_
 
 /* ---- replies ------------------------------------------------------------------------------------------------------ */
 
+/* pyfuse3 knows one number of a node. Where two nodes stand for one inode (two versions of it, or two I/O modes), people
+ * shall see the inode's own. */
+void show_inode(fuse_ino_t node, struct stat *st) {
+    if (shown.node && shown.node == node) st->st_ino = shown.inode, shown.node = 0;
+}
+
+int fuse_reply_entry(fuse_req_t req, const struct fuse_entry_param *e) {
+    static int (*next)(fuse_req_t, const struct fuse_entry_param *);
+    if (!next) next = real("fuse_reply_entry");
+    struct fuse_entry_param reply = *e;
+    show_inode(e->ino, &reply.attr);
+    return next(req, &reply);
+}
+
+int fuse_reply_attr(fuse_req_t req, const struct stat *attr, double attr_timeout) {
+    static int (*next)(fuse_req_t, const struct stat *, double);
+    if (!next) next = real("fuse_reply_attr");
+    struct stat reply = *attr;
+    show_inode(attr->st_ino, &reply);
+    return next(req, &reply, attr_timeout);
+}
+
 int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *fi) {
     static int (*next)(fuse_req_t, const struct fuse_file_info *);
     if (!next) next = real("fuse_reply_open");
@@ -168,7 +195,8 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *fi) {
 static PyObject *py_want(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *callback, *answers;
-    if (!PyArg_ParseTuple(args, "IIOO", &wanted.max_background, &wanted.stack_depth, &callback, &answers)) return NULL;
+    if (!PyArg_ParseTuple(args, "IIOOi", &wanted.max_background, &wanted.stack_depth, &callback, &answers, &give_way_to))
+        return NULL;
     Py_XSETREF(on_interrupt, Py_NewRef(callback));
     Py_XSETREF(at_once, Py_NewRef(answers));
     memset(&found, 0, sizeof found);
@@ -195,6 +223,15 @@ static PyObject *py_plain(PyObject *self, PyObject *noargs) {
     return PyBool_FromLong(request.plain);
 }
 
+static PyObject *py_show(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long node, inode;
+    if (!PyArg_ParseTuple(args, "KK", &node, &inode)) return NULL;
+    shown.node = node;
+    shown.inode = inode;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_back(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long handle;
@@ -205,8 +242,9 @@ static PyObject *py_back(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"want", py_want, METH_VARARGS,
-     "want(max_background, stack_depth, on_interrupt, at_once): before the mount. on_interrupt(token) is called when the "
-     "kernel interrupts a request; at_once has lookup, forget, getattr, open, read and release, which do not wait."},
+     "want(max_background, stack_depth, on_interrupt, at_once, give_way_to): before the mount. on_interrupt(token) is "
+     "called when the kernel interrupts a request; at_once has lookup, forget, getattr, open, read and release, which "
+     "do not wait; while give_way_to is readable the event loop has its turn."},
     {"found", py_found, METH_NOARGS,
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
     {"request", py_request, METH_NOARGS,
@@ -214,6 +252,8 @@ static PyMethodDef methods[] = {
     {"node", py_node, METH_NOARGS, "node() -> int: the node id of the read whose handler runs; good until its first await."},
     {"plain", py_plain, METH_NOARGS,
      "plain() -> bool: the readdir whose handler runs wants names only; good until its first await."},
+    {"show", py_show, METH_VARARGS,
+     "show(node, inode): the next answer with the attributes of `node` shows `inode` as its number."},
     {"back", py_back, METH_VARARGS,
      "back(handle, backing_id): the open that is answered with `handle` next is passed through."},
     {"names", fastpath_names, METH_VARARGS,

@@ -21,6 +21,8 @@
 extern struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
 extern PyObject *at_once;               /* mountd/fuse_at_once.py; NULL: everything goes to pyfuse3 */
 
+extern int give_way_to;                 /* a descriptor; see _fastpath_at_once.c */
+
 extern struct request { /* the request that is being handed to pyfuse3 */
     uint64_t token;
     pid_t pid;
@@ -28,6 +30,8 @@ extern struct request { /* the request that is being handed to pyfuse3 */
     int plain;       /* a READDIR, which pyfuse3 takes for a READDIRPLUS */
 } request;
 
+void show_inode(fuse_ino_t node, struct stat *st); /* the number that was asked for, if any, in place of the node id */
+void show_inode(fuse_ino_t node, struct stat *st); /* the number that was asked for, if any, in place of the node id */
 void *real(const char *name);  /* libfuse's own function of this name */
 void begin(fuse_req_t req);    /* `req` is handed to pyfuse3 now */
 void answer_at_once(struct fuse_lowlevel_ops *ops); /* puts the operations of _fastpath_at_once.c in */

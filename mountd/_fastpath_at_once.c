@@ -17,6 +17,8 @@ enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, 
 #define LINGER_NS 50000 /* the next request of a reader who has just been answered comes within this time */
 #define TURN_NS 2000000 /* after so long the event loop has its turn, however many requests there are */
 
+int give_way_to = -1; /* when this descriptor is readable the event loop has its turn at once: a thread has a result */
+
 static int showing; /* inside fuse_session_receive_buf */
 
 static struct { /* the request that was not answered at once */
@@ -78,8 +80,9 @@ static void fill(struct stat *st, PyObject *attributes, uint64_t number) {
     }
 }
 
-static int parse_attributes(PyObject *answer, unsigned long long *number, PyObject **attributes, double *valid_s) {
-    if (!PyArg_ParseTuple(answer, "KOd", number, attributes, valid_s)) return 0;
+static int parse_attributes(PyObject *answer, unsigned long long *node, unsigned long long *shown, PyObject **attributes,
+                            double *valid_s) {
+    if (!PyArg_ParseTuple(answer, "KKOd", node, shown, attributes, valid_s)) return 0;
     if (*attributes == Py_None || (PyTuple_Check(*attributes) && PyTuple_GET_SIZE(*attributes) >= 12)) return 1;
     PyErr_SetString(PyExc_TypeError, "attributes");
     return 0;
@@ -93,14 +96,14 @@ static void our_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
             if (keep_it) keep(LOOKUP, req, parent, name, 0, 0, NULL);
             return;
         }
-        unsigned long long number;
+        unsigned long long node, shown;
         PyObject *attributes;
         struct fuse_entry_param entry;
         memset(&entry, 0, sizeof entry);
-        if (parse_attributes(answer, &number, &attributes, &entry.entry_timeout)) {
-            entry.ino = number; /* 0: the name does not exist, and the kernel remembers that */
+        if (parse_attributes(answer, &node, &shown, &attributes, &entry.entry_timeout)) {
+            entry.ino = node; /* 0: the name does not exist, and the kernel remembers that */
             entry.attr_timeout = entry.entry_timeout;
-            if (number) fill(&entry.attr, attributes, number);
+            if (node) fill(&entry.attr, attributes, shown);
             fuse_reply_entry(req, &entry);
         } else {
             PyErr_WriteUnraisable(at_once);
@@ -121,12 +124,12 @@ static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
             if (keep_it) keep(GETATTR, req, ino, NULL, 0, 0, fi);
             return;
         }
-        unsigned long long number;
+        unsigned long long node, shown;
         PyObject *attributes;
         struct stat st;
         double valid_s;
-        if (parse_attributes(answer, &number, &attributes, &valid_s)) {
-            fill(&st, attributes, number);
+        if (parse_attributes(answer, &node, &shown, &attributes, &valid_s)) {
+            fill(&st, attributes, shown);
             fuse_reply_attr(req, &st, valid_s);
         } else {
             PyErr_WriteUnraisable(at_once);
@@ -238,15 +241,15 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Whether a request is there, or comes in a moment. */
+/* Whether a request is there, or comes in a moment, and nothing else has to be done. */
 static int another_comes(int fd) {
-    struct pollfd connection = {.fd = fd, .events = POLLIN};
+    struct pollfd events[] = {{.fd = fd, .events = POLLIN}, {.fd = give_way_to, .events = POLLIN}};
     struct timespec moment = {.tv_nsec = LINGER_NS};
     int ready;
     Py_BEGIN_ALLOW_THREADS
-    ready = ppoll(&connection, 1, &moment, NULL);
+    ready = ppoll(events, 2, &moment, NULL); /* a negative descriptor is ignored */
     Py_END_ALLOW_THREADS
-    return ready > 0;
+    return ready > 0 && !events[1].revents;
 }
 
 int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {

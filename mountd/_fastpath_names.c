@@ -23,7 +23,11 @@ size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const c
                               const struct fuse_entry_param *e, off_t off) {
     static size_t (*next)(fuse_req_t, char *, size_t, const char *, const struct fuse_entry_param *, off_t);
     if (!next) next = real("fuse_add_direntry_plus");
-    if (e->generation != NAME_ONLY) return next(req, buf, bufsize, name, e, off);
+    if (e->generation != NAME_ONLY) {
+        struct fuse_entry_param whole = *e;
+        show_inode(e->ino, &whole.attr);
+        return next(req, buf, bufsize, name, &whole, off);
+    }
     struct fuse_entry_param only; /* node id 0: of the attributes the kernel takes number and type */
     memset(&only, 0, sizeof only);
     size_t used = 0;

@@ -28,6 +28,7 @@ from mountd.errors import ConfigError, MountError
 from mountd.fastpath_tuning import device_of, tune
 from mountd.fetcher import Fetcher
 from mountd.fuse import Fuse
+from mountd.fuse_push import KernelPageCache
 from mountd.handles import Handles
 from mountd.identity import source_id
 from mountd.io_mode import IoMode
@@ -99,20 +100,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         readers = Readers()
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
 
-        fuse: Fuse
-
-        class PageCache:
-            @staticmethod
-            async def push(node: Node, offset: int, data: memoryview) -> bool:
-                return await fuse.push(node, offset, data)
-
-            @staticmethod
-            def push_nowait(node: Node, data: memoryview) -> bool:
-                return fuse.push_nowait(node, data)
-
-        fetcher = Fetcher(
-            source, staging, buffers, nursery, metrics, PageCache() if config.push else None, Memory(trio.current_time)
-        )
+        page_cache = KernelPageCache(namespace, metrics, workers.run_sync) if config.push else None
+        fetcher = Fetcher(source, staging, buffers, nursery, metrics, page_cache, Memory(trio.current_time))
         siblings = SiblingWatch(
             Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
             nursery,
@@ -161,7 +150,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         )
         commands = Commands(status, namespace, staging, source, read_path, fetcher)
         fuse = Fuse(
-            read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.run_sync
+            read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.results_fd
         )
 
         def changed(node: Node) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "open_backing",
     "passthrough_missing",
     "request",
+    "show_inode",
     "want",
     "wants_names",
     "why_refused",
@@ -55,7 +56,13 @@ class _Extension(Protocol):
     NAME_ONLY: int
 
     def want(
-        self, max_background: int, stack_depth: int, on_interrupt: Callable[[int], None], at_once: object, /
+        self,
+        max_background: int,
+        stack_depth: int,
+        on_interrupt: Callable[[int], None],
+        at_once: object,
+        give_way_to: int,
+        /,
     ) -> None: ...
 
     def found(self) -> tuple[int, int, int]: ...
@@ -63,6 +70,8 @@ class _Extension(Protocol):
     def request(self) -> tuple[int, int]: ...
 
     def node(self) -> int: ...
+
+    def show(self, node_id: int, inode: int, /) -> None: ...
 
     def back(self, handle: int, backing_id: int, /) -> None: ...
 
@@ -112,14 +121,15 @@ def libfuse_version() -> str:
     return _extension.LIBFUSE if _extension is not None else ""
 
 
-def want(on_interrupt: Callable[[int], None], at_once: object, *, stack_depth: int) -> None:
+def want(on_interrupt: Callable[[int], None], at_once: object, *, give_way_to: int, stack_depth: int) -> None:
     """Before the mount. `on_interrupt(token)` is called, on the event loop, when the kernel gives up a request.
 
-    `at_once`: see mountd/fuse_at_once.py. `stack_depth`: 0, or 1 if the cache directory lies on an overlay; no overlay
-    can then lie on the mount.
+    `at_once`: see mountd/fuse_at_once.py. `give_way_to`: a descriptor; while it is readable the event loop has its turn
+    before further requests are answered at once. `stack_depth`: 0, or 1 if the cache directory lies on an overlay; no
+    overlay can then lie on the mount.
     """
     if _extension is not None:
-        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once)
+        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, give_way_to)
 
 
 def request() -> tuple[int, int]:
@@ -147,6 +157,13 @@ def passthrough_missing() -> str | None:
     if not kernel_has_it:
         return f"the kernel {os.uname().release} has no FUSE passthrough: Linux 6.9 or newer is needed"
     return None if agreed else "libfuse did not agree on passthrough"
+
+
+def show_inode(node_id: int, inode: int) -> None:
+    """The answer that follows with the attributes of `node_id` shows `inode` as its number; without the extension the
+    node id."""
+    if _extension is not None:
+        _extension.show(node_id, inode)
 
 
 def answer_with_backing(handle: int, backing_id: int) -> None:

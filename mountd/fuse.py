@@ -32,7 +32,6 @@ from mountd.attributes import Attributes
 from mountd.errors import SourceError, errno_of
 from mountd.fuse_at_once import AtOnce
 from mountd.fuse_listing import names_before
-from mountd.fuse_push import Push
 from mountd.handles import DirectoryHandle, Handles
 from mountd.interrupts import Interrupts
 from mountd.listing import Listing
@@ -59,9 +58,6 @@ _MAX_TASKS = 2000
 
 _MIN_TASKS = 8
 """Idle workers kept: pyfuse3 ends and starts tasks on every burst otherwise."""
-
-_STORE_BYTES = 1 << 20
-"""Bytes of one push: the largest the kernel takes in one notification."""
 
 _LAST_ANSWERS_S = 2.0
 """How long requests under way may go on when the daemon is told to stop; their readers then get an error."""
@@ -129,9 +125,12 @@ class Fuse(pyfuse3.Operations):
         metrics: Metrics,
         readers: Readers,
         own_xattrs: Callable[[Node, str], bytes | None],
-        run_in_thread: Callable[..., Awaitable[Any]],
+        give_way_to: int,
     ) -> None:
-        """`own_xattrs(node, name)`: the value of one of our own `user.hfs.` attributes, or None."""
+        """`own_xattrs(node, name)`: the value of one of our own `user.hfs.` attributes, or None.
+
+        `give_way_to`: see `fastpath.want`.
+        """
         super().__init__()
         self.metrics = metrics
         self._read_path = read_path
@@ -141,14 +140,13 @@ class Fuse(pyfuse3.Operations):
         self._source = source
         self._readers = readers
         self._own_xattrs = own_xattrs
-        self._run_in_thread = run_in_thread
+        self._give_way_to = give_way_to
         self._acls = True
         self._names_only = False
         self._name_only = pyfuse3.EntryAttributes()
         self._mounted = False
         self._device = -1
         self._serving = trio.CancelScope()
-        self._store_limiter = trio.CapacityLimiter(2)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -166,7 +164,12 @@ class Fuse(pyfuse3.Operations):
         if allow_other:
             options.add("allow_other")
         at_once = AtOnce(self._read_path, self._opening, self._namespace, self._handles, self._readers)
-        fastpath.want(lambda token: self.interrupts.interrupted(token), at_once, stack_depth=int(overlay))
+        fastpath.want(
+            lambda token: self.interrupts.interrupted(token),
+            at_once,
+            give_way_to=self._give_way_to,
+            stack_depth=int(overlay),
+        )
         before = _fuse_devices()
         pyfuse3.init(self, mountpoint, options)
         (self._device,) = _fuse_devices() - before
@@ -208,44 +211,6 @@ class Fuse(pyfuse3.Operations):
         if self._mounted:
             self._mounted = False
             pyfuse3.close(unmount=unmount)
-
-    async def push(self, node: Node, offset: int, data: memoryview) -> bool:
-        """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.
-
-        In a thread: the kernel may wait for a page that a reader is being answered into.
-        """
-        if not node.lookups:
-            return False
-        extent = clamp(offset, len(data), node.attributes.size)
-        number, view = node.id, data[: extent.size]
-        # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive. So the
-        # node is held until the thread has ended, which may be long after a caller that was cancelled has left.
-        self._namespace.hold(node)
-        loop = trio.lowlevel.current_trio_token()
-        push = Push(lambda: _store(number, offset, view), lambda: loop.run_sync_soon(self._namespace.release, node))
-        try:
-            await self._run_in_thread(push.run, limiter=self._store_limiter, abandon_on_cancel=True)
-        except OSError:
-            self.metrics.add("push_errors")  # the kernel has forgotten the inode: nobody will miss the pages
-            return False
-        finally:
-            if push.claim():
-                self._namespace.release(node)  # it never began
-        self.metrics.add("pushed_bytes", extent.size)
-        return True
-
-    def push_nowait(self, node: Node, data: memoryview) -> bool:
-        """As `push`, of the whole of a small file at once.
-
-        Only for an open that was not answered yet and is the only one: no page can then be locked by a reader.
-        """
-        try:
-            _store(node.id, 0, data)
-        except OSError:
-            self.metrics.add("push_errors")
-            return False
-        self.metrics.add("pushed_bytes", len(data))
-        return True
 
     # -- names and attributes -----------------------------------------------------------------------------------------
 
@@ -303,6 +268,9 @@ class Fuse(pyfuse3.Operations):
         attributes = node.attributes
         _fill(entry, attributes)
         entry.st_ino = node.id
+        shown = self._namespace.shown_inode(node)
+        if shown != node.id and node.id != ROOT_ID:
+            fastpath.show_inode(node.id, shown)
         entry.entry_timeout = entry.attr_timeout = self._namespace.valid_s(expires_s)
         return entry
 
@@ -481,13 +449,6 @@ def _fuse_devices() -> set[int]:
             if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
                 found.add(int(name))
     return found
-
-
-def _store(number: int, offset: int, data: memoryview) -> None:
-    """In a thread, without the GIL: the kernel copies `data` into its page cache."""
-    for start in range(0, len(data), _STORE_BYTES):
-        part = data[start : start + _STORE_BYTES]
-        pyfuse3.notify_store(number, offset + start, part)  # type: ignore[arg-type]  # the stub says bytes
 
 
 assert ROOT_ID == pyfuse3.ROOT_INODE

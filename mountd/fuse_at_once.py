@@ -16,15 +16,15 @@ import os
 from mountd.attributes import Attributes
 from mountd.errors import HfsError
 from mountd.handles import Handles
-from mountd.namespace import ROOT_ID, Namespace
+from mountd.namespace import Namespace
 from mountd.opening import Opening
 from mountd.read_path import ReadPath
 from mountd.readers import Readers
 
 __all__ = ["AtOnce"]
 
-Entry = tuple[int, Attributes | None, float]
-"""Node id, attributes and seconds for which they are good, as the extension takes them."""
+Entry = tuple[int, int, Attributes | None, float]
+"""Node id, inode number that is shown, attributes and seconds for which they are good, as the extension takes them."""
 
 
 class AtOnce:
@@ -51,12 +51,12 @@ class AtOnce:
         valid_s = namespace.valid_s(dentry.expires_s)
         node = dentry.node
         if node is None:
-            return (0, None, valid_s) if valid_s else errno.ENOENT
+            return (0, 0, None, valid_s) if valid_s else errno.ENOENT
         namespace.referenced(node)
-        return node.id, node.attributes, valid_s
+        return node.id, namespace.shown_inode(node), node.attributes, valid_s
 
     def getattr(self, node_id: int) -> Entry | None:
-        """Attributes that are known. The number shown is the node id, except for the root."""
+        """Attributes that are known."""
         namespace = self._namespace
         try:
             node = namespace.node(node_id)
@@ -65,7 +65,7 @@ class AtOnce:
         valid_s = namespace.valid_s(node.expires_s)
         if not (node.opens or (valid_s and not node.stale)):
             return None
-        return (node.attributes.inode if node_id == ROOT_ID else node_id), node.attributes, valid_s
+        return node_id, namespace.shown_inode(node), node.attributes, valid_s
 
     def open(self, node_id: int, flags: int, thread_id: int) -> tuple[int, int] | int | None:
         """A file whose version is known to be good and whose bytes, if it is small, are in memory.

@@ -379,6 +379,16 @@ class Namespace:
             self._link(node)  # it may have been dropped while an open directory still held it
         node.lookups += 1
 
+    def shown_inode(self, node: Node) -> int:
+        """The number that stat(2) shows of `node`: that of the source, also of a second node of one file.
+
+        Not of another file system mounted below the source, where it may be taken: equal numbers would make hard links
+        of files, and loops of directories.
+        """
+        attributes = node.attributes
+        own = node is self.root or (node.version is not None and attributes.device == self.root.attributes.device)
+        return attributes.inode if own else node.id
+
     def not_referenced(self, node: Node) -> None:
         """The reply with `node` did not reach the kernel after all; another with it may follow."""
         node.lookups -= 1

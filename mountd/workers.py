@@ -57,6 +57,11 @@ class Workers:
         self._under_way = 0
         self._closed = False
 
+    @property
+    def results_fd(self) -> int:
+        """Readable when a thread has a result that was not given to its caller yet."""
+        return self._eventfd
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Calls are answered inside this block; at its end the threads end."""

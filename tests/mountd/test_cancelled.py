@@ -14,12 +14,13 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import fuse as fuse_module  # before pyfuse3: it loads the extension in front of libfuse
+from mountd import fuse_push  # before pyfuse3: it loads the extension in front of libfuse
 
 # isort: split
 import pyfuse3
 
 from mountd.fuse import Fuse
+from mountd.fuse_push import KernelPageCache
 from mountd.handles import DirectoryHandle
 from mountd.interrupts import Interrupts
 from mountd.readers import Readers
@@ -167,7 +168,7 @@ def pushing(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Semaphore, threa
         begun.release()
         assert go.wait(30)
 
-    monkeypatch.setattr(fuse_module, "_store", store)
+    monkeypatch.setattr(fuse_push, "_store", store)
     return begun, go
 
 
@@ -179,13 +180,13 @@ async def test_a_node_is_held_as_long_as_a_push_to_it_goes_on(
     source = FakeSource()
     source.file(b"f", 11, SMALL)
     async with daemon(source) as parts:
-        fuse = _fuse(parts)
+        page_cache = _page_cache(parts)
         node = await parts.namespace.resolve(b"f")
         parts.namespace.referenced(node)
         data = memoryview(bytes(SMALL))
         async with trio.open_nursery() as readers:
             for _ in range(3):  # two push, the third has no thread
-                readers.start_soon(fuse.push, node, 0, data)
+                readers.start_soon(page_cache.push, node, 0, data)
             for _ in range(2):
                 await trio.to_thread.run_sync(begun.acquire)
             assert node.holds == 3
@@ -206,10 +207,10 @@ async def test_without_a_kill_a_push_holds_its_node_no_longer(
     source = FakeSource()
     source.file(b"f", 11, SMALL)
     async with daemon(source) as parts:
-        fuse = _fuse(parts)
+        page_cache = _page_cache(parts)
         node = await parts.namespace.resolve(b"f")
         parts.namespace.referenced(node)
-        assert await fuse.push(node, 0, memoryview(bytes(SMALL)))
+        assert await page_cache.push(node, 0, memoryview(bytes(SMALL)))
         assert node.holds == 0
 
 
@@ -224,5 +225,9 @@ def _fuse(parts: Parts) -> Fuse:
         parts.metrics,
         Readers(),
         lambda node, name: None,
-        trio.to_thread.run_sync,
+        -1,
     )
+
+
+def _page_cache(parts: Parts) -> KernelPageCache:
+    return KernelPageCache(parts.namespace, parts.metrics, trio.to_thread.run_sync)
