@@ -185,6 +185,22 @@ def test_a_new_version_under_handles_in_both_modes(source: Path, hfs_mount: HfsM
     assert (hfs.path / "file").read_bytes() == pattern(2, 0, SIZE)
 
 
+def test_every_node_of_a_file_shows_the_inode_number_of_the_source(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source, *PASS, "--ttl", "0")
+    inode = (source / "file").stat().st_ino
+    with opened(hfs.path / "file") as early:
+        warm(hfs)
+        with opened(hfs.path / "file") as late:  # another node of the same version
+            assert opens(hfs) == (1, 1)
+            assert os.fstat(early).st_ino == os.fstat(late).st_ino == (hfs.path / "file").stat().st_ino == inode
+            write_pattern(source / "file", 2, SIZE)  # in place: the same inode, another version
+            assert (hfs.path / "file").stat().st_ino == inode
+            with opened(hfs.path / "file") as newest:
+                assert os.fstat(newest).st_ino == inode
+            (entry,) = os.scandir(hfs.path)
+            assert entry.inode() == inode
+
+
 def test_eviction_leaves_a_file_that_is_open(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *PASS)
     warm(hfs)
