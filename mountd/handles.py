@@ -16,6 +16,7 @@ from mountd.errors import SourceError
 from mountd.listing import Listing
 from mountd.node import Dentry, Node
 from mountd.staging_file import StagedFile
+from policies.iomode import SMALL_BYTES
 from policies.readahead import Pattern
 
 __all__ = ["DirectoryHandle", "FileHandle", "Handles"]
@@ -127,3 +128,10 @@ class Handles:
     def statistics(self) -> dict[str, int]:
         """Open files and directories."""
         return {"files": len(self._files), "directories": len(self._directories)}
+
+    def from_before_complete(self) -> int:
+        """Handles of large files that are read through us although the kernel could: opened again they would not be."""
+        return sum(
+            handle.backing_id is None and handle.file.durable and handle.file.size > SMALL_BYTES
+            for handle in self._files.values()
+        )

@@ -51,6 +51,11 @@ class IoMode:
         """Opens are answered once and for all."""
         return self.choice.mode == "stateless"
 
+    @property
+    def passes_files(self) -> bool:
+        """Staged files are passed through in this mount."""
+        return self.choice.mode == "passthrough"
+
     def passes(self, size: int, *, pushed: bool) -> bool:
         """Whether a file of `size` bytes is passed through once it is staged, as far as the mode goes.
 

@@ -67,6 +67,7 @@ def early_and_late(hfs: Hfs, name: str = "file") -> Iterator[tuple[int, int]]:
         warm(hfs)
         with opened(hfs.path / name) as late:
             assert opens(hfs) == (1, 1)
+            assert hfs.status()["io_mode"]["faster_if_reopened"] == 1
             yield early, late
 
 
