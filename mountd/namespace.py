@@ -84,7 +84,7 @@ class Namespace:
         self._negative: OrderedDict[tuple[Node, bytes], None] = OrderedDict()
         self._asking = Asking(source, metrics, nursery, self._seen, self._absent, shared=ttl_s > 0)
         self._listings = Listings(source, nursery, self.expire, ttl_s=ttl_s, clock=clock)
-        self._stat_ahead = StatAhead(self._listings, self.ask_nowait)
+        self._stat_ahead = StatAhead(self._listings, nursery, self.ask_nowait)
         self._silent_until_s = -math.inf
         self.on_changed: Callable[[Node], None] = lambda node: None
         """Told of each node whose file was found changed; the daemon supersedes what is staged of it."""

@@ -6,7 +6,7 @@ After 3 look-ups in order the next 16 names are asked for, many at once, then 32
 reader has used up half of what was asked for last. So a wrong guess never costs much more than what was right before
 it: 16 names after 3 look-ups, and at most 768 whenever a reader stops.
 
-In order means: one look-up of a reader comes at most 32 look-ups of the directory after the other, not far beyond it
+In order means: one look-up of a reader comes at most 16 look-ups of the directory after the other, not far beyond it
 (several threads may share one order), and they are at least a quarter of the names that were passed. A reader that
 looks at every tenth name, or at random, does not get past the first test but by chance, and chance does not last: each
 window asked for is a test again.
@@ -27,7 +27,7 @@ _FIRST, _LARGEST = 16, 512
 """512 names on a source with 1 ms a stat are 32 threads of 16 names: 16 ms, in which 150 look-ups are answered."""
 
 _SPARSE = 4
-_APART = 32
+_APART = 16
 """Look-ups of others between two of one reader: more than there are readers in one directory, far less than chance
 needs to meet the same sixteen names of thousands again."""
 

@@ -7,7 +7,6 @@ name of a cold listing is neither. What holds with the extension only is tested 
 import ctypes
 import os
 import random
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from mountd import fastpath
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
-from tests.fuse.harness import ROOT, Hfs, must
+from tests.fuse.harness import Hfs, must
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import different_contents, different_stats, make_odd_tree, make_special_files, walk
 
@@ -31,12 +30,10 @@ needs_extension = pytest.mark.skipif(fastpath.NAME_ONLY is None, reason="the ext
 
 
 @pytest.fixture
-def without_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hfs` is the project without its compiled part."""
-    copy = tmp_path / "no-extension"
-    for package in ("hfs", "mountd", "policies"):
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    monkeypatch.setenv("PYTHONPATH", str(copy))
+def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hfs` finds no compiled part."""
+    paths = (str(Path(__file__).parent / "no_extension"), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, paths)))
 
 
 def many(folder: Path, count: int) -> Path:

@@ -88,6 +88,22 @@ async def test_look_ups_in_order_are_asked_for_ahead_and_once() -> None:
     assert trio.current_time() - start < 0.2  # one after the other it is 20 s
 
 
+async def test_look_ups_in_the_order_of_the_names_are_asked_for_ahead_too(real_clock: None) -> None:
+    """Programs sort what they list. It takes some look-ups until the names are sorted here."""
+    source, namespace, names = await made(2000, delay_s=0)
+    await namespace.listing(namespace.root)
+    ordered = sorted(names)
+    for name in ordered[:8]:
+        await namespace.child(namespace.root, name)
+    watched = namespace._stat_ahead._directories[namespace.root]
+    while watched.by_name is None:
+        await trio.lowlevel.checkpoint()  # a thread is sorting
+    for name in [b"before all", *ordered[8:], b"zz behind all"]:
+        await namespace.child(namespace.root, name)
+    assert kinds(source)["stat"] == 8 + 3 + 2
+    assert sum(len(asked) for _, asked in source.asked) == 2000 - 8 - 3
+
+
 async def test_a_look_up_of_a_name_on_its_way_waits_for_it() -> None:
     source, namespace, names = await made(40, delay_s=1.0)
     namespace.ask_nowait(namespace.root, names)

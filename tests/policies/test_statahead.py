@@ -64,8 +64,8 @@ def test_a_reader_that_begins_to_skip_is_given_up() -> None:
 
 
 def test_readers_that_take_turns_are_in_order_and_rare_look_ups_are_not() -> None:
-    assert any(walked(Reader(0), list(range(100)), 1000, others=31))
-    assert not any(walked(Reader(0), list(range(100)), 1000, others=32))
+    assert any(walked(Reader(0), list(range(100)), 1000, others=15))
+    assert not any(walked(Reader(0), list(range(100)), 1000, others=16))
 
 
 def test_looking_back_asks_for_nothing() -> None:
