@@ -6,24 +6,22 @@ asked for. Positions are indexes, so any readdir offset can be resumed, and no e
 one open directory.
 
 A listing grows while the source is read, and readers follow it: the first names of a directory of 100 000 are shown
-long before the last are known. Filled by `source`, kept by `namespace`, read by `fuse`. Blocks are made in threads, all
-else is the event loop's.
+long before the last are known. Filled by `source`, kept by `namespace`, read by `fuse`. Records are taken apart when
+somebody wants their names, so that the source is asked for the next ones meanwhile. Event loop only.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import trio
 
 __all__ = ["Block", "Listing"]
 
-_HEADER = struct.Struct("=QqHB")
-"""struct linux_dirent64: inode, offset, bytes of the record, type; the name follows, ended by a NUL."""
 _LENGTH_AT, _NAME_AT = 16, 19
+"""In a struct linux_dirent64: u64 inode, s64 offset, u16 bytes of the record, u8 type, and the name, ended by a NUL."""
 _HIDDEN = (b".", b"..")
 _DOT = ord(".")
 
@@ -47,15 +45,6 @@ class Block:
         self.records = records
         self.starts = starts
 
-    @classmethod
-    def of(cls, entries: Iterable[tuple[bytes, int, int]]) -> Block:
-        """A block of (name, inode, type); for tests."""
-        records = bytearray()
-        for name, inode, kind in entries:
-            size = (_NAME_AT + len(name) + 1 + 7) // 8 * 8
-            records += (_HEADER.pack(inode, 0, size, kind) + name).ljust(size, b"\0")
-        return cls(bytes(records))
-
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -78,6 +67,8 @@ class Listing:
     """Names in the order of the source. `len(listing)` entries so far, numbered from 0."""
 
     def __init__(self) -> None:
+        self._records: list[bytes] = []
+        """Not taken apart yet."""
         self._blocks: list[Block] = []
         self._firsts: list[int] = []
         self._count = 0
@@ -88,17 +79,24 @@ class Listing:
         self.memory_bytes = 0
         """Bytes this listing holds."""
 
-    def append(self, block: Block) -> None:
-        """The source has named these too."""
-        if len(block):
-            self._blocks.append(block)
-            self._firsts.append(self._count)
-            self._count += len(block)
-            self.memory_bytes += len(block.records) + len(block) * block.starts.itemsize
-            self._wake()
+    def append(self, records: bytes) -> None:
+        """The source has named these too, in records of getdents64(2)."""
+        self._records.append(records)
+        self._wake()
+
+    def _take_apart(self) -> None:
+        for records in self._records:
+            block = Block(records)
+            if len(block):
+                self._blocks.append(block)
+                self._firsts.append(self._count)
+                self._count += len(block)
+                self.memory_bytes += len(records) + len(block) * block.starts.itemsize
+        self._records.clear()
 
     def finish(self, error: Exception | None = None) -> None:
         """There are no more, or the source does not say: then `error` is raised behind the last name."""
+        self._take_apart()
         self._error = error
         self.complete = True
         self._wake()
@@ -109,7 +107,7 @@ class Listing:
 
     async def reaches(self, position: int) -> bool:
         """Whether there is an entry `position`; waits until that is known. Raises what the source has."""
-        while position >= self._count:
+        while position >= len(self):
             if self._error is not None:
                 raise self._error.with_traceback(None)  # one object, many readers: each starts with a clean traceback
             if self.complete:
@@ -122,6 +120,8 @@ class Listing:
         await self.reaches(1 << 63)
 
     def __len__(self) -> int:
+        if self._records:
+            self._take_apart()
         return self._count
 
     def block(self, position: int) -> tuple[Block, int]:
@@ -135,13 +135,15 @@ class Listing:
 
     def names(self, start: int, end: int) -> list[bytes]:
         """The names from `start` to before `end`, as far as there are some."""
-        return [self[position] for position in range(start, min(end, self._count))]
+        return [self[position] for position in range(start, min(end, len(self)))]
 
     def __iter__(self) -> Iterator[bytes]:
+        self._take_apart()
         return (block.name(index) for block in self._blocks for index in range(len(block)))
 
     def find(self, name: bytes) -> int | None:
         """The position of `name`, as far as is known."""
+        self._take_apart()
         for first, block in zip(self._firsts, self._blocks, strict=True):
             index = block.find(name)
             if index is not None:

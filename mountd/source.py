@@ -26,7 +26,7 @@ from mountd.attributes import Attributes
 from mountd.beneath import open_directory
 from mountd.errors import VersionChanged
 from mountd.identity import is_local
-from mountd.listing import Block, Listing
+from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.source_listing import DirectoryReader
 from mountd.source_threads import SourceThreads
@@ -153,8 +153,8 @@ class Source:
         """
         self._metrics.add("source_listings")
         what = f"listing of {_show(directory, b'')}"
-        reader, block = await self.threads.call("metadata", what, self._open_listing, directory, inode)
-        listing.append(block)
+        reader, records = await self.threads.call("metadata", what, self._open_listing, directory, inode)
+        listing.append(records)
         while not reader.ended:
             listing.append(await self.threads.call("metadata", what, reader.read))
 
@@ -252,7 +252,7 @@ class Source:
         self._stat_s += (each_s - self._stat_s) / 4  # threads may overwrite each other's: it is an estimate
         return found
 
-    def _open_listing(self, directory: bytes, inode: int) -> tuple[DirectoryReader, Block]:
+    def _open_listing(self, directory: bytes, inode: int) -> tuple[DirectoryReader, bytes]:
         where = self._directory(directory)
         fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=where.fd)
         reader = DirectoryReader(fd)

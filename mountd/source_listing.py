@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 
-from mountd.listing import Block
-
 __all__ = ["DirectoryReader"]
 
 _BLOCK_BYTES = 256 << 10
@@ -35,8 +33,8 @@ class DirectoryReader:
         """All names were read."""
         return self._fd < 0
 
-    def read(self) -> Block:
-        """The next names. Raises OSError, and may then be called again.
+    def read(self) -> bytes:
+        """The next names, in records of getdents64(2). Raises OSError, and may then be called again.
 
         Goes on until there are many or all: a small directory is one call for the event loop, not two.
         """
@@ -53,7 +51,7 @@ class DirectoryReader:
                 self._close()
                 break
             used += size
-        return Block(ctypes.string_at(room, used))
+        return ctypes.string_at(room, used)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import stat
+import struct
+from collections.abc import Iterable
 
 import trio
 
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.listing import Block, Listing
+from mountd.listing import Listing
 from mountd.version import Version
 from policies.geometry import Extent
 from tests.pattern import pattern
@@ -25,6 +27,15 @@ ID = "f" * 16
 def attributes(inode: int, size: int = 0, *, mode: int = stat.S_IFREG | 0o644, time_ns: int = 1) -> Attributes:
     """Attributes with everything else fixed."""
     return Attributes(mode, inode, 1, 0, 0, 0, size, 0, 4096, time_ns, time_ns, time_ns)
+
+
+def records(entries: Iterable[tuple[bytes, int, int]]) -> bytes:
+    """(name, inode, type) as getdents64(2) gives them."""
+    packed = bytearray()
+    for name, inode, kind in entries:
+        size = (19 + len(name) + 1 + 7) // 8 * 8
+        packed += (struct.pack("=QqHB", inode, 0, size, kind) + name).ljust(size, b"\0")
+    return bytes(packed)
 
 
 class _Threads:
@@ -103,7 +114,7 @@ class FakeSource:
         for start in range(0, len(entries), self.listing_block):
             if start:
                 await self._answer("listing more", directory)
-            listing.append(Block.of(entries[start : start + self.listing_block]))
+            listing.append(records(entries[start : start + self.listing_block]))
 
     async def read(
         self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
