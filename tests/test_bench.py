@@ -296,7 +296,7 @@ def takes_direct(path: Path) -> bool:
     return True
 
 
-def test_a_part_repeats_its_pass_and_tells_the_mean(tmp_path: Path) -> None:
+def test_a_part_repeats_its_pass_and_tells_the_median(tmp_path: Path) -> None:
     data.make_random(tmp_path / "file", 4 * 1024**2, 1)
     with common.reader("staged.py", 0) as program:
         request = {"do": "random", "root": str(tmp_path), "names": ["file"], "size": 4096, "count": 10, "seed": 1}
@@ -304,8 +304,8 @@ def test_a_part_repeats_its_pass_and_tells_the_mean(tmp_path: Path) -> None:
         often = program.do(**request, direct=False, least_s=0.05)
         other = program.do(**{**request, "seed": 2}, direct=False, least_s=0.0)
     assert (once["passes"], once["bytes"], often["bytes"]) == (1, 40960, 40960)
-    assert often["passes"] > 1
-    assert often["passes"] * often["pass_s"] >= 0.05
+    assert often["passes"] > 2
+    assert 0 < often["pass_s"] < 0.05
     assert once["check"] == often["check"] != other["check"]
 
 

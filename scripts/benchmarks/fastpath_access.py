@@ -70,7 +70,7 @@ class Duel:
         self._seen: list[tuple[int, int]] | None = None
 
     def pass_s(self, place: Place, *, once: bool = False) -> float:
-        """Seconds of a pass, the mean of as many as a part needs; `once`: of a single one."""
+        """Seconds of a pass, the median of as many as a part needs; `once`: of a single one."""
         how = asdict(self.access)
         request = {key: how[key] for key in ("do", "size", "count", "direct")}
         request |= {"root": str(place.root), "names": place.names, "seed": self.seed}

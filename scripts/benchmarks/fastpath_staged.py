@@ -152,6 +152,7 @@ def first_and_again(data: Staged, access: Access, mode: str, options: Options, s
     (`auto` may choose for each file).
     """
     with data.mounted(mode) as mount, duel(access, data.native, options, seed) as reads:
+        preload(data.cache)  # others on the machine may have pushed it out
         place, before = data.place(mount.path), served_bytes(mount)
         first = reads.first(place)
         served = served_bytes(mount) - before
