@@ -57,13 +57,17 @@ def test_leftovers_are_found(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     assert open_files()[descriptor] != before.get(descriptor)
     os.close(descriptor)
-    sleeper = [sys.executable, "-c", "input()"]
-    by_environment = subprocess.Popen(sleeper, stdin=subprocess.PIPE, env=environment())
-    by_command = subprocess.Popen([*sleeper, tmp_path / "x"], stdin=subprocess.PIPE, env={})
+    sleeper = [sys.executable, "-c", "print(flush=True); input()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    by_environment = subprocess.Popen(sleeper, env=environment(), **pipes)
+    by_command = subprocess.Popen([*sleeper, tmp_path / "x"], env={}, **pipes)
     for process in (by_environment, by_command):
-        assert process.pid in processes_of_run(tmp_path)
         assert process.stdin
+        assert process.stdout
+        process.stdout.readline()  # it runs: in the middle of exec(2) it has neither environment nor command line
+        assert process.pid in processes_of_run(tmp_path)
         process.stdin.close()
+        process.stdout.close()
         kill(process.pid)
         process.wait()
 
