@@ -100,7 +100,7 @@ class Opening:
             push = self._buffer[:size]
             if not self._staging.read_into_nowait(file, Extent(0, size), push):
                 return None
-        self._io_mode.opening(size)
+        self._learn(node)
         self._staging.pin(file)
         number = self._opened(node, file, backing_id)
         if push is not None:
@@ -118,7 +118,7 @@ class Opening:
         """
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
-        self._io_mode.opening(node.version.size)
+        self._learn(node)
         await self._namespace.fresh(node)
         path = node.path
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
@@ -141,6 +141,11 @@ class Opening:
         if self.stateless and backing_id is None:
             self.close(number)  # the mount has become so meanwhile
         return number, backing_id
+
+    def _learn(self, node: Node) -> None:
+        """A file that is opened again says nothing new; and those are what `residency` opens."""
+        if node.version is not None and not (node.pushed or node.opens):
+            self._io_mode.opening(node.version.size)
 
     def _opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
         number = self._handles.add_file(FileHandle(node, file, backing_id))
