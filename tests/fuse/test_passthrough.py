@@ -270,18 +270,19 @@ def test_many_open_a_file_while_it_becomes_complete(tmp_path: Path, source: Path
     write_pattern(source / "large", 1, size)
     hfs = hfs_mount(source, *PASS)
     command = [sys.executable, "-c", READER, str(hfs.path / "large"), str(size)]
-    readers = [
-        subprocess.Popen([*command, str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-        for seed in range(5)
-    ]
-    try:
-        for reader in readers:
-            assert reader.stdout
-            assert reader.stdout.readline() == b"open\n"
-        warm(hfs)
-    finally:
-        for reader in readers:
-            reader.communicate()
+    with opened(hfs.path / "large"):  # from before, to the end
+        readers = [
+            subprocess.Popen([*command, str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+            for seed in range(5)
+        ]
+        try:
+            for reader in readers:
+                assert reader.stdout
+                assert reader.stdout.readline() == b"open\n"
+            warm(hfs)
+        finally:
+            for reader in readers:
+                reader.communicate()
     assert [reader.returncode for reader in readers] == [0] * len(readers)
     passed, anew = opens(hfs)
     assert anew > 0
