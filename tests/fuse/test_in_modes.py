@@ -41,7 +41,7 @@ ALL = ("passthrough", "stateless", "daemon", "no extension")
 FEWER = {
     # What takes longest, where the mode matters most: who is killed, and what a job meets.
     "test_pytorch_dataloader": ("passthrough", "stateless"),
-    "test_kill_9_never_leads_to_a_wrong_byte": ("passthrough", "stateless", "no extension"),
+    "test_kill_9_never_leads_to_a_wrong_byte": ("passthrough", "stateless"),
     "test_the_source_is_read_once": ("passthrough", "stateless"),
     "test_bytes_from_the_cache_after_a_remount": ("passthrough", "stateless", "no extension"),
     "test_h5py": ("passthrough", "stateless", "no extension"),
