@@ -57,10 +57,29 @@ static int no_value(PyObject *answer, fuse_req_t req, int *keep_it) {
     return 1;
 }
 
+/* Nanoseconds since the epoch, which may be more than 64 bits hold. */
+static void split(struct timespec *time, PyObject *nanoseconds) {
+    int overflow;
+    int64_t ns = PyLong_AsLongLongAndOverflow(nanoseconds, &overflow);
+    if (!overflow) {
+        time->tv_sec = ns / 1000000000 - (ns % 1000000000 < 0); /* rounded down, also before 1970 */
+        time->tv_nsec = ns - time->tv_sec * 1000000000;
+        return;
+    }
+    PyObject *second = PyLong_FromLong(1000000000), *parts = second ? PyNumber_Divmod(nanoseconds, second) : NULL;
+    if (parts) {
+        time->tv_sec = PyLong_AsLongLong(PyTuple_GET_ITEM(parts, 0));
+        time->tv_nsec = PyLong_AsLong(PyTuple_GET_ITEM(parts, 1));
+    }
+    Py_XDECREF(second);
+    Py_XDECREF(parts);
+    PyErr_Clear();
+}
+
 /* mountd.attributes.Attributes, in its order. */
 static void fill(struct stat *st, PyObject *attributes, uint64_t number) {
-    uint64_t f[12];
-    for (int i = 0; i < 12; i++) f[i] = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(attributes, i));
+    uint64_t f[9];
+    for (int i = 0; i < 9; i++) f[i] = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(attributes, i));
     memset(st, 0, sizeof *st);
     st->st_mode = f[0];
     st->st_ino = number;
@@ -72,12 +91,7 @@ static void fill(struct stat *st, PyObject *attributes, uint64_t number) {
     st->st_blocks = f[7];
     st->st_blksize = f[8] < 512 ? 512 : f[8];
     struct timespec *times[] = {&st->st_atim, &st->st_mtim, &st->st_ctim};
-    for (int i = 0; i < 3; i++) {
-        int64_t ns = (int64_t)f[9 + i], s = ns / 1000000000;
-        if (ns % 1000000000 < 0) s--; /* before 1970 */
-        times[i]->tv_sec = s;
-        times[i]->tv_nsec = ns - s * 1000000000;
-    }
+    for (int i = 0; i < 3; i++) split(times[i], PyTuple_GET_ITEM(attributes, 9 + i));
 }
 
 static int parse_attributes(PyObject *answer, unsigned long long *node, unsigned long long *shown, PyObject **attributes,

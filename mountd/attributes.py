@@ -6,7 +6,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from mountd.version import Version
+from mountd.version import Version, stored_ns
 
 __all__ = ["Attributes"]
 
@@ -59,4 +59,4 @@ class Attributes(NamedTuple):
 
     def version(self, source_id: str) -> Version:
         """The version of the file in this state."""
-        return Version(source_id, self.inode, self.size, self.mtime_ns, self.ctime_ns)
+        return Version(source_id, self.inode, self.size, stored_ns(self.mtime_ns), stored_ns(self.ctime_ns))

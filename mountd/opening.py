@@ -285,7 +285,7 @@ class Opening:
     async def _push_small(self, node: Node, data: memoryview) -> None:
         if node.pushed:
             return  # by another open meanwhile
-        if node.opens == 1:
+        if node.opens == 1 and not self.stateless:  # then nobody knows who else has it open
             node.pushed = self._fetcher.push_nowait(node, data)
         else:
             node.pushed = await self._fetcher.push(node, 0, data)

@@ -15,6 +15,7 @@ import os
 import struct
 
 from mountd.attributes import Attributes
+from mountd.version import stored_ns
 
 __all__ = ["identity", "stat_cached"]
 
@@ -49,14 +50,14 @@ _room = ctypes.create_string_buffer(_STATX_BYTES)
 
 
 def identity(fd: int) -> tuple[int, int, int, int, int]:
-    """Mode, inode, size, mtime_ns and ctime_ns of the open file `fd`. Raises OSError."""
+    """Mode, inode, size, mtime_ns and ctime_ns of the open file `fd`, times as in a version. Raises OSError."""
     room = ctypes.create_string_buffer(_STATX_BYTES)
     if _libc.statx(fd, b"", _AT_EMPTY_PATH, _WANTED, room) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     mode, inode, size = _FIELDS.unpack_from(room, 0)
     ctime_s, ctime_part, mtime_s, mtime_part = _TIMES.unpack_from(room, _TIMES_AT)
-    return mode, inode, size, mtime_s * 10**9 + mtime_part, ctime_s * 10**9 + ctime_part
+    return mode, inode, size, stored_ns(mtime_s * 10**9 + mtime_part), stored_ns(ctime_s * 10**9 + ctime_part)
 
 
 def stat_cached(directory_fd: int, name: bytes) -> Attributes | None:

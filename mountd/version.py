@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Version"]
+__all__ = ["Version", "stored_ns"]
+
+
+_LAST_NS = (1 << 63) - 1
+"""2262-04-11. Broken headers and careless copies bring later times, which no database column and no kernel interface in
+nanoseconds can hold."""
+
+
+def stored_ns(time_ns: int) -> int:
+    """A time as a version has it: nanoseconds since the epoch, at most what 64 bits hold."""
+    return max(-_LAST_NS, min(time_ns, _LAST_NS))
 
 
 class Version(NamedTuple):

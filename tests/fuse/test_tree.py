@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import Hfs, hfs_command, must
 from tests.fuse.trees import (
     HUGE_BYTES,
     HUGE_EXTENTS,
@@ -276,3 +276,23 @@ def test_statfs(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> N
     assert found.f_blocks * found.f_frsize == expected.f_blocks * expected.f_frsize
     assert found.f_namemax == expected.f_namemax
     assert found.f_flag & os.ST_RDONLY
+
+
+FAR_AWAY = ("1902-01-01", "1969-12-31 23:59:59.999999999", "2262-04-12", "2300-06-01", "2400-01-01")
+
+
+@pytest.mark.parametrize("when", FAR_AWAY)
+def test_times_far_away_are_shown_and_staged(tmp_path: Path, hfs_mount: HfsMount, when: str) -> None:
+    """Broken headers bring such times. Past 2262 nanoseconds no longer fit 64 bits: one such file ended a daemon."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_bytes(b"data")
+    must("touch", "-d", f"{when} UTC", source / "file")
+    wanted = (source / "file").lstat()
+    hfs = hfs_mount(source)
+    for _ in range(2):
+        assert (hfs.path / "file").lstat().st_mtime_ns == wanted.st_mtime_ns
+        assert (hfs.path / "file").read_bytes() == b"data"
+        must(hfs_command(), "cache", "warm", hfs.path / "file")  # staged, and in the index
+    assert hfs.status()["staged"]["files"] == 1
+    assert hfs.status()["faults"]["staging_errors"] == 0
