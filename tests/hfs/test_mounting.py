@@ -92,7 +92,11 @@ def test_a_ready_daemon_without_a_mount_is_no_success(config: Config, monkeypatc
 
 def test_an_interrupt_ends_the_daemon(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(1000)"
-    refusal(config, monkeypatch, script, KeyboardInterrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        refusal(config, monkeypatch, script, KeyboardInterrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_log_that_cannot_be_opened(config: Config, tmp_path: Path) -> None:
