@@ -137,7 +137,7 @@ class Namespace:
             attributes = self._source.stat_nowait(parent.path, name)
             if attributes is None:
                 return None
-            dentry = self._seen(parent, name, attributes)
+            return self._seen(parent, name, attributes)  # what costs so little is not asked for ahead
         self._stat_ahead.looked_up(parent, name)
         return dentry
 
