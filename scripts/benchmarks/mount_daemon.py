@@ -86,7 +86,11 @@ def hang(work: Work, options: Options, command: str) -> list[Row]:
             got.setdefault(name, []).append(value)
 
     for _ in range(options.runs):
-        with slowfs(work, folder, "lustre") as source, hfs_mount(work, source.path) as mount:
+        with (
+            slowfs(work, folder, "lustre") as source,
+            # What is passed through does not need the daemon: this is about the daemon's own reads.
+            hfs_mount(work, source.path, options=("--io-mode", "daemon")) as mount,
+        ):
             run(HFS, "cache", "warm", mount.path / "staged")
             paths = files_at(mount.path / "staged")
             request = {"files": [str(path) for path in paths]}
