@@ -21,6 +21,7 @@ RANKS = {
     "config": 1,
     "buffers": 1,
     "memory": 1,
+    "openat2": 1,
     "beneath": 1,
     "workers": 1,
     "statx": 1,
@@ -60,6 +61,8 @@ SAME_RANK = {
     ("status", "residency"),
     ("io_mode", "passthrough"),
     ("statx", "attributes"),
+    ("statx", "openat2"),
+    ("beneath", "openat2"),
 }
 # Every file of mountd may use the plain words; they know nobody.
 WORDS = {"version", "errors", "metrics"}

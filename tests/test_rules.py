@@ -44,7 +44,7 @@ def test_without_fuse_a_mount_test_skips_and_in_ci_fails(monkeypatch: pytest.Mon
     monkeypatch.setattr(conftest, "why_no_fuse", lambda: "/dev/fuse is missing")
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="/dev/fuse is missing"):
-        conftest.pytest_runtest_setup(item)  # type: ignore[arg-type]
+        conftest.pytest_runtest_setup(item)  # type: ignore[arg-type]  # a stand-in
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="no test may skip"):
-        conftest.pytest_runtest_setup(item)  # type: ignore[arg-type]
+        conftest.pytest_runtest_setup(item)  # type: ignore[arg-type]  # a stand-in

@@ -34,7 +34,7 @@ def processes_of_run(marker: str, below: str) -> dict[int, str]:
 
 def main() -> None:
     """Wait for the end of the input; past the limit kill what the marker finds."""
-    order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+    order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]  # it is a BufferedReader
     if select.select([sys.stdin], [], [], order["limit_s"])[0]:
         return
     for pid, command in processes_of_run(order["marker"], order["below"]).items():

@@ -3,7 +3,6 @@
 The bar of half a second is a promise, so it is measured here, from the kill to the end of the process.
 """
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -16,12 +15,11 @@ import pytest
 
 from mountd import fastpath
 from tests.fuse.harness import Hfs, environment, wait_gone
+from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.pattern import pattern
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("mountd._fastpath") is None, reason="the extension was not built: nobody is interrupted"
-)
+pytestmark = needs_extension
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mountd import fastpath
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
 from tests.fuse.harness import Hfs, must
+from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import different_contents, different_stats, make_odd_tree, make_special_files, walk
 
@@ -25,8 +25,6 @@ HfsMount = Callable[..., Hfs]
 
 FEW = 10
 """Look-ups and stats of the root and on the way, whatever is listed."""
-
-needs_extension = pytest.mark.skipif(fastpath.NAME_ONLY is None, reason="the extension was not built")
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ def _fuse(parts: Parts) -> Fuse:
         parts.opening,
         parts.namespace,
         parts.handles,
-        parts.source,  # type: ignore[arg-type]
+        parts.source,  # type: ignore[arg-type]  # a fake
         parts.metrics,
         Readers(),
         lambda node, name: None,

@@ -19,7 +19,7 @@ async def made(source: FakeSource, ttl_s: float = 10.0, *, strict: bool = False)
     metrics = Metrics()
     nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
     assert nursery is not None
-    namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=strict)  # type: ignore[arg-type]
+    namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=strict)  # type: ignore[arg-type]  # a fake
     await namespace.start()
     return namespace, metrics
 

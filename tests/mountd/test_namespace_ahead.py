@@ -24,7 +24,7 @@ async def made(count: int, *, ttl_s: float = 60.0, delay_s: float = 0.001) -> tu
         source.file(name, 100 + number, number)
     nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
     assert nursery is not None
-    namespace = Namespace(source, Metrics(), nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]
+    namespace = Namespace(source, Metrics(), nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
     await namespace.start()
     source.calls.clear()
     return source, namespace, names
@@ -64,7 +64,7 @@ async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.M
         source.file(b"d%d/%s" % (number, b"x" * 50), 100 + number, 1)
     nursery = trio.lowlevel.current_task().parent_nursery
     assert nursery is not None
-    namespace = Namespace(source, Metrics(), nursery, ttl_s=60, strict=False)  # type: ignore[arg-type]
+    namespace = Namespace(source, Metrics(), nursery, ttl_s=60, strict=False)  # type: ignore[arg-type]  # a fake
     await namespace.start()
     for _ in range(2):
         for number in (3, 4):

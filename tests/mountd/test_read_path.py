@@ -93,14 +93,14 @@ async def daemon(
             return True
 
     passthrough = FakePassthrough()
-    io_mode = IoMode("auto", immutable=False, staging=staging, passthrough=passthrough)  # type: ignore[arg-type]
+    io_mode = IoMode("auto", immutable=False, staging=staging, passthrough=passthrough)  # type: ignore[arg-type]  # a fake
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
-        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]
+        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
         await namespace.start()
         fetcher = Fetcher(
             source, staging, buffers, nursery, metrics, Pushes() if push else None, Memory(trio.current_time)
-        )  # type: ignore[arg-type]
+        )  # type: ignore[arg-type]  # a fake
         siblings = SiblingWatch(
             Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
             nursery,
@@ -109,9 +109,9 @@ async def daemon(
         )
         read_path = ReadPath(
             namespace,
-            staging,  # type: ignore[arg-type]
+            staging,  # type: ignore[arg-type]  # a fake
             fetcher,
-            source,  # type: ignore[arg-type]
+            source,  # type: ignore[arg-type]  # a fake
             metrics,
             siblings,
             chunk_bytes=CHUNK,
@@ -120,13 +120,13 @@ async def daemon(
         opening = Opening(
             namespace,
             handles,
-            staging,  # type: ignore[arg-type]
+            staging,  # type: ignore[arg-type]  # a fake
             fetcher,
-            source,  # type: ignore[arg-type]
+            source,  # type: ignore[arg-type]  # a fake
             metrics,
             siblings,
             io_mode,
-            passthrough,  # type: ignore[arg-type]
+            passthrough,  # type: ignore[arg-type]  # a fake
             chunk_bytes=CHUNK,
         )
         prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, metrics, workers=workers)
@@ -231,6 +231,18 @@ async def test_a_sequential_reader_finds_its_chunks_fetched_ahead() -> None:
             await trio.testing.wait_all_tasks_blocked()
         assert parts.metrics["prefetched_chunks"] >= 9
         assert sum(extent.size for _, extent in parts.source.reads) <= 12 * CHUNK + CHUNK // 2
+
+
+async def test_readahead_is_pushed_but_for_what_shows_the_reader() -> None:
+    """All but the beginning of each 4 MiB (here of each chunk): its READ tells how far the reader is."""
+    async with daemon(with_file(8 * CHUNK), push=True, workers=2) as parts:
+        number = await parts.open(b"f")
+        for offset in range(0, 8 * CHUNK, CHUNK // 4):
+            await parts.read(number, offset, CHUNK // 4)
+            await trio.testing.wait_all_tasks_blocked()
+        shown = 256 << 10
+        assert parts.pushed
+        assert all(offset % CHUNK == shown and size == CHUNK - shown for _, offset, size in parts.pushed)
 
 
 async def test_dense_random_reads_fill_the_file() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mountd import source as source_module
 from mountd.attributes import Attributes
 from mountd.beneath import _walk, open_directory
 from mountd.buffers import Buffers
@@ -109,7 +110,7 @@ async def test_without_o_direct_it_goes_on_buffered(
     def refusing(name: object, flags: int, *args: object, **more: object) -> int:
         if flags & os.O_DIRECT:
             raise OSError(errno.EINVAL, "no direct I/O here")
-        return real(name, flags, *args, **more)  # type: ignore[arg-type]
+        return real(name, flags, *args, **more)  # type: ignore[arg-type]  # passed on as it is
 
     async with opened(tmp_path, Metrics()) as source:
         monkeypatch.setattr(os, "open", refusing)
@@ -225,3 +226,16 @@ async def test_to_forget_a_directory_forgets_all_below_it(tmp_path: Path, real_c
         (tmp_path / "b").rename(tmp_path / "a")
         source.forget_directory(b"a")
         assert (await source.stat(b"a/sub", b"f")).size == 5
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_only_a_local_source_is_believed_from_memory(
+    tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    """What the client of a network file system remembers may be old."""
+    monkeypatch.setattr(source_module, "is_local", lambda fd: local)
+    (tmp_path / "f").write_bytes(b"data")
+    async with opened(tmp_path, Metrics()) as source:
+        found = source.stat_nowait(b"", b"f")
+        assert found == (Attributes.of((tmp_path / "f").stat()) if local else None)
+        assert source.stat_nowait(b"", b"absent") is None

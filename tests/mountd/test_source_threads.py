@@ -28,7 +28,7 @@ class Script:
         async with limiter:
             delay_s, result = self.rows[min(self.calls, len(self.rows) - 1)]
             self.calls += 1
-            self.running = function.__self__  # type: ignore[attr-defined]
+            self.running = function.__self__  # type: ignore[attr-defined]  # a bound method
             self.running.running = True
             await trio.sleep(delay_s)
             self.running.running = False

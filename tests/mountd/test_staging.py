@@ -209,7 +209,7 @@ def test_look_ups_that_wait_together_go_to_the_index_together(tmp_path: Path) ->
                 asked.append(len(versions))
                 return find(versions)
 
-            staging._ground.index.find = counted  # type: ignore[method-assign]
+            staging._ground.index.find = counted  # type: ignore[method-assign]  # replaced on purpose
             found: list[StagedFile] = []
             async with trio.open_nursery() as nursery:
                 for seed in (*range(1, 101), 1, 1):
@@ -249,6 +249,22 @@ def test_a_file_of_one_chunk_is_found_without_waiting(tmp_path: Path) -> None:
             assert found is not None
             assert not found.present
             assert file.superseded
+
+    run(main)
+
+
+def test_what_an_earlier_run_staged_is_in_memory_soon(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            for seed in range(1, 31):
+                put(staging, await staging.file(version_of(seed, 10), b"f"), 0)
+        async with healthy_staging(tmp_path) as staging:
+            await trio.testing.wait_all_tasks_blocked()
+            for seed in range(1, 31):
+                file = staging.files.peek(version_of(seed, 10))
+                assert file is not None
+                assert file.durable
+                check(seed, 0, await staging.read(file, Extent(0, 10)))
 
     run(main)
 

@@ -173,7 +173,7 @@ def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> N
                 await gate.wait()
                 return answer
 
-            threads.ask_index = slow  # type: ignore[method-assign]
+            threads.ask_index = slow  # type: ignore[method-assign]  # replaced on purpose
             found: list[StagedFile] = []
 
             async def look() -> None:
