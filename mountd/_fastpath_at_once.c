@@ -40,22 +40,26 @@ static void keep(uint32_t opcode, fuse_req_t req, fuse_ino_t ino, const char *na
     if (fi) kept.fi = *fi;
 }
 
-/* Consumes `answer`. True if the request is to be kept, or was answered with an errno. */
-static int no_value(PyObject *answer, fuse_req_t req, int *keep_it) {
-    *keep_it = 0;
-    if (!answer) {
-        PyErr_WriteUnraisable(at_once); /* a fault of ours: it goes to the log, and the request its long way */
-        *keep_it = 1;
-    } else if (answer == Py_None) {
-        Py_DECREF(answer);
-        *keep_it = 1;
-    } else if (PyLong_Check(answer)) {
+/* True if `answer` is a value. If not, it is consumed, and the request answered with an errno or kept. */
+static int is_value(PyObject *answer, uint32_t opcode, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size,
+                    off_t off, const struct fuse_file_info *fi) {
+    if (answer && answer != Py_None && !PyLong_Check(answer)) return 1;
+    if (!answer) PyErr_WriteUnraisable(at_once); /* a fault of ours: it goes to the log, and the request its long way */
+    if (answer && answer != Py_None)
         fuse_reply_err(req, (int)PyLong_AsLong(answer));
-        Py_DECREF(answer);
-    } else {
-        return 0;
+    else
+        keep(opcode, req, ino, name, size, off, fi);
+    Py_XDECREF(answer);
+    return 0;
+}
+
+/* Consumes a value. One that is not `right` was not answered with: a fault of ours, and an error for the reader. */
+static void finish(PyObject *answer, fuse_req_t req, int right) {
+    if (!right) {
+        PyErr_WriteUnraisable(at_once);
+        fuse_reply_err(req, EIO);
     }
-    return 1;
+    Py_DECREF(answer);
 }
 
 /* Nanoseconds since the epoch, which may be more than 64 bits hold. */
@@ -104,27 +108,21 @@ static int parse_attributes(PyObject *answer, unsigned long long *node, unsigned
 }
 
 static void our_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
-    int keep_it;
     if (showing) {
         PyObject *answer = PyObject_CallMethod(at_once, "lookup", "Ky", (unsigned long long)parent, name);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(LOOKUP, req, parent, name, 0, 0, NULL);
-            return;
-        }
+        if (!is_value(answer, LOOKUP, req, parent, name, 0, 0, NULL)) return;
         unsigned long long node, shown;
         PyObject *attributes;
         struct fuse_entry_param entry;
         memset(&entry, 0, sizeof entry);
-        if (parse_attributes(answer, &node, &shown, &attributes, &entry.entry_timeout)) {
+        int right = parse_attributes(answer, &node, &shown, &attributes, &entry.entry_timeout);
+        if (right) {
             entry.ino = node; /* 0: the name does not exist, and the kernel remembers that */
             entry.attr_timeout = entry.entry_timeout;
             if (node) fill(&entry.attr, attributes, shown);
             fuse_reply_entry(req, &entry);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
         }
-        Py_DECREF(answer);
+        finish(answer, req, right);
         return;
     }
     begin(req);
@@ -132,25 +130,19 @@ static void our_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
 }
 
 static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-    int keep_it;
     if (showing) {
         PyObject *answer = PyObject_CallMethod(at_once, "getattr", "K", (unsigned long long)ino);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(GETATTR, req, ino, NULL, 0, 0, fi);
-            return;
-        }
+        if (!is_value(answer, GETATTR, req, ino, NULL, 0, 0, fi)) return;
         unsigned long long node, shown;
         PyObject *attributes;
         struct stat st;
         double valid_s;
-        if (parse_attributes(answer, &node, &shown, &attributes, &valid_s)) {
+        int right = parse_attributes(answer, &node, &shown, &attributes, &valid_s);
+        if (right) {
             fill(&st, attributes, shown);
             fuse_reply_attr(req, &st, valid_s);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
         }
-        Py_DECREF(answer);
+        finish(answer, req, right);
         return;
     }
     begin(req);
@@ -158,30 +150,24 @@ static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 }
 
 static void our_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-    int keep_it;
     if (showing) {
         int thread_id = fuse_req_ctx(req)->pid;
         PyObject *answer =
             PyObject_CallMethod(at_once, "open", "Kii", (unsigned long long)ino, fi->flags, thread_id);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(OPEN, req, ino, NULL, 0, 0, fi);
-            return;
-        }
+        if (!is_value(answer, OPEN, req, ino, NULL, 0, 0, fi)) return;
         struct fuse_file_info reply = *fi;
         unsigned long long handle;
         int backing_id;
-        if (PyArg_ParseTuple(answer, "Ki", &handle, &backing_id)) {
+        int right = PyArg_ParseTuple(answer, "Ki", &handle, &backing_id);
+        if (right) {
             reply.fh = handle;
             reply.keep_cache = backing_id == 0;
 #if HAS_PASSTHROUGH
             reply.backing_id = backing_id;
 #endif
             fuse_reply_open(req, &reply);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
         }
-        Py_DECREF(answer);
+        finish(answer, req, right);
         return;
     }
     begin(req);
@@ -189,24 +175,18 @@ static void our_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) 
 }
 
 static void our_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
-    int keep_it;
     if (showing) {
         int thread_id = fuse_req_ctx(req)->pid;
         PyObject *answer = PyObject_CallMethod(at_once, "read", "KKLni", (unsigned long long)ino,
                                                (unsigned long long)fi->fh, (long long)off, (Py_ssize_t)size, thread_id);
-        if (no_value(answer, req, &keep_it)) {
-            if (keep_it) keep(READ, req, ino, NULL, size, off, fi);
-            return;
-        }
+        if (!is_value(answer, READ, req, ino, NULL, size, off, fi)) return;
         Py_buffer bytes;
-        if (PyObject_GetBuffer(answer, &bytes, PyBUF_SIMPLE) == 0) {
+        int right = PyObject_GetBuffer(answer, &bytes, PyBUF_SIMPLE) == 0;
+        if (right) {
             fuse_reply_buf(req, bytes.buf, bytes.len);
             PyBuffer_Release(&bytes);
-        } else {
-            PyErr_WriteUnraisable(at_once);
-            fuse_reply_err(req, EIO);
         }
-        Py_DECREF(answer);
+        finish(answer, req, right);
         return;
     }
     begin(req);

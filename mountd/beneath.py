@@ -8,28 +8,18 @@ which promises the same and costs a system call a component.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 
+from mountd.openat2 import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, How, open_waiting
+
 __all__ = ["open_directory"]
 
-_SYS_OPENAT2 = 437  # the same on every architecture (since Linux 5.6)
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_NO_SYMLINKS = 0x04
-_RESOLVE_BENEATH = 0x08
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = {errno.ENOSYS, errno.EPERM}
 """EPERM: seccomp filters that predate openat2 answer so."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_HOW = _OpenHow(_DIRECTORY, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+_HOW = How(_DIRECTORY, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
 
 
 def open_directory(root_fd: int, path: bytes) -> int:
@@ -39,10 +29,10 @@ def open_directory(root_fd: int, path: bytes) -> int:
     """
     relative = path or b"."
     while True:
-        fd = int(_libc.syscall(_SYS_OPENAT2, root_fd, relative, ctypes.byref(_HOW), ctypes.sizeof(_HOW)))
+        fd = open_waiting(root_fd, relative, _HOW)
         if fd >= 0:
             return fd
-        number = ctypes.get_errno()
+        number = -fd
         if number in _MISSING:
             return _walk(root_fd, path)
         if number not in (errno.EINTR, errno.EAGAIN):  # EAGAIN: a rename raced with the walk (openat2(2))

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
-from mountd import fastpath  # noqa: F401
+from mountd import fastpath  # noqa: F401 - imported for its effect
 
 # isort: split
 import pyfuse3
@@ -24,7 +24,7 @@ from mountd.namespace import Namespace
 from mountd.node import Node
 from policies.geometry import clamp
 
-__all__ = ["KernelPageCache", "Push"]
+__all__ = ["KernelPageCache"]
 
 _STORE_BYTES = 1 << 20
 """Bytes of one push: the largest the kernel takes in one notification."""
@@ -52,7 +52,9 @@ class KernelPageCache:
         # node is held until the thread has ended, which may be long after a caller that was cancelled has left.
         self._namespace.hold(node)
         loop = trio.lowlevel.current_trio_token()
-        push = Push(lambda: _store(number, offset, view), lambda: loop.run_sync_soon(self._namespace.release, node))
+        push = _PushInThread(
+            lambda: _store(number, offset, view), lambda: loop.run_sync_soon(self._namespace.release, node)
+        )
         try:
             await self._run_in_thread(push.run, limiter=self._limiter, abandon_on_cancel=True)
         except OSError:
@@ -78,7 +80,7 @@ class KernelPageCache:
         return True
 
 
-class Push:
+class _PushInThread:
     """`run` calls `store` and then `ended`, in a thread. If the push was given up before it began, neither."""
 
     def __init__(self, store: Callable[[], None], ended: Callable[[], None]) -> None:

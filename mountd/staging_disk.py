@@ -16,6 +16,8 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mountd.openat2 import CACHED, How, open_now
+
 __all__ = ["Disk", "DiskSpace"]
 
 _FALLOC_FL_KEEP_SIZE = 0x01
@@ -26,17 +28,7 @@ _MEMORY_MAGICS = {0x01021994, 0x858458F6}
 _OVERLAY_MAGIC = 0x794C7630
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc_quick = ctypes.PyDLL(None, use_errno=True)
-"""For calls that cannot wait: the interpreter's lock is kept, since giving it to a thread and back costs more."""
-
-_SYS_OPENAT2 = 437
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_CACHED = _OpenHow(os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0, 0x20)  # RESOLVE_CACHED
+_OBJECT = How(os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, CACHED)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
@@ -97,10 +89,9 @@ class Disk:
         if not self._opens_cached:
             return None
         name = b"%02x/%d" % (number & 0xFF, number)
-        how = ctypes.byref(_CACHED)
-        fd = int(_libc_quick.syscall(_SYS_OPENAT2, self._directory, name, how, ctypes.sizeof(_CACHED)))
+        fd = open_now(self._directory, name, _OBJECT)
         if fd < 0:
-            self._opens_cached = ctypes.get_errno() not in (errno.ENOSYS, errno.EINVAL, errno.EPERM)
+            self._opens_cached = -fd not in (errno.ENOSYS, errno.EINVAL, errno.EPERM)
             return None
         return fd
 

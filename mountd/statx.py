@@ -15,6 +15,7 @@ import os
 import struct
 
 from mountd.attributes import Attributes
+from mountd.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 from mountd.version import stored_ns
 
 __all__ = ["identity", "stat_cached"]
@@ -30,22 +31,12 @@ _BASIC = 0x7FF  # STATX_BASIC_STATS
 _ALL = struct.Struct("=4xI8xIIIH2xQQQ8xqI4x16xqI4xqI4xIIII")
 """blksize; nlink, uid, gid, mode, ino, size, blocks; atime, (btime), ctime, mtime; rdev and dev, major and minor."""
 
-_SYS_OPENAT2 = 437
 _AT_STATX_DONT_SYNC = 0x4000
-_O_PATH_NOFOLLOW = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_RESOLVE_CACHED_NO_SYMLINKS_BENEATH = 0x20 | 0x04 | 0x08
+_NAME = How(os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, CACHED | NO_SYMLINKS | BENEATH)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_quick = ctypes.PyDLL(None)
-"""For calls that cannot wait: the interpreter's lock is kept, since giving it away and back costs more."""
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_CACHED = _OpenHow(_O_PATH_NOFOLLOW, 0, _RESOLVE_CACHED_NO_SYMLINKS_BENEATH)
-_CACHED_AT, _CACHED_BYTES = ctypes.byref(_CACHED), ctypes.sizeof(_CACHED)
+"""For a call that cannot wait: see mountd/openat2.py."""
 _room = ctypes.create_string_buffer(_STATX_BYTES)
 
 
@@ -65,7 +56,7 @@ def stat_cached(directory_fd: int, name: bytes) -> Attributes | None:
 
     On a network file system that may be old: for local ones only. Event loop only.
     """
-    fd = _libc_quick.syscall(_SYS_OPENAT2, directory_fd, name, _CACHED_AT, _CACHED_BYTES)
+    fd = open_now(directory_fd, name, _NAME)
     if fd < 0:
         return None
     failed = _libc_quick.statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _BASIC, _room)
