@@ -115,7 +115,7 @@ class Client:
                     return reply
                 if isinstance(reply, Failure):
                     raise Refused(reply.message, reply.code)
-                if news is not None:
+                if news is not None and isinstance(reply, Progress | Rows):
                     news(reply)
 
     def _receive(self, connection: socket.socket) -> Reply:

@@ -32,10 +32,12 @@ from mountd.protocol import (
     Check,
     Evict,
     Failure,
+    Join,
     List,
     PathFault,
     Progress,
     ProtocolError,
+    Record,
     Reply,
     Request,
     Result,
@@ -283,6 +285,8 @@ class _Gate:
                     return await commands.check(request.paths, request.against_source, report)
                 case List():
                     return await commands.list(request.paths, report)
+                case Record() | Join():
+                    return Failure("this daemon takes no hints", 1)
         except Exception as raised:
             error = _sole(raised)
             if isinstance(error, ConfigError):

@@ -7,7 +7,8 @@
 
 A frame is a length (4 bytes, big-endian) and that many bytes of msgpack: a map whose "type" names one of the structs
 below. One connection carries one request; a client that wants to stop one closes the connection. Neither end believes
-the other: a frame that is too long or means nothing is a ProtocolError.
+the other: a frame that is too long or means nothing is a ProtocolError. After a Join the connection stays open and
+speaks the words of `mountd/protocol_hints.py`.
 
 `mountd/control.py` (trio) and `hfs/client.py` (plain sockets, inside training jobs) use it. It imports no event loop
 and touches no socket itself.
@@ -27,16 +28,21 @@ __all__ = [
     "Check",
     "Evict",
     "Failure",
+    "Join",
     "List",
+    "Message",
     "PathFault",
     "Progress",
     "ProtocolError",
+    "Record",
     "Reply",
     "Request",
     "Result",
     "Row",
     "Rows",
     "Status",
+    "Touch",
+    "Touches",
     "Warm",
     "decode_reply",
     "decode_request",
@@ -53,15 +59,15 @@ class ProtocolError(HfsError):
     """The other end sent something that is not this protocol."""
 
 
-class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+class Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     """Unknown fields are passed over, so that an older client can talk to a newer daemon."""
 
 
-class Status(_Message, frozen=True):
+class Status(Message, frozen=True):
     """How is the daemon? The answer is one Result whose `detail` is the object of `hfs status --json`."""
 
 
-class Warm(_Message, frozen=True):
+class Warm(Message, frozen=True):
     """Stage these files, and all files below these directories."""
 
     paths: list[bytes]
@@ -70,7 +76,7 @@ class Warm(_Message, frozen=True):
     """Files at a time; 0: the daemon chooses."""
 
 
-class Evict(_Message, frozen=True):
+class Evict(Message, frozen=True):
     """Drop what is staged of these files and directories; open files stay."""
 
     paths: list[bytes]
@@ -78,7 +84,7 @@ class Evict(_Message, frozen=True):
     """Everything in the cache, whatever source it belongs to; `paths` is then empty."""
 
 
-class Check(_Message, frozen=True):
+class Check(Message, frozen=True):
     """Read what is staged again and compare with its checksums."""
 
     paths: list[bytes]
@@ -87,11 +93,51 @@ class Check(_Message, frozen=True):
     """Compare the bytes with those of the source as well."""
 
 
-class List(_Message, frozen=True):
+class List(Message, frozen=True):
     """What is staged? The answer is Rows, any number, then a Result with the sums."""
 
     paths: list[bytes]
     """Empty: all."""
+
+
+class Record(Message, frozen=True):
+    """What is read from now on? The answer is Touches, any number, until the client closes the connection."""
+
+
+class Join(Message, frozen=True):
+    """A learner (or a command that speaks for one) will say in which order it reads.
+
+    The answer is a Result whose `detail` is {"layout": "known"} or {"layout": "wanted"}, or a Failure. Then the
+    connection carries the messages of `mountd/protocol_hints.py`, and the learner leaves when it is closed.
+    """
+
+    layout: str
+    """Digest of the layout: 32 hexadecimal digits, xxh3_128 of its encoding."""
+    name: str = ""
+    """For people: "train", "val"."""
+    job: str = ""
+    """Learners of one job have ranks of their own; two jobs may have the same."""
+    rank: int = 0
+    world: int = 1
+    process: str = ""
+    """A random text of the process that joins. Two connections of one process never stand in each other's way; those of
+    two processes with the same job, layout and rank do."""
+
+
+class Touch(msgspec.Struct, frozen=True, array_like=True):
+    """A read that reached the daemon, or the open of a small file: then the whole of it."""
+
+    path: bytes
+    offset: int
+    size: int
+
+
+class Touches(Message, frozen=True):
+    """Part of the answer to Record, in the order in which it happened."""
+
+    touches: list[Touch]
+    lost: int = 0
+    """How many more there were, which the client was too slow to take."""
 
 
 class PathFault(msgspec.Struct, frozen=True):
@@ -101,7 +147,7 @@ class PathFault(msgspec.Struct, frozen=True):
     message: str
 
 
-class Progress(_Message, frozen=True):
+class Progress(Message, frozen=True):
     """How far a Warm, Check or Evict is. Figures are totals since its start, except `faults`: new ones only."""
 
     files: int = 0
@@ -135,13 +181,13 @@ class Row(msgspec.Struct, frozen=True):
     """Nanoseconds since the epoch; 0: not known."""
 
 
-class Rows(_Message, frozen=True):
+class Rows(Message, frozen=True):
     """Part of the answer to List."""
 
     rows: list[Row]
 
 
-class Result(_Message, frozen=True):
+class Result(Message, frozen=True):
     """Done; the last word. Figures mean what they mean in Progress; `faults` holds those not yet sent."""
 
     files: int = 0
@@ -152,22 +198,22 @@ class Result(_Message, frozen=True):
     detail: dict[str, Any] = {}
 
 
-class Failure(_Message, frozen=True):
+class Failure(Message, frozen=True):
     """Nothing was done, or it could not go on. `code` is the exit code that a command should end with."""
 
     message: str
     code: int = 1
 
 
-Request: TypeAlias = Status | Warm | Evict | Check | List
-Reply: TypeAlias = Progress | Rows | Result | Failure
+Request: TypeAlias = Status | Warm | Evict | Check | List | Record | Join
+Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: Request | Reply) -> bytes:
+def encode(message: Message) -> bytes:
     """The frame of a message, header included. Raises ProtocolError when it is longer than MAX_FRAME_BYTES."""
     try:
         body = _encoder.encode(message)
