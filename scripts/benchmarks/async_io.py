@@ -1,0 +1,15 @@
+"""`scripts/bench async-io`: how long a learner waits for data, with and without a hint, against loaders of its own.
+
+Only the list of the groups of rows; `scripts/bench async-io --only GROUP` measures one. Exposed I/O is the time that a
+learner waits for its next batch; computing is emulated by sleeping. Ratios are taken within a run.
+"""
+
+from collections.abc import Callable
+
+from scripts.benchmarks.common import Work
+from scripts.benchmarks.options import Options
+from scripts.benchmarks.table import Row
+
+RUNS = 3
+
+GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {}
