@@ -321,6 +321,34 @@ class TestCounts:
         assert outputs == [(slow.backing / name).read_bytes() for name in names]
         assert slow.state()["in_flight_max"] == 2
 
+    def test_the_time_with_something_in_flight(
+        self, mount: Callable[..., Mount], readers: Callable[[Path], subprocess.Popen[bytes]]
+    ) -> None:
+        slow = mount()
+        names = files(slow.backing, 3)
+        slow.tell("fault read hang")
+        started = [readers(slow.path / name) for name in names]
+        slow.until(lambda state: state["parked"] == 3)
+        slow.tell("set read_us 200000", "reset")
+        # What hangs is in no place, so the source is idle.
+        assert slow.state()["busy_us"] == 0
+        slow.tell("release")
+        for process in started:
+            process.communicate(timeout=PATIENCE_S)
+        slow.until(lambda state: state["in_flight"] == 0)
+        busy_us = slow.state()["busy_us"]
+        # The reads of the three files overlap: time counts once, however many there are.
+        assert 200_000 <= busy_us < slow.state()["latency_us"]["read"]
+        assert slow.state()["busy_us"] == busy_us
+
+    def test_the_time_so_far_of_what_is_in_flight(
+        self, mount: Callable[..., Mount], readers: Callable[[Path], subprocess.Popen[bytes]]
+    ) -> None:
+        slow = mount("--set", "open_us=2000000")
+        readers(slow.path / files(slow.backing, 1)[0])
+        slow.until(lambda state: state["in_flight"] == 1)
+        slow.until(lambda state: 0 < state["busy_us"] < 2_000_000)
+
 
 @pytest.mark.fuse
 class TestFails:

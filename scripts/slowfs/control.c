@@ -10,9 +10,9 @@ size_t write_report(char *text) {
         read_bytes, readdir_names, transfer_us);
     for (int i = 0; i < KINDS; i++) PUT("%s\"%s\": %" PRIu64, i ? ", " : "", kind_name[i], latency_us[i]);
     pthread_mutex_lock(&lock);
-    PUT("}, \"in_flight\": %" PRIu64 ", \"in_flight_max\": %" PRIu64 ", \"queued\": %" PRIu64 ", \"parked\": %" PRIu64
+    PUT("}, \"in_flight\": %" PRIu64 ", \"in_flight_max\": %" PRIu64 ", \"busy_us\": %" PRIu64 ", \"queued\": %" PRIu64 ", \"parked\": %" PRIu64
         ", \"faults_struck\": %" PRIu64 ", \"faults_set\": %d, \"pid\": %d, \"settings\": {",
-        in_flight, in_flight_max, queued, parked, faults_struck, fault_count, getpid());
+        in_flight, in_flight_max, busy_so_far_us(), queued, parked, faults_struck, fault_count, getpid());
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < KINDS; i++) PUT("\"%s_us\": %" PRIu64 ", ", kind_name[i], setting[i]);
     PUT("\"shared_bps\": %" PRIu64 ", \"stream_bps\": %" PRIu64 ", \"inflight\": %" PRIu64 "}}\n", setting[SHARED_BPS],
@@ -34,6 +34,9 @@ bool obey(char *line) {
         for (int i = 0; i < KINDS; i++) ops[i] = latency_us[i] = 0;
         read_bytes = readdir_names = transfer_us = faults_struck = 0;
         in_flight_max = (u64)in_flight;
+        pthread_mutex_lock(&lock);
+        forget_busy();
+        pthread_mutex_unlock(&lock);
     } else if (sscanf(line, "set %31s %31s", key, value) == 2) {
         pthread_mutex_lock(&lock);
         ok = set(key, value);

@@ -10,11 +10,30 @@ u64 queued, parked;
 _Atomic bool unmounted;
 static struct job *queue, **queue_end = &queue, parked_jobs = {.next = &parked_jobs, .prev = &parked_jobs};
 static u64 threads, idle, active, shared_free;
+static u64 busy_ns, busy_since; // guarded by lock; the second while something is in flight
 
 static u64 now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (u64)now.tv_sec * 1000000000u + (u64)now.tv_nsec;
+}
+
+u64 busy_so_far_us(void) { return (busy_ns + (in_flight ? now_ns() - busy_since : 0)) / 1000; }
+
+void forget_busy(void) {
+    busy_ns = 0;
+    busy_since = now_ns();
+}
+
+static void take_place(void) {
+    if (!in_flight) busy_since = now_ns();
+    count_start();
+}
+
+static void leave_place(void) {
+    pthread_mutex_lock(&lock);
+    if (!--in_flight) busy_ns += now_ns() - busy_since;
+    pthread_mutex_unlock(&lock);
 }
 
 static pthread_key_t buffer_key; // one per thread, freed when the thread ends
@@ -161,7 +180,7 @@ void run(struct job *job, bool placed) {
     struct timespec until = {.tv_sec = (time_t)(done / 1000000000u), .tv_nsec = (long)(done % 1000000000u)};
     if (done > start)
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {}
-    if (placed) in_flight--;
+    if (placed) leave_place();
     reply(job, result, data);
     free(job);
 }
@@ -179,7 +198,7 @@ static void *worker(void *unused) {
         struct job *job = queue;
         if (!(queue = job->next)) queue_end = &queue;
         queued--, active++;
-        count_start();
+        take_place();
         pthread_mutex_unlock(&lock);
         run(job, true);
         pthread_mutex_lock(&lock);

@@ -95,6 +95,8 @@ void run(struct job *job, bool placed); // placed: in one of the inflight places
 void enqueue(struct job *job);
 void park(struct job *job);
 void unpark_all(int error); // they go on, or fail with `error` if it is not 0
+u64 busy_so_far_us(void); // time with something in flight; with lock held
+void forget_busy(void);   // with lock held
 
 // ---- faults.c ----
 extern _Atomic int fault_count;
