@@ -7,6 +7,7 @@ Used inside training jobs, by PyTorch's DataLoader (`sampler=`) or by any loop o
 import operator
 import warnings
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,13 @@ class GroupShuffleSampler:
     def __len__(self) -> int:
         """Samples that each learner draws in an epoch: ceil(N/P)."""
         return _ceil(self.n, self.num_replicas)
+
+    def __copy__(self) -> Self:
+        """A copy that does not warn: it is made to look ahead (`hfs.hint` does), and the original will warn in time."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._warned = True
+        return copy
 
     def _random(self, stream: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.epoch, stream)))

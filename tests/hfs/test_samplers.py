@@ -1,5 +1,6 @@
 """GroupShuffleSampler: what is drawn, in which pieces, how random it is, and that a model trains with it as well."""
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -176,6 +177,9 @@ def test_it_warns_once_when_the_epochs_reach_the_papers_bound() -> None:
     sampler = GroupShuffleSampler(8192, 128, world=64)
     for epoch in range(127):
         sampler.set_epoch(epoch)
+    ahead = copy.copy(sampler)
+    ahead.set_epoch(127)  # who looks ahead is not warned
+    assert (ahead.epoch, sampler.epoch) == (127, 126)
     with pytest.warns(UserWarning, match=r"epoch 127 is number 128; shuffling 64 groups .* fewer than 128 epochs"):
         sampler.set_epoch(127)
     assert sampler.epoch == 127
