@@ -116,7 +116,7 @@ def test_a_group_that_fails_is_a_row_and_the_others_go_on(
         raise common.BenchError("the mount is gone")
 
     def works(_: common.Work, options: Options, command: str) -> list[table.Row]:
-        assert options == Options(quick=True, runs=1)
+        assert options == Options(quick=True, runs=1, plots=main.PLOTS)
         return [table.median_row("fine", [1.0], "x", command)]
 
     monkeypatch.setitem(main.BENCHMARKS, "mount", SimpleNamespace(RUNS=3, GROUPS={"fails": fails, "works": works}))

@@ -6,10 +6,18 @@ learner waits for its next batch; computing is emulated by sleeping. Ratios are 
 
 from collections.abc import Callable
 
+from scripts.benchmarks import async_io_buffers, async_io_cosmoflow, async_io_samples
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
 
 RUNS = 3
 
-GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {}
+GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
+    "samples": async_io_samples.samples,
+    "samples-busy": async_io_samples.samples_busy,
+    "cosmoflow": async_io_cosmoflow.cosmoflow,
+    "cosmoflow-busy": async_io_cosmoflow.cosmoflow_busy,
+    "buffers": async_io_buffers.buffers,
+    "buffers-busy": async_io_buffers.buffers_busy,
+}

@@ -31,6 +31,10 @@ SAMPLE_BYTES = 1600 * 3 * 4
 
 SAMPLES_A_BLOCK = 1000
 
+VOLUME_SHAPE = (128, 128, 128, 12)
+VOLUME_BYTES = 128**3 * 12 * 2
+"""48 MiB: a sample of the CosmoFlow benchmark."""
+
 
 def stamped(folder: Path, spec: dict[str, object], make: Callable[[Path], None]) -> Path:
     """`folder`, as `make` filled it for this `spec`: now, or in an earlier run that came to its end."""
@@ -78,15 +82,26 @@ def make_images(root: Path, count: int) -> None:
             pass
 
 
-def make_samples(path: Path, count: int) -> None:
+def make_samples(path: Path, count: int, first: int = 0) -> None:
     """One HDF5 file with a contiguous float32 data set "samples" of `count` x SAMPLE_SHAPE. The first number of a
-    sample is its index: readers check it."""
+    sample is its index, counted from `first`: readers check it."""
     block = np.random.default_rng(1).random((SAMPLES_A_BLOCK, *SAMPLE_SHAPE), dtype=np.float32)
+    _write_samples(path, block, count, first)
+
+
+def make_volumes(path: Path, count: int, first: int = 0) -> None:
+    """The same of `count` x VOLUME_SHAPE, uint16: particle counts, most of them small."""
+    # One of its own for each would take longer to draw than to read a hundred times.
+    block = np.random.default_rng(1).geometric(0.2, (1, *VOLUME_SHAPE)).astype(np.uint16)
+    _write_samples(path, block, count, first)
+
+
+def _write_samples(path: Path, block: np.ndarray, count: int, first: int) -> None:
     with h5py.File(path, "w") as file:
-        samples = file.create_dataset("samples", (count, *SAMPLE_SHAPE), np.float32)
-        for start in range(0, count, SAMPLES_A_BLOCK):
-            stop = min(start + SAMPLES_A_BLOCK, count)
-            block[: stop - start, 0, 0] = np.arange(start, stop)
+        samples = file.create_dataset("samples", (count, *block.shape[1:]), block.dtype)
+        for start in range(0, count, len(block)):
+            stop = min(start + len(block), count)
+            block.reshape(len(block), -1)[: stop - start, 0] = np.arange(first + start, first + stop)
             samples[start:stop] = block[: stop - start]
 
 

@@ -21,9 +21,13 @@ class Results:
 
     def last(self, key: str) -> float:
         """Its value of this run. Raises BenchError with the reason where there is none."""
+        return self.values(key)[-1]
+
+    def values(self, key: str) -> list[float]:
+        """Those of all runs so far. Raises BenchError with the reason where there is none."""
         if key in self._reasons:
             raise BenchError(self._reasons[key])
-        return self._values[key][-1]
+        return self._values[key]
 
     @contextlib.contextmanager
     def attempt(self, *keys: str) -> Iterator[None]:

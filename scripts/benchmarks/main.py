@@ -20,6 +20,9 @@ from scripts.benchmarks.options import Options
 BENCHMARKS = {"async-io": async_io, "fastpath": fastpath, "mount": mount}
 
 
+PLOTS = common.WORK / "plots"
+
+
 def parser() -> argparse.ArgumentParser:
     usual = ", ".join(f"{name} {benchmark.RUNS}" for name, benchmark in BENCHMARKS.items())
     words = argparse.ArgumentParser(
@@ -30,6 +33,9 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--quick", action="store_true", help="one run, smaller data; the rows say how much smaller")
     words.add_argument("--runs", type=int, metavar="N", help=f"runs of each row (default {usual}; with --quick 1)")
     words.add_argument("--only", metavar="GROUP[,GROUP...]", help="only these groups of rows")
+    words.add_argument(
+        "--plots", type=Path, metavar="DIR", default=PLOTS, help="where plots go (default build/bench/plots)"
+    )
     words.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE as well")
     return words
 
@@ -50,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A closed terminal and a plain kill clean up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
-    options = Options(args.quick, runs)
+    options = Options(args.quick, runs, args.plots)
     rows: list[table.Row] = []
     console, news = Console(highlight=False), Console(stderr=True, highlight=False)
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1

@@ -1,12 +1,15 @@
 """How a benchmark is to be run, and what a quick run leaves out."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Options:
     quick: bool
     runs: int
+    plots: Path = Path("plots")
+    """Folder of the plots; made where one is written."""
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full

@@ -1,0 +1,102 @@
+"""The parts of `scripts/bench async-io`: its learners, their arithmetic, the plot. Nothing is measured here."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from scripts.benchmarks import async_io, common, data
+from scripts.benchmarks.async_io_learners import ASYNC, ASYNC_DB, TF, TF_PRE, Epoch, Strategy, last_change
+from scripts.benchmarks.async_io_plots import Bars, write_plot
+
+LEARNERS = 2
+FILES, A_FILE = 3, 11
+SAMPLES = FILES * A_FILE
+DIRECT = (TF, TF_PRE, ASYNC, ASYNC_DB)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"{number}.h5" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        data.make_samples(path, A_FILE, number * A_FILE)
+    return paths
+
+
+def request(strategy: Strategy, **more: Any) -> dict[str, Any]:
+    words = {"order": strategy.order, "read": strategy.read, "overlap": strategy.overlap, "hint": strategy.hint}
+    return {**words, "batch": 4, "group": 5, "seed": 1, "count": None, "sample_compute_s": 0.0, **more}
+
+
+def test_every_group_can_be_called() -> None:
+    assert {"samples", "samples-busy", "cosmoflow", "cosmoflow-busy", "buffers", "buffers-busy"} <= set(async_io.GROUPS)
+    assert all(callable(group) for group in async_io.GROUPS.values())
+
+
+def test_learners_take_all_samples_between_them_whatever_the_strategy(files: list[Path]) -> None:
+    with contextlib.ExitStack() as stack:
+        learners = [
+            stack.enter_context(common.reader("learner.py", rank, LEARNERS, *files)) for rank in range(LEARNERS)
+        ]
+        for strategy in DIRECT:
+            spent, answers = common.together(learners, request(strategy))
+            # That they are the right ones is for the learners to see.
+            assert sum(answer["samples"] for answer in answers) == SAMPLES
+            assert sum(answer["distinct"] for answer in answers) == SAMPLES
+            for answer in answers:
+                assert answer["batches"] == -(-answer["samples"] // 4)
+                assert 0 <= answer["late"] <= answer["batches"]
+                assert 0 < answer["first_s"] <= answer["exposed_s"] <= spent
+        # A part is counted in samples, or in whole groups where these are read.
+        for strategy, samples in ((TF, 6), (TF_PRE, 6), (ASYNC, 10), (ASYNC_DB, 10)):
+            (answer,) = common.together(learners[:1], request(strategy, count=6))[1]
+            assert answer["samples"] == samples
+        (slow,) = common.together(learners[:1], request(TF_PRE, count=4, sample_compute_s=0.005))[1]
+        assert slow["compute_s"] >= 4 * 0.005
+
+
+@pytest.mark.parametrize("strategy", [TF, ASYNC_DB], ids=lambda strategy: strategy.name)
+def test_a_wrong_sample_ends_the_learner(strategy: Strategy, files: list[Path]) -> None:
+    with h5py.File(files[1], "r+") as file:
+        file["samples"][3, 0, 0] = 7
+    with common.reader("learner.py", 0, 1, *files) as learner, pytest.raises(common.BenchError, match="exit code 1"):
+        learner.do(**request(strategy))
+
+
+def test_a_file_that_is_gone_ends_the_learner_even_where_a_thread_reads(files: list[Path]) -> None:
+    with common.reader("learner.py", 0, 1, *files) as learner:
+        files[2].write_bytes(b"no such format")
+        with pytest.raises(common.BenchError, match="exit code 1"):
+            learner.do(**request(ASYNC_DB))
+
+
+def test_volumes_begin_with_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "VOLUME_SHAPE", (2, 3, 4, 5))
+    data.make_volumes(tmp_path / "volumes.h5", 3, first=6)
+    with h5py.File(tmp_path / "volumes.h5") as file:
+        volumes = file["samples"]
+        assert (volumes.shape, volumes.dtype, volumes.chunks) == ((3, 2, 3, 4, 5), np.uint16, None)
+        assert volumes[:, 0, 0, 0, 0].tolist() == [6, 7, 8]
+        assert volumes[0, 0, 0, 0, 1:].all()
+
+
+def test_a_part_is_scaled_in_all_that_grows_with_it() -> None:
+    part = Epoch(
+        epoch_s=3, exposed_s=2, compute_s=1, first_s=0.5, late=4, batches=5, source_s=2.5, source_bytes=6, reads=7
+    )
+    assert part.scaled(10) == Epoch(30, 20, 10, 0.5, 40, 50, 25, 60, 70)
+
+
+def test_the_last_change_is_when_the_last_value_came() -> None:
+    assert last_change([(1.0, 0), (2.0, 5), (3.0, 9), (4.0, 9), (5.0, 9)]) == 3.0
+    assert last_change([(1.0, 4)]) == 1.0
+
+
+def test_the_plot_shows_what_could_be_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install .[bench]")
+    charts = [Bars("one", [1, 61], [20.0, 0.5], 6.0), Bars("other", [1, 61], [None, 0.1], 6.0)]
+    write_plot(tmp_path / "plots" / "buffers.png", "title", charts)
+    assert (tmp_path / "plots" / "buffers.png").read_bytes().startswith(b"\x89PNG")
