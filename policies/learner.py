@@ -1,0 +1,104 @@
+"""A learner as the schedule sees it: its orders, how far it is in them, how fast it is, whether it has stopped.
+
+Owned and changed by `policies/schedule.py`; knows nothing of other learners and of budgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.pace import Pace
+from policies.uses import ABSENT, HERE, TAKEN, Uses
+
+__all__ = ["GUARD_SAMPLES", "Learner", "Standing"]
+
+GUARD_SAMPLES = 4096
+"""How far a sampler may be ahead of the reads: 16 workers with two batches of 128 each."""
+
+_STOPPED_S = 5.0
+_STOPPED_UNITS = 64
+"""So many of the next units may not be on their way: some batches."""
+_LOOK_AT_USES = 65_536
+"""So many uses tell which share of them is here, to half a percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a learner stands."""
+
+    epoch: int
+    position: int
+    """Samples that its sampler has given out."""
+    samples: int
+    """Length of the epoch; 0 between epochs."""
+    rate: float | None
+    """Samples a second."""
+    here_share: float
+    """Of the uses that are left, in 0..1; 1 if none are left. Estimated from 65 536 of them at most."""
+    eta_s: float | None
+    """Until the end of the epoch, at this rate."""
+    ahead_bytes: int
+    """Fetched for it and not used."""
+    stopped: bool
+
+
+class Learner:
+    """One learner. `number`: never given again. `uses`: of the epoch under way; `following`: of the one after it."""
+
+    __slots__ = ("ahead_bytes", "epoch", "following", "moved_s", "number", "pace", "position", "uses")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.epoch = 0
+        self.position = 0
+        self.uses: Uses | None = None
+        self.following: Uses | None = None
+        self.pace = Pace()
+        self.moved_s = 0.0
+        """When it last did something."""
+        self.ahead_bytes = 0
+        """Changed by the schedule."""
+
+    def begin(self, epoch: int, uses: Uses, now_s: float) -> None:
+        self.epoch, self.position, self.moved_s = epoch, 0, now_s
+        self.uses, self.following = uses, None
+        self.pace.begin(now_s)
+
+    def move(self, position: int, now_s: float) -> None:
+        self.position, self.moved_s = position, now_s
+        self.pace.moved(position, now_s)
+
+    def orders(self) -> list[tuple[Uses, int]]:
+        """The orders that are known, and the sampler's position in each: before the start of one that follows."""
+        found = [] if self.uses is None else [(self.uses, self.position)]
+        if self.following is not None:
+            found.append((self.following, self.position - (0 if self.uses is None else self.uses.samples)))
+        return found
+
+    def is_stopped(self, state: NDArray[np.uint8], now_s: float) -> bool:
+        """It has not moved for 5 s, though what it needs next is here (or will not come)."""
+        if now_s - self.moved_s <= _STOPPED_S:
+            return False
+        for uses, position in self.orders():
+            start, following = uses.over_at(position - GUARD_SAMPLES), uses.over_at(position)
+            units = uses.order[start : following + _STOPPED_UNITS]
+            # On its way: perhaps it waits for that. Further on, units may be absent since the budget is used up.
+            if np.any(state[units] == TAKEN):
+                return False
+            absent = np.flatnonzero(state[units[: following - start + 1]] == ABSENT)
+            return not bool(np.any(uses.heads(units[absent]) <= absent + start))
+        return True
+
+    def standing(self, state: NDArray[np.uint8], now_s: float) -> Standing:
+        uses, rate = self.uses, self.pace.rate
+        if uses is None:
+            return Standing(self.epoch, 0, 0, rate, 1.0, None, self.ahead_bytes, stopped=False)
+        left = uses.order[uses.over_at(self.position) :]
+        left = left[:: 1 + len(left) // _LOOK_AT_USES]
+        here = float(np.mean(state[left] == HERE)) if len(left) else 1.0
+        eta_s = None if rate is None else max(uses.samples - self.position, 0) / rate
+        stopped = self.is_stopped(state, now_s)
+        return Standing(self.epoch, self.position, uses.samples, rate, here, eta_s, self.ahead_bytes, stopped)

@@ -1,0 +1,71 @@
+"""Merging what several learners want into one order of fetching, by time of use, within a budget that they share.
+
+Called by `policies/schedule.py` at every `take`, with the next few units of each learner. Pure arithmetic on arrays;
+keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Wanted", "merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one learner wants next: `units` (int32 [n], n > 0, each once), due in `due_s` seconds (ascending)."""
+
+    units: NDArray[np.int32]
+    due_s: NDArray[np.float64]
+    more: bool
+    """It wants more than these."""
+    ahead_bytes: int
+    """What it has got and not used."""
+
+
+def merge(
+    wanting: Sequence[Wanted], unit_bytes: NDArray[np.int64], *, limit: int, budget_bytes: int, idle_bytes: int
+) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+    """The units to fetch, soonest first and each once, and for each of them whose it is (an index of `wanting`).
+
+    As many as `limit` and the budget allow and as the order is known: nothing later than the last unit that is known of
+    a learner that wants more, so at least one if there is budget. `unit_bytes`: of all units. `idle_bytes`: what those
+    have ahead who want nothing. The rest of the budget is shared equally; a learner with nothing ahead gets its first
+    unit even if that is larger than its share. So at most one unit more than `budget_bytes` is ahead afterwards.
+    """
+    share_bytes = (budget_bytes - idle_bytes) // len(wanting)
+    ahead_bytes = idle_bytes
+    horizon_s = np.inf
+    units, due_s, counts = [], [], []
+    for wanted in wanting:
+        ahead_bytes += wanted.ahead_bytes
+        allowed = len(wanted.units)
+        total = np.cumsum(unit_bytes[wanted.units])
+        if total[-1] + wanted.ahead_bytes > share_bytes:
+            allowed = int(total.searchsorted(share_bytes - wanted.ahead_bytes, "right"))
+            allowed = max(allowed, 0 if wanted.ahead_bytes else 1)
+        if wanted.more and allowed == len(wanted.units):
+            horizon_s = min(horizon_s, wanted.due_s[-1])
+        units.append(wanted.units[:allowed])
+        due_s.append(wanted.due_s[:allowed])
+        counts.append(allowed)
+    if len(wanting) == 1:
+        merged, owners = units[0], np.zeros(counts[0], np.intp)
+    else:
+        due = np.concatenate(due_s)
+        order = due.argsort(kind="stable")
+        order = order[: due[order].searchsorted(horizon_s, "right")]
+        merged = np.concatenate(units)[order]
+        owners = np.repeat(np.arange(len(wanting)), counts)[order]
+        once = np.unique(merged, return_index=True)[1]
+        if len(once) < len(merged):
+            once.sort()
+            merged, owners = merged[once], owners[once]
+    sizes = unit_bytes[merged]
+    before = ahead_bytes + np.cumsum(sizes) - sizes
+    fits = min(limit, int(before.searchsorted(budget_bytes, "left")))
+    return merged[:fits], owners[:fits]

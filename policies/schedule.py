@@ -1,0 +1,368 @@
+"""The schedule of a node: from the orders its learners will read in, what to fetch next and what is needed again when.
+
+A *unit* is a chunk of a layout, or a whole small file. `mountd` owns a Schedule for each layout, tells it what the
+learners say (`follow`, `advance`, `over`) and what became of units (`arrived`, `here`, `failed`, `refused`,
+`evicted`, `seen`), and asks for what to fetch (`take`), what to make ready just before its use (`near`), and what
+eviction needs to know (`next_use_s`). Pure; never fetches, never evicts, never decides whether the cache has room.
+
+Time. A use at position p of a learner whose sampler has given out `position` samples is expected in
+(p - position) / rate seconds. A learner that is slow because its data does not come must not be given even less, so its
+rate counts as a quarter of the fastest one's at least; who has shown no rate counts as the fastest.
+
+Over. Loaders draw ahead of what they read. So a use whose sample was given out is due *now* until its unit is seen
+being used, the sampler is `guard_samples` past it, or the epoch is over. Where uses are never seen, since the page
+cache serves them, the guard is 0.
+
+Budget. What was taken and is not used counts against the budget, for the learner it was taken for, until the first use
+after that is over: what is in hand is no longer ahead, unless its use lasts (a group of B samples in one unit is one
+use). Two buffers of B samples each as budget make double buffering (Lee et al., paper A). Each learner that wants
+something has an equal share of what the others leave.
+
+Stopped. A learner has stopped when it has not moved for 5 s though what it needs next is here: it validates, saves, or
+hangs. It waits for nothing from us, so its uses come after all others', and what it leaves unused no longer counts
+against the others.
+
+Costs: `follow` of 1.28 million uses some 50 ms, or nothing when they were announced by `follow_next`; `take` well below
+2 ms; all else microseconds. Memory: 13 bytes a unit, and for each order of each learner what `policies/uses.py` says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.learner import GUARD_SAMPLES, Learner, Standing
+from policies.merging import Wanted, merge
+from policies.uses import ABSENT, FAILED, HERE, TAKEN, Indices, Uses, merged
+
+__all__ = ["GUARD_SAMPLES", "Schedule", "Standing"]
+
+_SEEN_AHEAD_SAMPLES = 8192
+"""A unit that is read so long before its turn is read by somebody else (a copy, a checksum); reports may be late."""
+_AFTER_ALL_S = 1e7
+"""What is added to the times of a stopped learner: longer than any epoch, and finite, since the uses are known."""
+_SLOWEST_PART = 4
+_UNKNOWN_RATE = 100.0
+"""Samples a second as long as nobody's rate is known: only ratios matter."""
+_LOOK_AT_USES = 1 << 18
+"""Uses that one `take` looks at, over all learners: about a millisecond."""
+_NOBODY = -1
+
+
+class Schedule:
+    """All learners of one layout. Units are 0 to units - 1. Times are seconds of one clock that never goes back."""
+
+    def __init__(self, units: int, unit_bytes: NDArray[np.int64] | int, *, guard_samples: int = GUARD_SAMPLES) -> None:
+        """`unit_bytes`: of each unit, or an estimate for all that `arrived` corrects."""
+        self._units = units
+        self._guard_samples = guard_samples
+        self._learners: dict[int, Learner] = {}
+        self._numbers = 0
+        self._owners: dict[int, Learner] = {}
+        # Single elements by way of Python's own types, which is four times as fast; all at once by way of numpy.
+        self._state_of = bytearray(units)
+        self._state = np.frombuffer(self._state_of, np.uint8)
+        self._bytes = np.full(units, unit_bytes, np.int64)
+        self._bytes_of = self._bytes.data
+        self._owner = np.full(units, _NOBODY, np.int32)
+        self._owner_of = self._owner.data
+        self.searching = False
+        """The last `take` was short since it had looked at enough, not since there is no more: ask again."""
+
+    # --- Learners
+
+    def follow(
+        self,
+        learner: int,
+        epoch: int,
+        units: NDArray[np.int32],
+        at: NDArray[np.int64] | None,
+        samples: int,
+        now_s: float,
+    ) -> None:
+        """A new epoch of `samples` samples has begun: use i needs unit units[i] at sample position at[i].
+
+        `units`: int32 [n], each in [0, units). `at`: int64 [n], ascending, in [0, samples), or None for at[i] == i. It
+        replaces the order before; if it is the one that `follow_next` announced, what was planned for it is kept. What
+        could not be fetched is tried again. Raises ValueError for arrays that are not as said; then nothing changes.
+        """
+        found = self._learners.get(learner)
+        expected = found.following if found else None
+        uses = self._made(units, at, samples, expected)
+        if found is None:
+            found = self._join(learner)
+        found.begin(epoch, uses, now_s)
+        self._release_all(found, uses if uses is expected else None)
+        failed = np.flatnonzero(self._state == FAILED)
+        failed = failed[uses.heads(failed) < uses.n]
+        self._state[failed] = ABSENT
+        self._reopen(failed)
+
+    def follow_next(
+        self, learner: int, epoch: int, units: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int
+    ) -> None:
+        """The order of the epoch after the one under way, known early. Raises ValueError as `follow` does."""
+        uses = self._made(units, at, samples, None)
+        found = self._learners.get(learner)
+        if found is None:
+            found = self._join(learner)
+            found.epoch = epoch - 1
+        found.following = uses
+
+    def advance(self, learner: int, position: int, now_s: float) -> None:
+        """The sampler has given out `position` samples of the epoch. Going back is ignored."""
+        found = self._learners.get(learner)
+        if found is None or found.uses is None or position <= found.position:
+            return
+        # The first word in an epoch that is further than a loader draws ahead: it is resumed, not begun.
+        resumed = found.position == 0 and position > self._guard_samples
+        found.move(position, now_s)
+        done = found.uses.over_at(position if resumed else position - self._guard_samples)
+        self._release(found, found.uses.pass_until(done, self._state))
+
+    def seen(self, unit: int, now_s: float) -> None:
+        """Somebody uses this unit: the use of it that was due first, of all learners, is over."""
+        nearest: Learner | None = None
+        nearest_s = 0.0
+        for found in self._learners.values():
+            uses = found.uses
+            if uses is None or (head := uses.head(unit)) >= uses.n:
+                continue
+            distance = uses.position(head) - found.position
+            if distance < _SEEN_AHEAD_SAMPLES:
+                due_s = distance / (found.pace.rate or _UNKNOWN_RATE)
+                if nearest is None or due_s < nearest_s:
+                    nearest, nearest_s = found, due_s
+        if nearest is not None and nearest.uses is not None:
+            nearest.uses.see(unit)
+            nearest.moved_s = now_s
+            if self._owner_of[unit] == nearest.number:
+                self._uncharge(unit)
+
+    def over(self, learner: int) -> None:
+        """The epoch has ended, at its end or before: nothing of it is pending."""
+        found = self._learners.get(learner)
+        if found is not None:
+            found.uses, found.position = None, 0
+            self._release_all(found, found.following)
+
+    def leave(self, learner: int) -> None:
+        """The learner has gone, with all that it had announced."""
+        found = self._learners.pop(learner, None)
+        if found is not None:
+            self._release_all(found, None)
+            del self._owners[found.number]
+
+    # --- Fetching
+
+    def take(self, limit: int, budget_bytes: int, now_s: float) -> list[int]:
+        """At most `limit` units to fetch now, soonest use first. Each is given once and then needs one of `arrived`,
+        `here`, `failed` and `refused`.
+
+        What is ahead stays within `budget_bytes`, except that a learner with nothing ahead gets a unit that is larger.
+        """
+        if limit <= 0:
+            return []
+        self.searching = False
+        going: list[Learner] = []
+        stopped: list[Learner] = []
+        for found in self._learners.values():
+            (stopped if found.is_stopped(self._state, now_s) else going).append(found)
+        taken = self._take(going, limit, budget_bytes)
+        if len(taken) < limit:
+            # These may use what the others leave, and nothing that the others would miss.
+            left_bytes = budget_bytes - sum(found.ahead_bytes for found in going)
+            taken += self._take(stopped, limit - len(taken), left_bytes)
+        return taken
+
+    def arrived(self, unit: int, size_bytes: int) -> None:
+        """A unit that was taken is here now; it counts against the budget until it is used."""
+        self._state_of[unit] = HERE
+        number = self._owner_of[unit]
+        if number != _NOBODY:
+            self._owners[number].ahead_bytes += size_bytes - self._bytes_of[unit]
+        self._bytes_of[unit] = size_bytes
+
+    def here(self, unit: int, size_bytes: int) -> None:
+        """The unit was here before, or came by itself: it costs no budget."""
+        self._uncharge(unit)
+        self._state_of[unit] = HERE
+        self._bytes_of[unit] = size_bytes
+
+    def failed(self, unit: int) -> None:
+        """It could not be fetched: not asked for again before somebody's next epoch that needs it."""
+        self._uncharge(unit)
+        self._state_of[unit] = FAILED
+
+    def refused(self, unit: int) -> None:
+        """It was not fetched now: it will be given again."""
+        self._uncharge(unit)
+        self._state_of[unit] = ABSENT
+        self._reopen(np.array([unit]))
+
+    def evicted(self, units: Indices) -> None:
+        """These are no longer here: they are given again if a use of them lies ahead. Units being fetched stay so."""
+        units = units[self._state[units] == HERE]
+        if len(units):
+            for number in np.unique(self._owner[units]).tolist():
+                if number != _NOBODY:
+                    self._release(self._owners[number], units)
+            self._state[units] = ABSENT
+            self._reopen(units)
+
+    def near(self, learner: int, limit: int, now_s: float) -> list[int]:  # noqa: ARG002 - as all calls that ask
+        """Which units that are here to make ready: those of the next `limit` uses from the learner's position on.
+
+        In order, each once for each use; a unit that comes later than its use got near is given when it is here.
+        """
+        found = self._learners.get(learner)
+        if found is None or found.uses is None:
+            return []
+        units: list[int] = found.uses.ready(found.uses.over_at(found.position), limit, self._state).tolist()
+        return units
+
+    # --- Eviction
+
+    def next_use_s(self, units: Indices | None, now_s: float) -> NDArray[np.float64]:
+        """When each of `units` (all if None) is expected to be used next; float64, inf where no use is known."""
+        asked = np.arange(self._units) if units is None else units
+        soonest = np.full(len(asked), np.inf)
+        rates = self._rates()
+        for found in self._learners.values():
+            after_s = _AFTER_ALL_S if found.is_stopped(self._state, now_s) else 0.0
+            for uses, position in found.orders():
+                heads = uses.heads(asked)
+                known = np.flatnonzero(heads < uses.n)
+                ahead = np.maximum(uses.positions(heads[known]) - position, 0)
+                soonest[known] = np.minimum(soonest[known], now_s + after_s + ahead / rates[found.number])
+        return soonest
+
+    # --- Accounts
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes taken and not used, for all learners; of what is on its way, as far as sizes are known."""
+        return sum(found.ahead_bytes for found in self._learners.values())
+
+    def statistics(self, learner: int, now_s: float = 0.0) -> Standing | None:
+        """Where the learner stands; None for one that is not known. `now_s` says whether it has stopped."""
+        found = self._learners.get(learner)
+        return found.standing(self._state, now_s) if found else None
+
+    # --- Within
+
+    def _join(self, learner: int) -> Learner:
+        self._numbers += 1
+        self._learners[learner] = self._owners[self._numbers] = Learner(self._numbers)
+        return self._learners[learner]
+
+    def _made(
+        self, units: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int, expected: Uses | None
+    ) -> Uses:
+        """The uses of an order: `expected` itself if they are the same."""
+        order = np.ascontiguousarray(units, np.int32)
+        if len(order) and not (order.min() >= 0 and order.max() < self._units):
+            raise ValueError(f"an order has units outside 0..{self._units - 1}")
+        if at is None and len(order) > samples:
+            raise ValueError(f"an order of {len(order)} uses for {samples} samples")
+        if at is not None:
+            at = np.ascontiguousarray(at, np.int64)
+            if len(at) != len(order):
+                raise ValueError(f"{len(order)} units at {len(at)} positions")
+            if len(at) and not (at[0] >= 0 and at[-1] < samples and bool(np.all(at[1:] >= at[:-1]))):
+                raise ValueError(f"positions of an order that do not ascend within 0..{samples - 1}")
+        order, at = merged(order, at)
+        if expected is not None and expected.equals(order, at, samples):
+            return expected
+        return Uses(self._units, order, at, samples)
+
+    def _rates(self) -> dict[int, float]:
+        """Samples a second to reckon with, by number of the learner."""
+        rates = {found.number: found.pace.rate for found in self._learners.values()}
+        fastest = max((rate for rate in rates.values() if rate is not None), default=_UNKNOWN_RATE)
+        return {
+            number: max(fastest if rate is None else rate, fastest / _SLOWEST_PART) for number, rate in rates.items()
+        }
+
+    def _take(self, learners: list[Learner], limit: int, budget_bytes: int) -> list[int]:
+        """The learners' next units, merged by time, within the budget; they are taken and charged."""
+        taken: list[int] = []
+        rates = self._rates()
+        look_at = {found.number: _LOOK_AT_USES // len(learners) for found in learners}
+        while learners and len(taken) < limit:
+            left = limit - len(taken)
+            # Each learner's part and some more: where one comes more often than that, there is another round.
+            each = min(left, 8 + 2 * left // len(learners))
+            asked = [(found, self._wanted(found, each, rates[found.number], look_at)) for found in learners]
+            wanting = [(found, wanted) for found, wanted in asked if wanted is not None]
+            if not wanting:
+                break
+            idle_bytes = sum(found.ahead_bytes for found, wanted in asked if wanted is None)
+            units, owners = merge(
+                [wanted for _, wanted in wanting],
+                self._bytes,
+                limit=left,
+                budget_bytes=budget_bytes,
+                idle_bytes=idle_bytes,
+            )
+            if not len(units):
+                break
+            self._state[units] = TAKEN
+            self._owner[units] = np.array([found.number for found, _ in wanting], np.int32)[owners]
+            sizes = np.bincount(owners, self._bytes[units], len(wanting))
+            for (found, _), size_bytes in zip(wanting, sizes.tolist(), strict=True):
+                found.ahead_bytes += int(size_bytes)
+            taken += units.tolist()
+        return taken
+
+    def _wanted(self, found: Learner, limit: int, rate: float, look_at: dict[int, int]) -> Wanted | None:
+        """The next units that a learner needs and that are absent; None if there are none."""
+        units: list[NDArray[np.int32]] = []
+        due_s: list[NDArray[np.float64]] = []
+        known = 0
+        for uses, position in found.orders():
+            absent, looked = uses.absent(limit - known, look_at[found.number], self._state)
+            look_at[found.number] -= looked
+            if len(absent):
+                units.append(uses.order[absent])
+                due_s.append((uses.positions(absent) - position) / rate)
+                known += len(absent)
+            if known >= limit:
+                break
+            if uses.cursor < uses.n:
+                self.searching = True
+                break
+        if not known:
+            return None
+        if len(units) == 1:
+            return Wanted(units[0], due_s[0], known >= limit, found.ahead_bytes)
+        # What this epoch needs may be needed in the next one, too.
+        both = np.concatenate(units)
+        once = np.sort(np.unique(both, return_index=True)[1])
+        return Wanted(both[once], np.concatenate(due_s)[once], known >= limit, found.ahead_bytes)
+
+    def _reopen(self, units: Indices) -> None:
+        if len(units):
+            for found in self._learners.values():
+                for uses, _ in found.orders():
+                    uses.reopen(units)
+
+    def _uncharge(self, unit: int) -> None:
+        number = self._owner_of[unit]
+        if number != _NOBODY:
+            self._owners[number].ahead_bytes -= self._bytes_of[unit]
+            self._owner_of[unit] = _NOBODY
+
+    def _release(self, found: Learner, units: Indices) -> None:
+        """What `units`, each given once, count for this learner counts no longer."""
+        charged = units[self._owner[units] == found.number]
+        if len(charged):
+            found.ahead_bytes -= int(self._bytes[charged].sum())
+            self._owner[charged] = _NOBODY
+
+    def _release_all(self, found: Learner, kept: Uses | None) -> None:
+        """Nothing counts for this learner any more, except what was planned for `kept`."""
+        charged = np.flatnonzero(self._owner == found.number)
+        if kept is not None:
+            charged = charged[kept.heads(charged) >= kept.cursor]
+        self._release(found, charged)
