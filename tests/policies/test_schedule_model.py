@@ -1,0 +1,304 @@
+"""The schedule against a slow, obvious model of it: every word goes to both, and after each they must agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.schedule import Schedule
+from policies.uses import ABSENT, FAILED, HERE, TAKEN
+
+MUCH = 1 << 60
+UNITS = 12
+
+
+@dataclass
+class Use:
+    unit: int
+    at: int
+    end: int
+    over: bool = False
+
+
+@dataclass
+class Follower:
+    position: int = 0
+    moved_s: float = 0.0
+    uses: list[Use] = field(default_factory=list)
+    samples: int = 0
+    following: list[Use] = field(default_factory=list)
+
+    def orders(self) -> list[tuple[list[Use], int]]:
+        return [(self.uses, self.position), (self.following, self.position - self.samples)]
+
+
+def uses_of(units: list[int], at: list[int], samples: int) -> list[Use]:
+    kept = [(unit, p) for i, (unit, p) in enumerate(zip(units, at, strict=True)) if i == 0 or units[i - 1] != unit]
+    starts = [p for _, p in kept]
+    ends = [max(p + 1, following) for p, following in zip(starts, [*starts, samples][1:], strict=True)]
+    return [Use(unit, p, end) for (unit, p), end in zip(kept, ends, strict=True)]
+
+
+class Model:
+    """Everything by walking over everything."""
+
+    def __init__(self, guard: int) -> None:
+        self.guard = guard
+        self.state = [ABSENT] * UNITS
+        self.size = [10] * UNITS
+        self.owner: dict[int, int] = {}
+        self.learners: dict[int, Follower] = {}
+
+    def due_s(self, unit: int, rates: dict[int, float]) -> float:
+        soonest = math.inf
+        for learner, found in self.learners.items():
+            for uses, position in found.orders():
+                for use in uses:
+                    if use.unit == unit and not use.over:
+                        soonest = min(soonest, (use.at - position) / rates[learner])
+                        break
+        return soonest
+
+    def stopped(self, learner: int, now_s: float) -> bool:
+        found = self.learners[learner]
+        if now_s - found.moved_s <= 5:
+            return False
+        for uses, position in found.orders():
+            if uses:
+                given_out = sum(use.end <= position for use in uses)
+                if any(self.state[use.unit] == TAKEN for use in uses):
+                    return False
+                return not any(not use.over and self.state[use.unit] == ABSENT for use in uses[: given_out + 1])
+        return True
+
+    def ended(self, learner: int, unit: int) -> None:
+        if self.owner.get(unit) == learner:
+            del self.owner[unit]
+
+    def ahead(self, learners: set[int]) -> int:
+        return sum(self.size[unit] for unit, owner in self.owner.items() if owner in learners)
+
+
+UNIT = st.integers(0, UNITS - 1)
+LEARNER = st.integers(0, 2)
+ORDERS = st.tuples(st.lists(UNIT, max_size=20), st.lists(st.integers(0, 3), min_size=20, max_size=20), st.booleans())
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("follow"), LEARNER, ORDERS),
+        st.tuples(st.just("next"), LEARNER, ORDERS),
+        st.tuples(st.just("promote"), LEARNER, st.none()),
+        st.tuples(st.just("advance"), LEARNER, st.integers(0, 12)),
+        st.tuples(st.just("seen"), UNIT, st.none()),
+        st.tuples(st.just("over"), LEARNER, st.none()),
+        st.tuples(st.just("leave"), LEARNER, st.none()),
+        st.tuples(st.just("take"), st.integers(1, 8), st.sampled_from([0, 15, 40, 100, MUCH, MUCH])),
+        st.tuples(st.just("settle"), st.sampled_from(["arrived", "here", "failed", "refused"]), st.integers(1, 30)),
+        st.tuples(st.just("came"), UNIT, st.integers(1, 30)),
+        st.tuples(st.just("evicted"), UNIT, UNIT),
+        st.tuples(st.just("wait"), st.sampled_from([0.2, 1.0, 6.0]), st.none()),
+    ),
+    max_size=60,
+)
+
+
+class Pair:
+    """A schedule and the model, given the same words."""
+
+    def __init__(self, guard: int) -> None:
+        self.real = Schedule(UNITS, 10, guard_samples=guard)
+        self.model = Model(guard)
+        self.now_s = 0.0
+        self.taken: list[int] = []
+        self.announced: dict[int, tuple[np.ndarray, np.ndarray | None, int]] = {}
+
+    def arrays(self, drawn: tuple[list[int], list[int], bool]) -> tuple[np.ndarray, np.ndarray | None, int, list[Use]]:
+        units, steps, dense = drawn
+        at = list(range(len(units))) if dense else np.cumsum(steps[: len(units)]).tolist()
+        samples = (at[-1] + 1 if at else 0) + steps[-1]
+        given = None if dense else np.array(at, np.int64)
+        return np.array(units, np.int32), given, samples, uses_of(units, at, samples)
+
+    def follow(self, learner: int, drawn: tuple[list[int], list[int], bool]) -> None:
+        units, at, samples, uses = self.arrays(drawn)
+        self.real.follow(learner, 0, units, at, samples, self.now_s)
+        self._followed(learner, uses, samples)
+        if (before := self.announced.pop(learner, None)) is None or not same(before, (units, at, samples)):
+            self.model.owner = {unit: owner for unit, owner in self.model.owner.items() if owner != learner}
+        else:
+            self._adopt()
+
+    def promote(self, learner: int, _: None) -> None:
+        if learner in self.announced:
+            units, at, samples = self.announced.pop(learner)
+            self.real.follow(learner, 0, units, at, samples, self.now_s)
+            self._followed(learner, self.model.learners[learner].following, samples)
+            self._adopt()
+
+    def _followed(self, learner: int, uses: list[Use], samples: int) -> None:
+        self.model.learners[learner] = Follower(0, self.now_s, uses, samples)
+        for use in uses:
+            if self.model.state[use.unit] == FAILED:
+                self.model.state[use.unit] = ABSENT
+
+    def _adopt(self) -> None:
+        """Which charges a plan keeps is for the schedule to say; only for units that are ahead, and no new ones."""
+        kept = {unit: owner for unit, owner in self.model.owner.items() if self._owner(unit) is not None}
+        assert all(self._owner(unit) == owner for unit, owner in kept.items())
+        self.model.owner = kept
+
+    def _owner(self, unit: int) -> int | None:
+        number = self.real._owner[unit]
+        return next((key for key, found in self.real._learners.items() if found.number == number), None)
+
+    def next(self, learner: int, drawn: tuple[list[int], list[int], bool]) -> None:
+        units, at, samples, uses = self.arrays(drawn)
+        self.real.follow_next(learner, 1, units, at, samples)
+        self.announced[learner] = units, at, samples
+        self.model.learners.setdefault(learner, Follower()).following = uses
+
+    def advance(self, learner: int, by: int) -> None:
+        found = self.model.learners.get(learner)
+        position = by if found is None else found.position + by
+        self.real.advance(learner, position, self.now_s)
+        if found is None or not by or learner not in self.real._learners or self.real._learners[learner].uses is None:
+            return
+        resumed = found.position == 0 and position > self.model.guard
+        found.position, found.moved_s = position, self.now_s
+        for use in found.uses:
+            if not use.over and use.end <= position - (0 if resumed else self.model.guard):
+                use.over = True
+                self.model.ended(learner, use.unit)
+
+    def seen(self, unit: int, _: None) -> None:
+        self.real.seen(unit, self.now_s)
+        due = []
+        for learner, found in self.model.learners.items():
+            rate = self.real._learners[learner].pace.rate or 100.0
+            for use in found.uses:
+                if use.unit == unit and not use.over:
+                    due.append(((use.at - found.position) / rate, learner, use))
+                    break
+        if due:
+            # Of equals, the one that has been there longest.
+            least = min(at for at, _, _ in due)
+            first = next(learner for learner in self.real._learners if (least, learner) in {d[:2] for d in due})
+            use = next(use for at, learner, use in due if learner == first)
+            use.over = True
+            self.model.learners[first].moved_s = self.now_s
+            self.model.ended(first, unit)
+
+    def over(self, learner: int, _: None) -> None:
+        self.real.over(learner)
+        if (found := self.model.learners.get(learner)) is not None:
+            found.uses, found.samples, found.position = [], 0, 0
+            self._adopt()
+
+    def leave(self, learner: int, _: None) -> None:
+        self.real.leave(learner)
+        self.announced.pop(learner, None)
+        self.model.learners.pop(learner, None)
+        self.model.owner = {unit: owner for unit, owner in self.model.owner.items() if owner != learner}
+
+    def take(self, limit: int, budget: int) -> None:
+        model = self.model
+        rates = {key: self.real._rates()[found.number] for key, found in self.real._learners.items()}
+        going = {learner for learner in model.learners if not model.stopped(learner, self.now_s)}
+        due = [model.due_s(unit, rates) for unit in range(UNITS)]
+        absent = sorted(due[unit] for unit in range(UNITS) if model.state[unit] == ABSENT and due[unit] < math.inf)
+        before = model.ahead(going)
+        taken = self.real.take(limit, budget, self.now_s)
+        assert len(set(taken)) == len(taken) <= limit
+        for unit in taken:
+            assert model.state[unit] == ABSENT
+            assert due[unit] < math.inf
+            model.state[unit] = TAKEN
+            owner = self._owner(unit)
+            assert owner is not None
+            model.owner[unit] = owner
+        self.taken += taken
+        if going == set(model.learners):
+            if budget == MUCH:
+                assert [due[unit] for unit in taken] == pytest.approx(absent[:limit])
+            elif len(going) == 1:
+                assert [due[unit] for unit in taken] == pytest.approx(absent[: len(taken)])
+            if budget > 0 and before == 0 and absent:
+                assert taken
+        after = model.ahead(going)
+        largest = max((model.size[unit] for unit in taken), default=0)
+        assert after <= max(before, budget - 1 + largest)
+        if len(taken) < limit and budget == MUCH:
+            assert len(taken) == len(absent)
+
+    def settle(self, how: str, size: int) -> None:
+        if not self.taken:
+            return
+        unit = self.taken.pop(0)
+        if how in ("arrived", "here"):
+            getattr(self.real, how)(unit, size)
+            self.model.size[unit] = size
+        else:
+            getattr(self.real, how)(unit)
+        self.model.state[unit] = {"arrived": HERE, "here": HERE, "failed": FAILED, "refused": ABSENT}[how]
+        if how != "arrived":
+            self.model.owner.pop(unit, None)
+
+    def came(self, unit: int, size: int) -> None:
+        """By demand, whatever the schedule thought."""
+        if unit not in self.taken:
+            self.real.here(unit, size)
+            self.model.state[unit], self.model.size[unit] = HERE, size
+            self.model.owner.pop(unit, None)
+
+    def evicted(self, one: int, other: int) -> None:
+        units = sorted({one, other})
+        self.real.evicted(np.array(units))
+        for unit in units:
+            if self.model.state[unit] == HERE:
+                self.model.state[unit] = ABSENT
+                self.model.owner.pop(unit, None)
+
+    def wait(self, spent_s: float, _: None) -> None:
+        self.now_s += spent_s
+
+    def check(self) -> None:
+        model = self.model
+        assert self.real._state.tolist() == model.state
+        assert self.real.ahead_bytes == model.ahead(set(model.learners))
+        for learner in model.learners:
+            standing = self.real.statistics(learner, self.now_s)
+            assert standing is not None
+            assert standing.ahead_bytes == model.ahead({learner})
+            if self.real._learners[learner].uses is not None:
+                assert standing.stopped == model.stopped(learner, self.now_s)
+        rates = {key: self.real._rates()[found.number] for key, found in self.real._learners.items()}
+        expected = [math.inf] * UNITS
+        for learner, found in model.learners.items():
+            late = 1e7 if model.stopped(learner, self.now_s) else 0.0
+            for uses, position in found.orders():
+                for use in uses:
+                    if not use.over:
+                        due = self.now_s + late + max(0, use.at - position) / rates[learner]
+                        expected[use.unit] = min(expected[use.unit], due)
+        assert self.real.next_use_s(None, self.now_s).tolist() == pytest.approx(expected)
+        some = np.array([3, 1, 1])
+        assert self.real.next_use_s(some, self.now_s).tolist() == pytest.approx([expected[u] for u in some])
+
+
+def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray, np.ndarray | None, int]) -> bool:
+    plain = [uses_of(u.tolist(), list(range(len(u))) if at is None else at.tolist(), n) for u, at, n in (one, other)]
+    kinds = [any(np.diff(u) == 0) or at is not None for u, at, _ in (one, other)]
+    return plain[0] == plain[1] and one[2] == other[2] and kinds[0] == kinds[1]
+
+
+@settings(max_examples=400, deadline=None)
+@given(OPS, st.sampled_from([0, 0, 3]))
+def test_every_interleaving_gives_what_the_model_gives(ops: list[tuple[str, object, object]], guard: int) -> None:
+    pair = Pair(guard)
+    for name, one, other in ops:
+        getattr(pair, name)(one, other)
+        pair.check()
