@@ -80,7 +80,21 @@ IMPORT_RIGHTS = {
     "rich": ("hfs/*",),
 }
 # Code that training jobs import must not bring an event loop or a framework with it.
-JOB_SIDE = ("hfs/hint.py", "hfs/client.py", "mountd/protocol.py", "mountd/__init__.py", "hfs/__init__.py")
+JOB_SIDE = (
+    "hfs/__init__.py",
+    "hfs/client.py",
+    "hfs/hint.py",
+    "hfs/hint_session.py",
+    "hfs/job.py",
+    "hfs/layouts/files.py",
+    "hfs/layouts/layout.py",
+    "hfs/learner.py",
+    "hfs/mountinfo.py",
+    "hfs/orders.py",
+    "mountd/__init__.py",
+    "mountd/protocol.py",
+    "mountd/protocol_hints.py",
+)
 NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
 
 # policies: state in, decision out. The modules of the standard library that they may use; numpy besides.

@@ -1,0 +1,269 @@
+"""The hints of one sampler in this process: which daemon, which layout, a connection for each iterator that lives.
+
+Made by `hfs/hint.py`, asked by `hfs/exposed.py` to pass its figures on. Everything that can go wrong ends here: it is
+logged, the first time as a warning, and the training goes on as if there were no daemon; the next epoch tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hfs import mountinfo, orders
+from hfs.client import Client, DaemonSilent, find_socket
+from hfs.job import job_name, process_token, rank_and_world
+from hfs.layouts.files import OutsideRoot, Path, relative_names
+from hfs.layouts.layout import Layout, LayoutError
+from hfs.learner import JOIN_S, Learner
+from mountd.errors import HfsError
+from mountd.protocol import Join
+from mountd.protocol_hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
+
+__all__ = ["Hints", "Lease"]
+
+log = logging.getLogger("hfs.hint")
+
+_CONNECTIONS = 4
+"""Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
+forgotten in a reference cycle."""
+_CHECKED_FILES = 64
+"""The versions of more files than this are not compared with the layout: a stat each."""
+
+
+class Hints:
+    """The hints of one sampler in this process: which daemon, which layout, and a connection for each live iterator.
+
+    Never raises; what goes wrong is logged, the first time as a warning.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Sequence[Path] | None,
+        layout: str | Layout | None,
+        mount: str | None,
+        control: str | None,
+        name: str,
+        learner: tuple[int, int] | None,
+    ) -> None:
+        self._files, self._layout = files, layout
+        self._mount, self._control = mount, control
+        self._name, self._learner = name, learner
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[Learner] = []
+        self._leases: list[Lease] = []
+        self._digest = ""
+        self._samples = 0
+        self._epochs = 0
+        self._last_epoch: int | None = None
+        self._warned = False
+        self._last: Lease | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but connections, which belong to this process."""
+        kept = ("_files", "_layout", "_mount", "_control", "_name", "_learner")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def trouble(self, text: str) -> None:
+        """Say that there are no hints for now, and why; loudly once."""
+        loud = not self._warned
+        self._warned = True
+        log.log(
+            logging.WARNING if loud else logging.DEBUG,
+            "%s%s; the training goes on without hints",
+            f"{self._name}: " if self._name else "",
+            text,
+        )
+
+    def take(self, sampler: object, epoch: int | None) -> Lease | None:
+        """A connection for an iterator that begins; None: go on without. `epoch` is the sampler's, if it has one."""
+        try:
+            with self._lock:
+                learner = self._connection()
+            if learner is None:
+                learner = self._join(sampler)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            self.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
+            return None
+        with self._lock:
+            number = self._epochs if epoch is None else epoch
+            self._epochs += 1
+            again, self._last_epoch = number == self._last_epoch, number
+            lease = Lease(self, learner, number, self._samples, again)
+            self._leases.append(lease)
+            self._last = lease
+        return lease
+
+    def _connection(self) -> Learner | None:
+        """One that nobody uses, or the oldest; None if there may be a new one."""
+        while self._free:
+            learner = self._free.pop()
+            if learner.usable():
+                return learner
+        self._leases = [lease for lease in self._leases if lease.learner is not None and lease.learner.usable()]
+        if len(self._leases) >= _CONNECTIONS:
+            oldest = self._leases.pop(0)
+            taken, oldest.learner = oldest.learner, None
+            return taken
+        return None
+
+    def give(self, lease: Lease) -> None:
+        """The iterator has ended."""
+        learner, lease.learner = lease.learner, None
+        if learner is None:
+            return
+        # May be called by the garbage collector while this very thread holds the lock: list operations are whole.
+        if lease in self._leases:
+            self._leases.remove(lease)
+        if not learner.closed:
+            self._free.append(learner)
+
+    def say_waited(self, waited: Waited) -> None:
+        """Pass on where the time of an epoch went, over the connection of the newest iterator, or one that is free."""
+        lease = self._last
+        learner = lease.learner if lease is not None else None
+        if learner is None and self._free:
+            learner = self._free[-1]
+        if learner is not None:
+            learner.waited_nowait(waited)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the newest iterator that the daemon was told of; None: none yet."""
+        return self._last_epoch
+
+    def _join(self, sampler: object) -> Learner:
+        """Raises HfsError."""
+        root, path = self._daemon()
+        blob = b""
+        if not self._digest:
+            blob = self._encoded(root)
+        rank, world = self._learner or orders.rank_of(sampler) or rank_and_world()
+        join = Join(
+            layout=self._digest,
+            name=self._name,
+            job=job_name(world),
+            rank=rank,
+            world=world,
+            process=process_token(),
+        )
+        # The encoding of a million paths is not kept between epochs: it is made again should another daemon want it.
+        return Learner.join(path, join, lambda: blob or self._encoded(root))
+
+    def _encoded(self, root: str) -> bytes:
+        layout = self._layout_of(root)
+        blob = encode_layout(layout.frame())
+        self._digest, self._samples = layout_digest(blob), layout.samples
+        return blob
+
+    def _layout_of(self, root: str) -> Layout:
+        if self._files is not None:
+            try:
+                return Layout(relative_names(self._files, root))
+            except OutsideRoot:
+                real = mountinfo.canonical(root)
+                if real == root:
+                    raise
+                return Layout(relative_names(self._files, real))
+        layout = self._layout if isinstance(self._layout, Layout) else Layout.load(self._layout or "")
+        if layout.file_count <= _CHECKED_FILES and (wrong := layout.changed(root)):
+            raise LayoutError(f"the layout does not fit: {wrong[0]}")
+        return layout
+
+    def _daemon(self) -> tuple[str, str]:
+        """(mountpoint, control socket). Raises DaemonSilent."""
+        if self._control is not None:
+            return self._mount or str(Client(self._control).status(JOIN_S)["mountpoint"]), self._control
+        mount = self._mount or self._enclosing_mount()
+        return mount, find_socket(mount, limit_s=JOIN_S)
+
+    def _enclosing_mount(self) -> str:
+        table = mountinfo.mounts()
+        if self._files is not None and len(self._files):
+            first = os.fsdecode(self._files[0])
+            found = mountinfo.enclosing(mountinfo.canonical(first, table), table) if os.path.isabs(first) else None
+            if found is None or found.fstype != mountinfo.HFS_TYPE:
+                raise DaemonSilent(f"{first} is in no mount of hfs (give mount=)")
+            return found.mountpoint
+        ours = mountinfo.hfs_mounts(table)
+        if len(ours) != 1:
+            raise DaemonSilent(f"there are {len(ours)} mounts of hfs (give mount=)" if ours else "no mount of hfs")
+        return ours[0].mountpoint
+
+
+class Lease:
+    """What one iterator has of the hints: a connection, until it ends or another takes it."""
+
+    def __init__(self, hints: Hints, learner: Learner, epoch: int, samples: int, again: bool) -> None:
+        self.learner: Learner | None = learner
+        self._hints = hints
+        self._epoch = epoch
+        self._samples = samples
+        self._again = again
+        self._told = 0
+        self._complained = False
+
+    def begin(self, items: list[Any], sampler: object) -> npt.NDArray[np.int64] | None:
+        """Send the order. Gives the position after each item (None: item i ends at i + 1)."""
+        ends = None
+        try:
+            indices, ends = orders.flatten(items)
+            self._check(indices)
+            indices = indices[:MAX_ORDER_SAMPLES]
+            if self.learner is not None and len(indices):
+                self.learner.send_order(self._epoch, indices)
+                self._told = len(indices)
+                self._follow(sampler, indices, len(items))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            self._hints.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
+        return ends
+
+    def _check(self, indices: npt.NDArray[np.int64]) -> None:
+        if len(indices) and (indices.min() < 0 or indices.max() >= self._samples):
+            at = int(np.argmax((indices < 0) | (indices >= self._samples)))
+            raise orders.NotIndices(
+                f"the sampler gives out {indices[at]} at position {at}, and there are {self._samples} samples"
+            )
+
+    def _follow(self, sampler: object, indices: npt.NDArray[np.int64], items: int) -> None:
+        """Send the order of the epoch after this one, where it can be known."""
+        ahead = orders.following(sampler, self._epoch + 1)
+        if ahead is None or self.learner is None:
+            return
+        if not self._again and not orders.repeats(sampler):  # again: nobody calls set_epoch, so it stays as it is
+            drawn, fault = orders.draw(ahead, items)
+            if fault is not None:
+                return
+            indices, _ = orders.flatten(drawn)
+            self._check(indices)
+        self.learner.send_order(self._epoch + 1, indices[:MAX_ORDER_SAMPLES], following=True)
+
+    def at(self, position: int) -> None:
+        """Progress, to the daemon that was told the order."""
+        learner = self.learner
+        if learner is None or not self._told:
+            return
+        learner.at_nowait(min(position, self._told))
+        if learner.trouble is not None and not self._complained:
+            self._complained = True
+            self._hints.trouble(learner.trouble)
+
+    def over(self) -> None:
+        """The epoch has ended, or its iterator has been dropped."""
+        learner = self.learner
+        if learner is not None and self._told:
+            learner.over_nowait(self._epoch)
+        self._hints.give(self)

@@ -1,0 +1,124 @@
+"""Layouts of lists of files: sample i is the whole of file i. Also how paths become relative to a root, fast.
+
+Called by `hfs/hint.py` for a list of a million paths at the start of a job, so all is done on the joined text, not path
+by path. Looks at no file.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hfs import mountinfo
+from hfs.layouts.layout import Layout
+from mountd.errors import ConfigError
+
+__all__ = ["OutsideRoot", "files_layout", "relative_names", "versions"]
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+_SLASH, _DOT = ord("/"), ord(".")
+
+
+class OutsideRoot(ConfigError):
+    """Some files are not below the root. `numbers` are theirs, from 0."""
+
+    def __init__(self, message: str, numbers: Sequence[int]) -> None:
+        super().__init__(message)
+        self.numbers = numbers
+
+
+def files_layout(files: Sequence[Path], root: str) -> Layout:
+    """The layout in which sample i is the whole of `files[i]`; paths as in `relative_names`."""
+    return Layout(relative_names(files, root))
+
+
+def relative_names(files: Sequence[Path], root: str, canonical: Callable[[str], str] = mountinfo.canonical) -> bytes:
+    """The paths relative to `root`, joined by zero bytes.
+
+    Absolute paths must be below `root`, as text or after the symlinks in their common directory have been followed;
+    relative ones are meant relative to `root`. Raises OutsideRoot, and ConfigError for paths that cannot be.
+    """
+    if not len(files):
+        raise ConfigError("no files: the list is empty")
+    text = _joined(files)
+    if text.count(b"\0") != len(files):
+        raise ConfigError("a path with a zero byte in it")
+    if _needs_normalizing(text):
+        text = b"\0" + b"\0".join(posixpath.normpath(path) if path else path for path in text[1:].split(b"\0"))
+    base = os.fsencode(root.rstrip("/")) + b"/"
+    if text.count(b"\0" + base) < len(files):
+        text = _placed(text, base, root, canonical)
+    text = text.replace(b"\0" + base, b"\0")
+    if b"\0\0" in text or text.endswith(b"\0") or b"\0.." in text:
+        names = text[1:].split(b"\0")
+        number = next((i for i, name in enumerate(names) if not name or name == b".." or name.startswith(b"../")), None)
+        if number is not None:
+            raise ConfigError(f"file number {number} is not below {root}: {os.fsdecode(names[number]) or '(empty)'}")
+    return text[1:]
+
+
+def _joined(files: Sequence[Path]) -> bytes:
+    """A zero byte before each path."""
+    try:
+        return os.fsencode("\0".join(("", *files)))  # type: ignore[arg-type] # the usual case, and the fast one
+    except TypeError:
+        plain = [os.fspath(path) for path in files]
+        return b"\0" + b"\0".join([os.fsencode(path) if isinstance(path, str) else path for path in plain])
+
+
+def _needs_normalizing(text: bytes) -> bool:
+    """Whether a path has components that say nothing: one look at all bytes, then a closer one."""
+    bytes_ = np.frombuffer(text, np.uint8)
+    next_ = bytes_[1:]
+    if text.endswith(b"/") or ((bytes_[:-1] == _SLASH) & ((next_ == _SLASH) | (next_ == _DOT) | (next_ == 0))).any():
+        pieces = (b"//", b"/./", b"/../", b"/\0", b"/.\0", b"/..\0")
+        if text.endswith((b"/", b"/.", b"/..")) or any(piece in text for piece in pieces):
+            return True
+    return b"\0./" in text or b"\0../" in text or b"\0.\0" in text
+
+
+def _placed(text: bytes, base: bytes, root: str, canonical: Callable[[str], str]) -> bytes:
+    """The same with all absolute paths below `base`. Raises OutsideRoot."""
+    absolute = text.count(b"\0/")
+    if text.count(b"\0" + base) < absolute:
+        shared = _common_directory(text)
+        real = os.fsencode(canonical(os.fsdecode(shared))).rstrip(b"/") + b"/"
+        if real != shared and real.startswith(base):
+            text = text.replace(b"\0" + shared, b"\0" + real)
+    if text.count(b"\0" + base) < absolute:
+        paths = text[1:].split(b"\0")
+        outside = [number for number, path in enumerate(paths) if path.startswith(b"/") and not path.startswith(base)]
+        raise OutsideRoot(
+            f"{len(outside):,} of {len(paths):,} files are not below {root}, the first is number {outside[0]}: "
+            f"{os.fsdecode(paths[outside[0]])}",
+            outside,
+        )
+    return text
+
+
+def _common_directory(text: bytes) -> bytes:
+    """What all absolute paths in the text begin with, up to and with a slash."""
+    paths = [path for path in text[1:].split(b"\0") if path.startswith(b"/")]
+    low, high = min(paths), max(paths)  # what these two have in common, all have
+    length = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    return low[:length].rpartition(b"/")[0] + b"/"
+
+
+def versions(names: bytes, root: str) -> tuple[list[int], list[int]]:
+    """(size, mtime_ns) of each file, which costs a stat each; -1 of one that is not there."""
+    sizes, mtimes = [], []
+    for name in names.split(b"\0"):
+        try:
+            found = os.stat(os.path.join(os.fsencode(root), name))
+        except OSError:
+            sizes.append(-1)
+            mtimes.append(-1)
+        else:
+            sizes.append(found.st_size)
+            mtimes.append(found.st_mtime_ns)
+    return sizes, mtimes

@@ -1,0 +1,292 @@
+"""A learner's connection to the daemon: joining, its layout, orders, progress (mountd/protocol_hints.py).
+
+Used by `hfs/hint.py` inside training jobs and by `hfs-hint`. Until the order is sent every wait is bounded; after that
+nothing here waits: progress that does not fit into the socket at once is dropped, never half of a frame. What the
+daemon answers to an order is read when progress is sent, so a slow plan delays no batch.
+
+Belongs to the process that joined: in a forked child it is closed. Any thread may call; the ways without waiting never
+wait for a lock either, since the garbage collector may call them anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from hfs.client import DaemonSilent, Refused
+from mountd.errors import HfsError
+from mountd.protocol import (
+    HEADER_BYTES,
+    Failure,
+    Join,
+    Message,
+    ProtocolError,
+    Result,
+    decode_reply,
+    encode,
+    frame_bytes,
+)
+from mountd.protocol_hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
+
+__all__ = ["JOIN_S", "LAYOUT_S", "ORDER_S", "Learner"]
+
+JOIN_S = 2.0
+"""To connect and be answered: the daemon does it from memory. A job does not start later than this for a hint."""
+LAYOUT_S = 10.0
+"""To send a layout and have it accepted; a hundred megabytes take less than one second on an idle machine."""
+ORDER_S = 2.0
+"""To hand over a part of an order (16 MiB), not to have it planned."""
+_QUEUED = 256
+"""Messages that may wait for room in the socket; more of them is a daemon that has stopped."""
+
+_all: weakref.WeakSet[Learner] = weakref.WeakSet()
+
+
+class Learner:
+    """One connection that has joined. Made by `Learner.join`."""
+
+    def __init__(self, connection: socket.socket, where: str) -> None:
+        self.trouble: str | None = None
+        """What went wrong last, in one line; None: nothing. With `closed` false, an order that is not followed."""
+        self.closed = False
+        self._where = where
+        self._connection = connection
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._outgoing: deque[bytes] = deque()
+        self._incoming = bytearray()
+        self._unanswered = 0
+        # Not __del__: in a reference cycle the socket could be finalized before us.
+        self._leave = weakref.finalize(self, _leave, connection, self._pid)
+        _all.add(self)
+
+    @classmethod
+    def join(cls, path: str, join: Join, layout: Callable[[], bytes]) -> Learner:
+        """Connect to the control socket `path`, join, and send the encoded layout if the daemon does not have it.
+
+        Waits at most JOIN_S, and LAYOUT_S for a layout. Raises DaemonSilent and Refused.
+        """
+        deadline = time.monotonic() + JOIN_S
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            try:
+                connection.settimeout(JOIN_S)
+                connection.connect(path)
+            except OSError as error:
+                raise DaemonSilent(f"no daemon answers at {path}: {error.strerror or error}") from None
+            learner = cls(connection, path)
+            learner._send(encode(join), deadline)
+            if learner._answer(deadline).detail.get("layout") == "wanted":
+                blob = layout()
+                learner._send_layout(blob, time.monotonic() + LAYOUT_S)
+        except BaseException:
+            connection.close()
+            raise
+        return learner
+
+    def _send_layout(self, blob: bytes, deadline: float) -> None:
+        for start in range(0, max(1, len(blob)), PART_BYTES):
+            part = LayoutPart(blob[start : start + PART_BYTES], start + PART_BYTES >= len(blob))
+            self._send(encode(part), deadline)
+        self._answer(deadline)
+
+    def send_order(self, epoch: int, indices: npt.NDArray[np.int64], *, following: bool = False) -> None:
+        """Say what will be read; of more than MAX_ORDER_SAMPLES the first. Does not wait for the answer.
+
+        Raises DaemonSilent and Refused: the connection is then closed.
+        """
+        indices = np.ascontiguousarray(indices[:MAX_ORDER_SAMPLES], dtype="<i8")
+        step = PART_BYTES // 8
+        try:
+            with self._lock:
+                deadline = time.monotonic() + ORDER_S
+                while self._outgoing:
+                    self._send(self._outgoing.popleft(), deadline)
+                for start in range(0, max(1, len(indices)), step):
+                    part = indices[start : start + step]
+                    last = start + step >= len(indices)
+                    message = Order(epoch, part.tobytes(), start=start, last=last, following=following)
+                    self._send(encode(message), time.monotonic() + ORDER_S)
+                self._unanswered += 1
+        except HfsError as error:
+            self._end(str(error))
+            raise
+
+    def wait_answered(self, limit_s: float) -> None:
+        """Wait until all orders have been answered. Raises DaemonSilent, and Refused for an order that is not followed.
+
+        For commands; a job has no time for it.
+        """
+        deadline = time.monotonic() + limit_s
+        with self._lock:
+            while self._unanswered:
+                self._unanswered -= 1
+                self._answer(deadline)
+
+    def at_nowait(self, position: int) -> None:
+        """Progress within the epoch. Passed over when earlier messages still wait."""
+        self._say_nowait(None if self._outgoing else At(position))
+
+    def waited_nowait(self, waited: Waited) -> None:
+        """Where the time of an epoch went. Passed over when earlier messages still wait."""
+        self._say_nowait(None if self._outgoing else waited)
+
+    def over_nowait(self, epoch: int) -> None:
+        """The epoch has ended. A daemon so far behind that it cannot be told is left: that tells it too."""
+        self._say_nowait(Over(epoch))
+        if self._outgoing:
+            self.close()
+
+    def usable(self) -> bool:
+        """Whether the connection is this process's and, as far as is known, alive. Takes in what the daemon said."""
+        if not self.closed:
+            self._flush_nowait()
+        return not self.closed
+
+    def close(self) -> None:
+        """Leave."""
+        self.closed = True
+        self._leave()
+
+    def _end(self, trouble: str) -> None:
+        self.trouble = trouble
+        self.close()
+
+    def _say_nowait(self, message: Message | None) -> None:
+        if not self.closed:
+            if message is not None:
+                self._outgoing.append(encode(message))
+            self._flush_nowait()
+
+    def _flush_nowait(self) -> None:
+        if self._pid != os.getpid():
+            self.close()
+            return
+        if not self._lock.acquire(blocking=False):
+            return  # another thread, or this one below a garbage collection; the queue goes out with the next message
+        try:
+            self._put_nowait()
+            self._take_nowait()
+        finally:
+            self._lock.release()
+
+    def _put_nowait(self) -> None:
+        """Write what waits, as much as the socket takes."""
+        try:
+            while self._outgoing:
+                frame = self._outgoing[0]
+                sent = self._connection.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                if sent < len(frame):
+                    self._outgoing[0] = frame[sent:]
+                else:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            if len(self._outgoing) > _QUEUED:
+                self._end(f"the daemon at {self._where} has stopped listening")
+        except OSError:
+            pass  # the end of the connection; reading may tell why
+
+    def _take_nowait(self) -> None:
+        """Read what the daemon has answered."""
+        if self.closed:
+            return
+        try:
+            while part := self._connection.recv(65536, socket.MSG_DONTWAIT):
+                self._incoming += part
+                self._take_frames()
+            self._end(self.trouble or f"the daemon at {self._where} is gone")
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(self.trouble or f"the daemon at {self._where} is gone: {error.strerror}")
+        except ProtocolError as error:
+            self._end(f"the daemon at {self._where} cannot be understood: {error}")
+
+    def _take_frames(self) -> None:
+        while len(self._incoming) >= HEADER_BYTES:
+            end = HEADER_BYTES + frame_bytes(bytes(self._incoming[:HEADER_BYTES]))
+            if len(self._incoming) < end:
+                return
+            reply = decode_reply(bytes(self._incoming[HEADER_BYTES:end]))
+            del self._incoming[:end]
+            self._unanswered = max(0, self._unanswered - 1)
+            if isinstance(reply, Failure):
+                self.trouble = reply.message
+
+    def _send(self, frame: bytes, deadline: float) -> None:
+        """All of it, until `deadline`. Raises DaemonSilent, and Refused where the daemon said why."""
+        rest = memoryview(frame)
+        try:
+            while rest:
+                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+                rest = rest[self._connection.send(rest, socket.MSG_NOSIGNAL) :]
+        except TimeoutError:
+            raise DaemonSilent(f"the daemon at {self._where} does not listen") from None
+        except OSError as error:
+            with contextlib.suppress(DaemonSilent):
+                self._answer(deadline)  # refused before all was read: the reason is waiting for us
+            raise DaemonSilent(f"the daemon at {self._where} is gone: {error.strerror}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                self._connection.settimeout(None)
+
+    def _answer(self, deadline: float) -> Result:
+        """The next Result, until `deadline`. Raises DaemonSilent and Refused."""
+        try:
+            body = self._exactly(frame_bytes(self._exactly(HEADER_BYTES, deadline)), deadline)
+            reply = decode_reply(body)
+        except TimeoutError:
+            raise DaemonSilent(f"the daemon at {self._where} does not answer") from None
+        except EOFError:
+            raise DaemonSilent(f"the daemon at {self._where} ended before it answered") from None
+        except OSError as error:
+            raise DaemonSilent(f"the daemon at {self._where} is gone: {error.strerror}") from None
+        except ProtocolError as error:
+            raise DaemonSilent(f"the daemon at {self._where} cannot be understood: {error}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                self._connection.settimeout(None)
+        if isinstance(reply, Failure):
+            raise Refused(reply.message, reply.code)
+        if not isinstance(reply, Result):
+            raise DaemonSilent(f"the daemon at {self._where} answers something else than was asked")
+        return reply
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        while len(self._incoming) < size:
+            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            part = self._connection.recv(min(size - len(self._incoming), 1 << 20))
+            if not part:
+                raise EOFError
+            self._incoming += part
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        data = bytes(self._incoming[:size])
+        del self._incoming[:size]
+        return data
+
+
+def _leave(connection: socket.socket, pid: int) -> None:
+    if pid == os.getpid():
+        with contextlib.suppress(OSError):
+            # A child that was forked past Python may hold the connection too; this ends it for both.
+            connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def _after_fork_in_child() -> None:
+    """The child has no connection: else the daemon would not see the end of ours while a child lives."""
+    for learner in list(_all):
+        learner.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
