@@ -15,10 +15,12 @@ import trio
 from mountd.control import Report
 from mountd.errors import HfsError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher
+from mountd.learners import Learners
 from mountd.namespace import Namespace
 from mountd.node import Node
-from mountd.protocol import Result, Row, Rows
+from mountd.protocol import Result, Row, Rows, Touches
 from mountd.read_path import ReadPath
+from mountd.recorder import Recorder
 from mountd.source import Source
 from mountd.staging import CheckedFile, StagedRow, Staging
 from mountd.status import Status
@@ -47,6 +49,8 @@ class Commands:
         source: Source,
         read_path: ReadPath,
         fetcher: Fetcher,
+        learners: Learners,
+        recorder: Recorder,
     ) -> None:
         self._status = status
         self._namespace = namespace
@@ -54,6 +58,9 @@ class Commands:
         self._source = source
         self._read_path = read_path
         self._fetcher = fetcher
+        self.learners = learners
+        """Who takes learners in."""
+        self._recorder = recorder
         self.control_path = ""
 
     async def status(self) -> dict[str, object]:
@@ -202,6 +209,16 @@ class Commands:
                     raise StagingError(f"chunk {index} differs from the source and is dropped")
         finally:
             self._staging.unpin(file)
+
+    async def record(self, report: Report) -> Result:
+        """Tell what is read, until the client goes."""
+        recording = self._recorder.start()
+        try:
+            while True:
+                touches, lost = await recording.take()
+                await report(Touches(touches, lost))
+        finally:
+            self._recorder.stop(recording)
 
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report what is staged, a thousand rows at a time."""

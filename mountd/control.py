@@ -26,6 +26,7 @@ from typing import Protocol
 import trio
 
 from mountd.config import SOCKET_PATH_BYTES, SOCKET_SUFFIX, Config, runtime_directories, socket_prefix
+from mountd.control_learners import Joins, serve_learner
 from mountd.errors import ConfigError, HfsError, MountError
 from mountd.protocol import (
     HEADER_BYTES,
@@ -43,6 +44,7 @@ from mountd.protocol import (
     Result,
     Rows,
     Status,
+    Touches,
     Warm,
     decode_request,
     encode,
@@ -65,7 +67,7 @@ _STARTING_S = 60.0
 """From bind to listen a daemon takes microseconds; a machine may be slow."""
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
-Report = Callable[[Progress | Rows], Awaitable[None]]
+Report = Callable[[Progress | Rows | Touches], Awaitable[None]]
 """Given to a command to tell how far it is. Call it as often as there is something new: Progress is thinned to one in
 PROGRESS_S (its faults are kept for the next), Rows are sent each. Waits for the client; any task of the command may
 call it. It is a checkpoint, and Cancelled is raised there once the client has gone."""
@@ -93,6 +95,13 @@ class Commands(Protocol):
 
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report Rows of what is staged; the sums are the Result."""
+
+    async def record(self, report: Report) -> Result:
+        """Report Touches until the client goes."""
+
+    @property
+    def learners(self) -> Joins:
+        """Who takes learners in."""
 
 
 @contextlib.asynccontextmanager
@@ -230,6 +239,8 @@ class _Gate:
         self._commands = commands
         self._allowed_uids = allowed_uids
         self._open = 0
+        self._learners = 0
+        """Of the open ones: those that have joined, whose number `Joins` bounds."""
 
     async def answer(self, stream: trio.SocketStream) -> None:
         """Serve one connection. Never raises but Cancelled: one client must not end the others."""
@@ -241,18 +252,18 @@ class _Gate:
                 if uid not in self._allowed_uids:
                     log.warning("control: process %d of user %d was refused", pid, uid)
                     await connection.send(Failure("only root and the owner of the mount may ask its daemon", 1))
-                elif self._open > 2 * MAX_CONNECTIONS:
+                elif self._open - self._learners > 2 * MAX_CONNECTIONS:
                     return  # not even an answer: that, too, takes time
-                elif self._open > MAX_CONNECTIONS:
+                elif self._open - self._learners > MAX_CONNECTIONS:
                     await connection.send(Failure(f"{MAX_CONNECTIONS} commands are running; try again", 1))
                 else:
-                    await self._serve(connection)
+                    await self._serve(connection, pid)
         except (trio.BrokenResourceError, trio.ClosedResourceError, _Gone, OSError):
             log.debug("control: a client went away")
         finally:
             self._open -= 1
 
-    async def _serve(self, connection: _Connection) -> None:
+    async def _serve(self, connection: _Connection, pid: int) -> None:
         reply: Reply
         try:
             request = await connection.receive()
@@ -260,6 +271,15 @@ class _Gate:
             await connection.send(Failure(str(error), 2))
             return
         if request is None:
+            return
+        if isinstance(request, Join):
+            self._learners += 1
+            try:
+                await serve_learner(
+                    self._commands.learners, request, pid, next_frame=connection.next_frame, send=connection.send
+                )
+            finally:
+                self._learners -= 1
             return
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -285,8 +305,10 @@ class _Gate:
                     return await commands.check(request.paths, request.against_source, report)
                 case List():
                     return await commands.list(request.paths, report)
-                case Record() | Join():
-                    return Failure("this daemon takes no hints", 1)
+                case Record():
+                    return await commands.record(report)
+                case Join():
+                    raise ProtocolError("a learner joins on a connection of its own")
         except Exception as raised:
             error = _sole(raised)
             if isinstance(error, ConfigError):
@@ -329,6 +351,20 @@ class _Connection:
                 return None
             return decode_request(body)
         raise ProtocolError(f"the request did not arrive within {REQUEST_S:g} s")
+
+    async def next_frame(self) -> bytes | None:
+        """The body of a learner's next frame, however long that takes to begin; None when the learner has gone.
+
+        Raises ProtocolError, also for a frame that begins and does not end.
+        """
+        first = bytes(await self._stream.receive_some(1))
+        if not first:
+            return None
+        with trio.move_on_after(REQUEST_S):
+            rest = await self._exactly(HEADER_BYTES - 1)
+            body = await self._exactly(frame_bytes(first + rest)) if rest else b""
+            return body or None
+        raise ProtocolError(f"a message did not arrive within {REQUEST_S:g} s")
 
     async def _exactly(self, size: int) -> bytes:
         """`size` bytes, or none when the client closes before. Grows as bytes arrive: a length alone costs nothing."""
@@ -380,7 +416,7 @@ class _Connection:
     def reporter(self, scope: trio.CancelScope) -> Report:
         """The `report` of one command; a client that has gone cancels `scope`."""
 
-        async def report(news: Progress | Rows) -> None:
+        async def report(news: Progress | Rows | Touches) -> None:
             if isinstance(news, Progress):
                 self._faults.extend(news.faults)
                 if trio.current_time() < self._sent_at + PROGRESS_S:

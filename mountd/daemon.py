@@ -30,8 +30,12 @@ from mountd.fetcher import Fetcher
 from mountd.fuse import Fuse
 from mountd.fuse_push import KernelPageCache
 from mountd.handles import Handles
+from mountd.hints import Hints
+from mountd.hints_files import HintsFiles
+from mountd.hints_room import HintsRoom
 from mountd.identity import source_id
 from mountd.io_mode import IoMode
+from mountd.learners import Learners
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace, seconds
@@ -41,6 +45,7 @@ from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.readers import Readers
+from mountd.recorder import Recorder
 from mountd.residency import Residency
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
@@ -101,7 +106,10 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
 
         page_cache = KernelPageCache(namespace, metrics, workers.run_sync) if config.push else None
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, page_cache, Memory(trio.current_time))
+        memory = Memory(trio.current_time)
+        recorder = Recorder()
+        fetcher = Fetcher(source, staging, buffers, nursery, metrics, page_cache, memory, recorder)
+        learners = Learners(config.chunk_bytes, metrics, workers.run_sync)
         siblings = SiblingWatch(
             Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
             nursery,
@@ -110,6 +118,18 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         )
         passthrough = Passthrough(staging, metrics)
         io_mode = IoMode(config.io_mode, immutable=config.immutable, staging=staging, passthrough=passthrough)
+        hints = Hints(
+            learners,
+            namespace,
+            staging,
+            fetcher,
+            HintsFiles(namespace, staging, fetcher),
+            HintsRoom(learners, staging, metrics),
+            metrics,
+            memory,
+            lambda: prefetch.hints_nowait(),
+            pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
+        )
         read_path = ReadPath(
             namespace,
             staging,
@@ -117,6 +137,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             source,
             metrics,
             siblings,
+            hints,
+            recorder,
             chunk_bytes=config.chunk_bytes,
             buffer_bytes=config.buffer_bytes,
         )
@@ -128,11 +150,15 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             source,
             metrics,
             siblings,
+            hints,
+            recorder,
             io_mode,
             passthrough,
             chunk_bytes=config.chunk_bytes,
         )
-        prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, metrics, workers=config.prefetch_threads)
+        prefetch = read_path.prefetch = opening.prefetch = Prefetch(
+            read_path, hints, metrics, workers=config.prefetch_threads
+        )
         status = Status(
             config,
             origins,
@@ -144,11 +170,12 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             prefetch=prefetch,
             buffers=buffers,
             readers=readers,
+            learners=learners,
             residency=Residency(namespace, config.mountpoint, nursery),
             io_mode=io_mode,
             in_flight=lambda: fetcher.in_flight,
         )
-        commands = Commands(status, namespace, staging, source, read_path, fetcher)
+        commands = Commands(status, namespace, staging, source, read_path, fetcher, learners, recorder)
         fuse = Fuse(
             read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.results_fd
         )
@@ -172,6 +199,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
 
         nursery.start_soon(_sweep, namespace)
         nursery.start_soon(prefetch.run)
+        nursery.start_soon(hints.run)
         async with trio.open_nursery() as serving:
             serving.start_soon(_stop_on_signal, fuse)
             serving.start_soon(_announce, config, status, io_mode, fuse, ready)

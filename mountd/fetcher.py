@@ -10,9 +10,11 @@ Called by `read_path` for demand and, through it, by `prefetch`. Never decides w
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import mmap
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Protocol
 
 import trio
@@ -23,6 +25,7 @@ from mountd.flight import SingleFlight
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.node import Node
+from mountd.recorder import Recorder
 from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
@@ -82,6 +85,7 @@ class Fetcher:
         metrics: Metrics,
         page_cache: PageCache | None,
         memory: Memory,
+        recorder: Recorder,
     ) -> None:
         self._source = source
         self._staging = staging
@@ -90,6 +94,7 @@ class Fetcher:
         self._metrics = metrics
         self._page_cache = page_cache
         self._memory = memory
+        self._recorder = recorder
         self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
@@ -131,7 +136,8 @@ class Fetcher:
         Raises SourceError, VersionChanged.
         """
         key = (file.version, index)
-        return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
+        with self._waiting():
+            return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
 
     async def ahead(self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING) -> bool:
         """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
@@ -151,9 +157,19 @@ class Fetcher:
 
     async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
         """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged."""
-        into = await self._take_urgent(extent.size)
-        await self._source.read(node.directory, node.name, file.version, extent, into, urgent=True)
+        with self._waiting():
+            into = await self._take_urgent(extent.size)
+            await self._source.read(node.directory, node.name, file.version, extent, into, urgent=True)
         return into[: extent.size].toreadonly()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """A reader waits for the source meanwhile."""
+        began_s = trio.current_time()
+        try:
+            yield
+        finally:
+            self._metrics.add("source_wait_ns", int((trio.current_time() - began_s) * 1e9))
 
     async def _fetch(
         self, key: Key, node: Node, file: StagedFile, buffer: memoryview | None, *, push: Push
@@ -194,7 +210,8 @@ class Fetcher:
 
     def _push_nowait(self, node: Node, extent: Extent, data: memoryview, push: Push) -> None:
         """Push a chunk, unless as much as may be is being pushed: then its readers ask for it."""
-        if self._may_push(extent.size) and self._memory.has_room(node.attributes.size):
+        hides = self._recorder.active and node.attributes.size > extent.size
+        if not hides and self._may_push(extent.size) and self._memory.has_room(node.attributes.size):
             self._pushing_bytes += extent.size
             self._nursery.start_soon(self._push_chunk, node, extent, data, push)
 

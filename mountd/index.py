@@ -40,6 +40,10 @@ _LEASE = 16_384
 _COLUMNS = "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path"
 
 
+_NAMED_AT_ONCE = 500
+"""Values in one statement: SQLite allowed 999 for a long time."""
+
+
 class IndexFailed(StagingError):
     """SQLite refused. `damaged`: the database file itself is broken and of no more use."""
 
@@ -252,6 +256,15 @@ class Index:
         """The next rows by (last use, object number), after `after`."""
         order = "ORDER BY last_use, id LIMIT ?"
         return self._rows(f"SELECT {_COLUMNS} FROM files WHERE (last_use, id) > (?, ?) {order}", (*after, limit))
+
+    def rows(self, object_ids: Sequence[int]) -> list[StagedRow]:
+        """The rows of these objects, as far as they are there."""
+        rows: list[StagedRow] = []
+        for start in range(0, len(object_ids), _NAMED_AT_ONCE):
+            part = object_ids[start : start + _NAMED_AT_ONCE]
+            marks = ",".join("?" * len(part))
+            rows += self._rows(f"SELECT {_COLUMNS} FROM files WHERE id IN ({marks})", tuple(part))
+        return rows
 
     def incomplete(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows with chunks missing, by object number."""

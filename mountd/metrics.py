@@ -39,6 +39,12 @@ COUNTERS: dict[str, str] = {
     "prefetched_chunks": "chunks fetched before they were asked for",
     "prefetch_dropped": "wishes to fetch ahead that found the queue full",
     "stats_ahead": "files whose attributes were asked for because names are looked up in the order of a listing",
+    "hinted_bytes": "bytes fetched because an order names them",
+    "hinted_pushes": "files and chunks put into the page cache a moment before their use",
+    "hinted_evictions": "staged files evicted because the orders need them last",
+    "hints_missing": "files and chunks that an order names and that could not be fetched",
+    "hints_refused": "layouts and orders that were refused",
+    "source_wait_ns": "nanoseconds that opens and reads have waited for the source",
     "sibling_files": "small files fetched because their siblings were read",
     # staging
     "staging_errors": "failures of the cache disk or its index",

@@ -6,6 +6,8 @@ may exist: slots, no back-references but the parent, which every path is made fr
 
 from __future__ import annotations
 
+from typing import Any
+
 from mountd.attributes import Attributes
 from mountd.version import Version
 
@@ -19,6 +21,7 @@ class Node:
         "attributes",
         "children",
         "expires_s",
+        "hinted",
         "holds",
         "id",
         "lookups",
@@ -54,6 +57,8 @@ class Node:
         """Threads whose open was answered with ESTALE because of the I/O mode."""
         self.holds = 0
         """Work under way that names the node to the kernel: its id must not go to another meanwhile."""
+        self.hinted: tuple[Any, int] | None = None
+        """The course that names it, and its unit there. Known to `hints` alone."""
         self.pushed = False
         """All its bytes were put into the kernel's page cache."""
         self.stale = False

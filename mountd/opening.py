@@ -17,12 +17,14 @@ import trio
 from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.handles import FileHandle, Handles
+from mountd.hints import Hints
 from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
 from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
+from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
 from mountd.staging import Staging
@@ -57,6 +59,8 @@ class Opening:
         source: Source,
         metrics: Metrics,
         siblings: SiblingWatch,
+        hints: Hints,
+        recorder: Recorder,
         io_mode: IoMode,
         passthrough: Passthrough,
         *,
@@ -69,6 +73,8 @@ class Opening:
         self._source = source
         self._metrics = metrics
         self._siblings = siblings
+        self._hints = hints
+        self._recorder = recorder
         self._io_mode = io_mode
         self._passthrough = passthrough
         self._chunk_bytes = chunk_bytes
@@ -156,7 +162,7 @@ class Opening:
             self._metrics.add("opens_passed")
             node.passed += 1
         if 0 < file.size <= self._chunk_bytes:
-            self._siblings.opened(node, staged=0 in file.present)
+            self._noticed(node, file)
         return number
 
     def _is_about_to_pass(self, node: Node, file: StagedFile) -> bool:
@@ -241,8 +247,15 @@ class Opening:
         self._handles.keep_without_open(handle)
         file = handle.file
         if 0 < file.size <= self._chunk_bytes:
-            self._siblings.opened(handle.node, staged=0 in file.present)
+            self._noticed(handle.node, file)
         return handle
+
+    def _noticed(self, node: Node, file: StagedFile) -> None:
+        """A small file is about to be read: what says so of others?"""
+        self._recorder.touched(node, 0, file.size)
+        staged = 0 in file.present
+        if not self._hints.opened(node, staged=staged):
+            self._siblings.opened(node, staged=staged)
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
@@ -250,6 +263,7 @@ class Opening:
             return  # see `let_go`
         handle = self._handles.remove_file(number)
         node = handle.node
+        self._hints.closed(node, handle.file)
         if handle.backing_id is not None:
             node.passed -= 1
             self._passthrough.release(handle.file)

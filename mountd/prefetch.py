@@ -1,10 +1,11 @@
 """Prefetch: what should be fetched before anybody asks, and a bounded number of workers that fetch it.
 
-Three kinds of wishes, in this order: readahead windows (a reader will want them in milliseconds), fills (the rest of a
-large file whose random reads have become dense), siblings (small files of a directory being read). A wish is never
-waited for: `..._nowait` notes it and returns, a full queue drops the oldest. Fills and siblings pause while a demand
-read waits for a source thread. What a worker fetches it gets through `Fetches`, handed in by the daemon, the one
-callback of the house; an error of a prefetch is nobody's error, a demand read will meet it again.
+Four kinds of wishes, in this order: readahead windows (a reader will want them in milliseconds), what hints foresee,
+fills (the rest of a large file whose random reads have become dense), siblings (small files of a directory being read).
+A wish is never waited for: `..._nowait` notes it and returns, a full queue drops the oldest. All but windows pause
+while a demand read waits for a source thread. What a worker fetches it gets through `Fetches` and `Foresight`, handed
+in by the daemon, the callbacks of the house; an error of a prefetch is nobody's error, a demand read will meet it
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -22,7 +23,7 @@ from mountd.metrics import Metrics
 from mountd.node import Node
 from mountd.staging_file import StagedFile
 
-__all__ = ["Fetches", "Prefetch"]
+__all__ = ["Fetches", "Foresight", "Prefetch"]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,16 @@ class Fetches(Protocol):
         """False once the cache has no room for the rest of `file`."""
 
 
+class Foresight(Protocol):
+    """What the orders of learners name next. The work is theirs to understand."""
+
+    def next_work(self) -> Any | None:  # noqa: ANN401 - only they know what it is
+        """Some units to fetch now, for one worker."""
+
+    async def carry_out(self, work: Any) -> None:  # noqa: ANN401 - as above
+        """Fetch and stage them."""
+
+
 class _Fill:
     """The rest of one large file, in file order."""
 
@@ -68,8 +79,10 @@ class _Fill:
 class Prefetch:
     """The wishes and the workers. Event loop only; `run` is a task of the daemon's nursery."""
 
-    def __init__(self, fetches: Fetches, metrics: Metrics, *, workers: int) -> None:
+    def __init__(self, fetches: Fetches, foresight: Foresight, metrics: Metrics, *, workers: int) -> None:
         self._fetches = fetches
+        self._foresight = foresight
+        self._foreseen = False
         self._metrics = metrics
         self._workers = workers
         self._windows: deque[tuple[Node, StagedFile, int]] = deque()
@@ -102,6 +115,12 @@ class Prefetch:
         missing = fill.file.present.count - len(fill.file.present)
         return (trio.current_time() - fill.began_s) / done * missing if done > 0 else math.inf
 
+    def hints_nowait(self) -> None:
+        """There may be something that hints foresee."""
+        if not self._foreseen:
+            self._foreseen = True
+            self._work.unpark(count=self._workers)
+
     def siblings_nowait(self) -> None:
         """The sibling policy may have something new."""
         self._siblings_wanted = True
@@ -109,7 +128,7 @@ class Prefetch:
 
     def demand_served_nowait(self) -> None:
         """A demand read has its bytes: what paused for it may go on."""
-        if self._fills or self._siblings_wanted:
+        if self._fills or self._siblings_wanted or self._foreseen:
             self._work.unpark(count=self._workers)
 
     def forget(self, node: Node) -> None:
@@ -131,6 +150,8 @@ class Prefetch:
             if self._windows:
                 node, file, index = self._windows.popleft()
                 await self._chunk(node, file, index)
+            elif (work := self._next_work()) is not None:
+                await self._hinted(work)
             elif (fill := self._next_fill()) is not None:
                 await self._chunk(*fill)
             elif (sibling := self._next_sibling()) is not None:
@@ -153,6 +174,16 @@ class Prefetch:
         finally:
             self._busy -= 1
 
+    async def _hinted(self, work: Any) -> None:  # noqa: ANN401 - as above
+        self._busy += 1
+        try:
+            await self._foresight.carry_out(work)
+        except Exception:
+            self._metrics.add("unexpected_errors")
+            log.exception("unforeseen error of a hinted fetch")
+        finally:
+            self._busy -= 1
+
     async def _sibling(self, directory: Node, name: bytes) -> None:
         self._busy += 1
         try:
@@ -165,6 +196,14 @@ class Prefetch:
             log.exception("unforeseen error of a prefetch")
         finally:
             self._busy -= 1
+
+    def _next_work(self) -> Any | None:  # noqa: ANN401 - as above
+        if not self._foreseen or self._fetches.demand_waits():
+            return None
+        work = self._foresight.next_work()
+        if work is None:
+            self._foreseen = False
+        return work
 
     def _next_fill(self) -> tuple[Node, StagedFile, int] | None:
         while self._fills and not self._fetches.demand_waits():

@@ -21,10 +21,12 @@ import trio
 from mountd.errors import HfsError, StagingError, VersionChanged
 from mountd.fetcher import PUSH_STEP_BYTES, Fetcher, Push
 from mountd.handles import FileHandle
+from mountd.hints import Hints
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
 from mountd.prefetch import Prefetch
+from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
 from mountd.source import Source
 from mountd.staging import Staging
@@ -65,6 +67,8 @@ class ReadPath:
         source: Source,
         metrics: Metrics,
         siblings: SiblingWatch,
+        hints: Hints,
+        recorder: Recorder,
         *,
         chunk_bytes: int,
         buffer_bytes: int,
@@ -75,6 +79,8 @@ class ReadPath:
         self._source = source
         self._metrics = metrics
         self._siblings = siblings
+        self._hints = hints
+        self._recorder = recorder
         self._chunk_bytes = chunk_bytes
         self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
         # For answers that are given before anything else happens.
@@ -105,7 +111,7 @@ class ReadPath:
                 return None
             begin = index * file.chunk_bytes
             data, tier = held[extent.start - begin : extent.end - begin], "flight"
-        handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
+        self._noticed(handle, extent)
         if not file.complete:
             self._advise(handle, extent)
         self._count(tier, extent)
@@ -121,7 +127,7 @@ class ReadPath:
         if not extent.size:
             return b""
         advice = None if file.complete else self._advise(handle, extent)
-        handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
+        self._noticed(handle, extent)
         try:
             pieces = split(extent, file.chunk_bytes)
             if len(pieces) == 1:
@@ -130,6 +136,13 @@ class ReadPath:
         except VersionChanged:
             self._namespace.expire(handle.node)
             raise
+
+    def _noticed(self, handle: FileHandle, extent: Extent) -> None:
+        """A read has come to us."""
+        handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
+        if handle.file.size > self._chunk_bytes:  # small ones are noticed when they are opened
+            self._recorder.touched(handle.node, extent.start, extent.size)
+            self._hints.asked(handle.file.version, extent.start // handle.file.chunk_bytes)
 
     async def _joined(
         self, handle: FileHandle, extent: Extent, pieces: list[Piece], advice: Advice | None
@@ -200,6 +213,7 @@ class ReadPath:
             sequential=advice is not None and advice.kind is Kind.SEQUENTIAL,
             missing_chunks=file.present.count - len(file.present),
             can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
+            planned=self._hints.plans(file.version),
         )
 
     def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision) -> None:

@@ -173,6 +173,14 @@ class Staging:
         """Until things may be put: at once after a clean end, a moment after a crash."""
         await self._ready.wait()
 
+    def shortfall_bytes(self, size_bytes: int) -> int:
+        """How much must go before so many bytes more could be staged; 0 if they fit now."""
+        return self._ground.room.shortfall_bytes(size_bytes)
+
+    def limit_bytes(self) -> int:
+        """What may be used in all, as things stand."""
+        return self._ground.room.limit_bytes()
+
     # -- put ---------------------------------------------------------------------------------------------------------
 
     def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
@@ -301,6 +309,15 @@ class Staging:
             if file.object_id is not None:
                 targets.append((file.object_id, version))
         return await self.sweeper.evict(targets)
+
+    async def evict_objects(self, numbers: Sequence[int]) -> list[int]:
+        """Evict these objects, except what is open or not durable yet. Returns the numbers of those that are gone."""
+        try:
+            rows = await self._ground.threads.ask_index(self._ground.index.rows, list(numbers))
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "looking up what to evict")
+            return []
+        return await self.sweeper.evict_objects([(row.object_id, row.version) for row in rows])
 
     async def evict_paths(self, prefixes: Collection[bytes], source_id: str | None = None) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""

@@ -77,17 +77,26 @@ class Sweeper:
         for start in range(0, len(targets), BATCH):
             async with self.lock:
                 with trio.CancelScope(shield=True):
-                    batch_files, batch_bytes = await self._evict_batch(targets[start : start + BATCH])
-            files += batch_files
+                    gone, batch_bytes = await self._evict_batch(targets[start : start + BATCH])
+            files += len(gone)
             freed_bytes += batch_bytes
         return files, freed_bytes
+
+    async def evict_objects(self, targets: Sequence[tuple[int, Version]]) -> list[int]:
+        """As `evict`; returns the numbers of the objects that are gone."""
+        gone: list[int] = []
+        for start in range(0, len(targets), BATCH):
+            async with self.lock:
+                with trio.CancelScope(shield=True):
+                    gone += (await self._evict_batch(targets[start : start + BATCH]))[0]
+        return gone
 
     def request(self, object_id: int, version: Version) -> None:
         """Evict in the background."""
         self._requests[object_id] = version
         self._more.set()
 
-    async def _evict_batch(self, targets: Sequence[tuple[int, Version]]) -> tuple[int, int]:
+    async def _evict_batch(self, targets: Sequence[tuple[int, Version]]) -> tuple[list[int], int]:
         ground = self._ground
         numbers: list[int] = []
         fds: list[int] = []
@@ -104,7 +113,7 @@ class Sweeper:
             if fd is not None:
                 fds.append(fd)
         if not numbers:
-            return 0, 0
+            return [], 0
         self._files.dooming.update(numbers)
         try:
             await ground.threads.change_index(ground.index.doom, numbers)
@@ -113,7 +122,7 @@ class Sweeper:
             self._files.dooming.difference_update(numbers)
             ground.health.index_failed(error, "evicting staged files")
             await ground.threads.sweep(_close_all, ground.disk, fds)
-            return 0, 0
+            return [], 0
         self._files.doomed(numbers)
         removed, failure = await ground.threads.sweep(remove_objects, ground.disk, numbers, fds)
         if failure is not None:
@@ -122,11 +131,11 @@ class Sweeper:
             freed_bytes = await ground.threads.change_index(ground.index.removed, removed)
         except IndexFailed as error:
             ground.health.index_failed(error, "entering evictions")
-            return len(removed), 0
+            return removed, 0
         ground.room.release(freed_bytes)
         ground.metrics.add("evicted_files", len(removed))
         ground.metrics.add("evicted_bytes", freed_bytes)
-        return len(removed), freed_bytes
+        return removed, freed_bytes
 
     # -- repair and retire -------------------------------------------------------------------------------------------
 

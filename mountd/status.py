@@ -19,6 +19,7 @@ from mountd.config import Config, describe
 from mountd.fastpath_tuning import KernelSettings
 from mountd.handles import Handles
 from mountd.io_mode import IoMode
+from mountd.learners import Learners
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
 from mountd.prefetch import Prefetch
@@ -57,6 +58,7 @@ class Status:
         prefetch: Prefetch,
         buffers: Buffers,
         readers: Readers,
+        learners: Learners,
         residency: Residency,
         io_mode: IoMode,
         in_flight: Callable[[], int],
@@ -71,6 +73,7 @@ class Status:
         self._prefetch = prefetch
         self._buffers = buffers
         self._readers = readers
+        self._learners = learners
         self._residency = residency
         self._io_mode = io_mode
         self._in_flight = in_flight
@@ -107,10 +110,20 @@ class Status:
             "read_bytes": {tier: counts["bytes_" + tier] for tier in _TIERS},
             "readers": self._readers.shown(),
             "readers_unknown": fastpath.extension_missing(),  # why nobody is named
+            "hints": self._learners.shown(),
+            "source_wait_s": round(counts["source_wait_ns"] / 1e9, 3),
             "staged": staged,
             "ahead": {
                 name: counts[name]
-                for name in ("prefetched_chunks", "prefetch_dropped", "stats_ahead", "sibling_files", "pushed_bytes")
+                for name in (
+                    "prefetched_chunks",
+                    "prefetch_dropped",
+                    "stats_ahead",
+                    "sibling_files",
+                    "hinted_bytes",
+                    "hints_missing",
+                    "pushed_bytes",
+                )
             },
             "queues": {
                 "fetches": self._in_flight(),

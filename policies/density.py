@@ -19,7 +19,9 @@ entered once and never left as long as nothing is evicted:
    one that the fill need not fetch.
 
 A sequential stream gets chunks from its second read on, and is no touch. Where nothing can be staged, whole chunks are
-for sequential streams alone. Pure; never knows which chunks are present: the caller says how many are missing.
+for sequential streams alone. Where a hint gives every chunk its turn nothing follows: reads are fetched alone as long
+as that costs a few per cent of what has come, and then wait for their chunk. Pure; never knows which chunks are
+present: the caller says how many are missing.
 
 The figures (20 GB file, 100 reads; 1.5 GB file, 80 000 reads; 64 files; 10 000 files; skewed and clustered reads) are
 simulated in tests/policies/test_density.py.
@@ -60,6 +62,13 @@ More is not affordable: 80 000 reads of a 1.5 GB file must be 40 times fewer req
 
 _BYTES_SHARE_NOW = 100
 """1 %: half of what may be read twice at most (the whole file with 1.02 of its bytes), the rest is for first reads."""
+
+_PLANNED_FIRST_BYTES = 4 << 20
+"""200 samples of 20 KB: what a reader can take one after the other until the first chunks are here (0.15 s)."""
+
+_PLANNED_PERCENT = 5
+"""Of what has come. A random reader of a file that comes at the source's bandwidth is held by that anyway; this lets it
+go on meanwhile, for a twentieth of the bandwidth."""
 
 _MAX_COUNTED_CHUNKS = 4096
 """Chunks whose touches are counted. Past it (a file of more than 128 GiB at 8 MiB) the counts start again."""
@@ -108,15 +117,20 @@ class Density:
         self.touches = 0
         self.alone_bytes = 0
 
-    def missed(self, read: Extent, *, sequential: bool, missing_chunks: int, can_stage: bool) -> Decision:
+    def missed(
+        self, read: Extent, *, sequential: bool, missing_chunks: int, can_stage: bool, planned: bool = False
+    ) -> Decision:
         """What to do for `read`, whose bytes are neither here nor on the way; counts it as a touch.
 
         `sequential`: readahead says so. `missing_chunks`: chunks of the file that are not present. `can_stage`: one
-        chunk more would be admitted. A read that starts in one chunk and ends in the next is a touch of the first.
+        chunk more would be admitted. `planned`: a hint gives every chunk its turn. A read that starts in one chunk and
+        ends in the next is a touch of the first.
         """
         size = read.end - read.start
         if self._whole or sequential or 2 * size >= self._chunk_bytes:
             return _CHUNK
+        if planned:
+            return self._missed_before_its_turn(size, missing_chunks)
         if not can_stage:
             return _ALONE
         self.touches = touches = self.touches + 1
@@ -136,6 +150,14 @@ class Density:
         if len(self._by_chunk) >= _MAX_COUNTED_CHUNKS:
             self._by_chunk.clear()
         self._by_chunk[index] = count
+        return _ALONE
+
+    def _missed_before_its_turn(self, size: int, missing_chunks: int) -> Decision:
+        """All of the file is coming, so what is read alone is read twice: a few per cent of what has come already."""
+        had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
+        if self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT:
+            return _CHUNK
+        self.alone_bytes += _alone_bytes(size)
         return _ALONE
 
 

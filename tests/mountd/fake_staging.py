@@ -7,6 +7,7 @@ is admitted. A put is written when `write()` is called, or at once with `at_once
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import trio
 
@@ -29,6 +30,8 @@ class FakeStaging:
         self.broken = False
         self.room_bytes = 1 << 60
         self.pins = 0
+        self.capacity_bytes = 1 << 60
+        self._numbers = count(1)
 
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         return self.files.get(version)
@@ -76,6 +79,8 @@ class FakeStaging:
         if len(data) > self.room_bytes:
             return False
         self.room_bytes -= len(data)
+        if file.object_id is None:
+            file.object_id = next(self._numbers)
         self.queue.append((file, index, data, on_done))
         if self.at_once:
             trio.lowlevel.current_trio_token().run_sync_soon(self.write)
@@ -88,6 +93,23 @@ class FakeStaging:
             if on_done is not None:
                 on_done()
         self.queue.clear()
+
+    def shortfall_bytes(self, size: int) -> int:
+        return max(0, size - self.room_bytes)
+
+    def limit_bytes(self) -> int:
+        return self.capacity_bytes
+
+    async def evict_objects(self, numbers: list[int]) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        gone = []
+        for file in self.files.values():
+            if file.object_id in numbers:
+                gone.append(file.object_id)
+                for index in list(file.present):
+                    self.room_bytes += len(self.chunks.pop((file.version, index)))
+                file.detach()
+        return gone
 
     async def wait_vouched(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -13,7 +13,7 @@ from mountd import prefetch as prefetch_file
 from mountd.errors import SourceError
 from mountd.metrics import Metrics
 from mountd.node import Node
-from mountd.prefetch import Prefetch
+from mountd.prefetch import Foresight, Prefetch
 from mountd.staging_file import StagedFile
 from mountd.version import Version
 from tests.conftest import Logs
@@ -59,6 +59,21 @@ class FakeFetches:
         return self.room
 
 
+class FakeForesight:
+    """Work is a number; each takes a second."""
+
+    def __init__(self, work: list[int] | None = None, fetches: FakeFetches | None = None) -> None:
+        self.work = work or []
+        self.fetches = fetches
+
+    def next_work(self) -> int | None:
+        return self.work.pop(0) if self.work else None
+
+    async def carry_out(self, work: int) -> None:
+        assert self.fetches is not None
+        await self.fetches._work(work)
+
+
 def large(name: bytes, chunks: int = 4) -> tuple[Node, StagedFile]:
     node = Node(attributes(5, chunks), Version("f" * 16, 5, chunks, 1, 1), None, name)
     assert node.version is not None
@@ -66,14 +81,41 @@ def large(name: bytes, chunks: int = 4) -> tuple[Node, StagedFile]:
 
 
 @asynccontextmanager
-async def running(fetches: FakeFetches, workers: int) -> AsyncIterator[tuple[Prefetch, Metrics]]:
+async def running(
+    fetches: FakeFetches, workers: int, foresight: Foresight | None = None
+) -> AsyncIterator[tuple[Prefetch, Metrics]]:
     metrics = Metrics()
-    prefetch = Prefetch(fetches, metrics, workers=workers)
+    prefetch = Prefetch(fetches, foresight or FakeForesight(), metrics, workers=workers)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prefetch.run)
         await trio.testing.wait_all_tasks_blocked()
         yield prefetch, metrics
         nursery.cancel_scope.cancel()
+
+
+async def test_hints_after_windows_and_before_fills() -> None:
+    fetches = FakeFetches()
+    foresight = FakeForesight([1, 2], fetches)
+    async with running(fetches, 1, foresight) as (prefetch, _):
+        node, file = large(b"f", 2)
+        prefetch.fill_nowait(node, file)
+        prefetch.hints_nowait()
+        prefetch.window_nowait(*large(b"w"), [3])
+        await trio.sleep(10)
+    assert fetches.order == [(b"w", 3), 1, 2, (b"f", 0), (b"f", 1)]
+
+
+async def test_hints_wait_while_a_reader_waits_for_the_source() -> None:
+    fetches = FakeFetches()
+    fetches.waits = True
+    async with running(fetches, 1, FakeForesight([1], fetches)) as (prefetch, _):
+        prefetch.hints_nowait()
+        await trio.sleep(10)
+        assert fetches.order == []
+        fetches.waits = False
+        prefetch.demand_served_nowait()
+        await trio.sleep(10)
+    assert fetches.order == [1]
 
 
 async def test_windows_before_fills_before_siblings() -> None:
@@ -164,7 +206,7 @@ async def test_a_full_queue_drops_the_oldest_wishes() -> None:
     fetches = FakeFetches()
     node, file = large(b"f", 5000)
     most = prefetch_file._MAX_WINDOW_CHUNKS
-    prefetch = Prefetch(fetches, metrics := Metrics(), workers=0)
+    prefetch = Prefetch(fetches, FakeForesight(), metrics := Metrics(), workers=0)
     prefetch.window_nowait(node, file, list(range(most + 5)))
     assert prefetch.statistics()["windows"] == most
     assert metrics["prefetch_dropped"] == 5

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +18,11 @@ from mountd.buffers import Buffers
 from mountd.errors import SourceError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.handles import Handles
+from mountd.hints import Hints
+from mountd.hints_files import HintsFiles
+from mountd.hints_room import HintsRoom
 from mountd.io_mode import IoMode
+from mountd.learners import Learners
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
@@ -25,6 +30,7 @@ from mountd.node import Node
 from mountd.opening import Opening
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
+from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
 from policies.geometry import Extent
 from policies.iomode import Choice
@@ -55,6 +61,8 @@ class Parts:
     metrics: Metrics
     buffers: Buffers
     passthrough: FakePassthrough
+    learners: Learners
+    hints: Hints
     pushed: list[tuple[bytes, int, int]] = field(default_factory=list)
     stuck: bool = False
     """Pushes never end."""
@@ -68,6 +76,12 @@ class Parts:
 
     async def read(self, number: int, offset: int, size: int) -> bytes:
         return bytes(await self.read_path.read(self.handles.file(number), offset, size))
+
+
+async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
+    """Instead of trio.to_thread.run_sync."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
 
 
 @asynccontextmanager
@@ -99,13 +113,33 @@ async def daemon(
         namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
         await namespace.start()
         fetcher = Fetcher(
-            source, staging, buffers, nursery, metrics, Pushes() if push else None, Memory(trio.current_time)
-        )  # type: ignore[arg-type]  # a fake
+            source,  # type: ignore[arg-type]  # a fake
+            staging,  # type: ignore[arg-type]  # a fake
+            buffers,
+            nursery,
+            metrics,
+            Pushes() if push else None,
+            memory := Memory(trio.current_time),
+            recorder := Recorder(),
+        )
         siblings = SiblingWatch(
             Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
             nursery,
             namespace.listing,
             lambda: prefetch.siblings_nowait(),
+        )
+        learners = Learners(CHUNK, metrics, in_no_thread)
+        hints = Hints(
+            learners,
+            namespace,
+            staging,  # type: ignore[arg-type]  # a fake
+            fetcher,
+            HintsFiles(namespace, staging, fetcher),  # type: ignore[arg-type]  # a fake
+            HintsRoom(learners, staging, metrics),  # type: ignore[arg-type]  # a fake
+            metrics,
+            memory,
+            lambda: prefetch.hints_nowait(),
+            pushes_small=lambda: True,
         )
         read_path = ReadPath(
             namespace,
@@ -114,6 +148,8 @@ async def daemon(
             source,  # type: ignore[arg-type]  # a fake
             metrics,
             siblings,
+            hints,
+            recorder,
             chunk_bytes=CHUNK,
             buffer_bytes=16 * CHUNK,
         )
@@ -125,14 +161,29 @@ async def daemon(
             source,  # type: ignore[arg-type]  # a fake
             metrics,
             siblings,
+            hints,
+            recorder,
             io_mode,
             passthrough,  # type: ignore[arg-type]  # a fake
             chunk_bytes=CHUNK,
         )
-        prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, metrics, workers=workers)
+        prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, hints, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
+        nursery.start_soon(hints.run)
         parts = Parts(
-            source, staging, namespace, handles, read_path, opening, prefetch, metrics, buffers, passthrough, pushed
+            source,
+            staging,
+            namespace,
+            handles,
+            read_path,
+            opening,
+            prefetch,
+            metrics,
+            buffers,
+            passthrough,
+            learners,
+            hints,
+            pushed,
         )
         yield parts
         nursery.cancel_scope.cancel()

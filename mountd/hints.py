@@ -1,0 +1,357 @@
+"""Hints: what the learners' orders mean for fetching, staging and evicting.
+
+Three loops joined by bounded work, as in Chainer's prefetch through node-local storage (Serizawa & Tatebe, 2019):
+the orders (in `learners`), the staging of what they name (`next_work` and `carry_out`, called by the workers of
+`prefetch`), and a moment before use the making ready of what is staged (`run`): attributes known, bytes in the page
+cache. When the cache is full, what is needed last makes room for what is needed first (`policies.schedule`), so a data
+set larger than the cache is read as seldom as can be.
+
+A hint can only make it faster: what it names and cannot be had is counted, and its reader meets the error itself.
+Event loop only; opens no path.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import trio
+
+from mountd.errors import HfsError, SourceError, VersionChanged
+from mountd.fetcher import Fetcher, Push
+from mountd.hints_files import HintsFiles
+from mountd.hints_room import HintsRoom
+from mountd.learners import Course, Learners, Work
+from mountd.memory import Memory
+from mountd.metrics import Metrics
+from mountd.namespace import Namespace
+from mountd.node import Node
+from mountd.staging import Staging
+from mountd.staging_file import StagedFile
+from mountd.version import Version
+from policies.geometry import Extent
+from policies.iomode import SMALL_BYTES
+
+__all__ = ["Hints"]
+
+log = logging.getLogger(__name__)
+
+_FILES_AT_ONCE = 16
+"""Small files of one piece of work: one trip to a thread for all of them, and no longer than 0.1 s on a slow source."""
+
+_FIRST_CHUNKS = 3
+"""Chunks fetched at a time at the start of an order: so many streams fill a source that gives each two fifths of its
+bandwidth. More would make the very first one, which somebody waits for, later; each that arrives allows one more."""
+
+_WARM_STREAMS = 4
+"""Chunks of one large file of a list at a time."""
+
+_LOOK_AGAIN_S = 1.0
+"""How often room is looked for while no reader goes on: a full cache disk may be emptied by somebody."""
+
+_NEAR_UNITS = 256
+_READY_BYTES = 64 << 20
+"""What is made ready before its use: so many units, and no more bytes than this."""
+
+
+class Hints:
+    """See the file's story. `wake` is called when there may be work."""
+
+    def __init__(
+        self,
+        learners: Learners,
+        namespace: Namespace,
+        staging: Staging,
+        fetcher: Fetcher,
+        files: HintsFiles,
+        room: HintsRoom,
+        metrics: Metrics,
+        memory: Memory,
+        wake: Callable[[], None],
+        *,
+        pushes_small: Callable[[], bool],
+    ) -> None:
+        self._learners = learners
+        self._namespace = namespace
+        self._staging = staging
+        self._fetcher = fetcher
+        self._whole_files = files
+        self._room = room
+        self._metrics = metrics
+        self._memory = memory
+        self._wake = wake
+        self._pushes_small = pushes_small
+        self._held_back = False
+        """Something was not staged for want of room: nothing more before a reader has gone on, or time has passed."""
+        self._chunks_at_once = _FIRST_CHUNKS
+        self._chunks_under_way = 0
+        self._files: dict[tuple[str, int], StagedFile] = {}
+        self._planned: dict[Version, tuple[Course, int]] = {}
+        self._pushed: set[tuple[Version, int]] = set()
+        """Chunks put into the page cache, for all we know still there."""
+        self._more = trio.Event()
+        learners.changed = self.changed
+
+    def changed(self) -> None:
+        """A schedule has changed: more may be foreseen, or near."""
+        for digest in {digest for digest, _ in self._files} - self._learners.courses.keys():
+            self._files = {key: file for key, file in self._files.items() if key[0] != digest}
+            self._planned = {
+                version: plan for version, plan in self._planned.items() if plan[0].layout.digest != digest
+            }
+        self._go_on()
+        self._more.set()
+
+    def _go_on(self) -> None:
+        self._held_back = False
+        self._wake()
+
+    # -- what readers do ----------------------------------------------------------------------------------------------
+
+    def plans(self, version: Version) -> bool:
+        """Whether the chunks of this large file have their turn in an order that is being followed."""
+        plan = self._planned.get(version)
+        return plan is not None and bool(plan[0].learners)
+
+    def asked(self, version: Version, index: int) -> None:
+        """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
+        self._pushed.discard((version, index))
+
+    def opened(self, node: Node, *, staged: bool) -> bool:
+        """A small file was opened. True: an order names it, so its siblings say nothing."""
+        hinted = self._hinted(node)
+        if hinted is None:
+            return False
+        course, unit = hinted
+        if not staged:
+            course.schedule.evicted(np.array([unit], np.int32))
+        course.schedule.seen(unit)
+        if self._held_back:
+            self._go_on()
+        return True
+
+    def closed(self, node: Node, file: StagedFile) -> None:
+        """A small file was closed: whoever had it fetched, it may be here now."""
+        hinted = node.hinted
+        if hinted is not None and hinted[0].objects is not None and file.complete:
+            course, unit = hinted
+            course.objects[unit] = file.object_id or 0
+            course.schedule.here(unit, file.size)
+
+    def _hinted(self, node: Node) -> tuple[Course, int] | None:
+        """The course that names a small file and is being followed, and the file's unit there."""
+        if node.hinted is not None and node.hinted[0].learners:
+            return node.hinted
+        path = None
+        for course in self._learners.courses.values():
+            if course.learners and course.layout.whole:
+                path = node.path if path is None else path
+                unit = course.layout.find(path)
+                if unit is not None:
+                    node.hinted = course, unit
+                    return node.hinted
+        return None
+
+    # -- staging ------------------------------------------------------------------------------------------------------
+
+    def next_work(self) -> Work | None:
+        """What to fetch now."""
+        if self._held_back:
+            return None
+        now_s = trio.current_time()
+        for course in list(self._learners.courses.values()):
+            if not course.learners:
+                continue
+            whole = course.layout.whole
+            if not whole and self._chunks_under_way >= self._chunks_at_once:
+                continue
+            units = course.schedule.take(_FILES_AT_ONCE if whole else 1, self._room.budget_bytes(), now_s)
+            if units:
+                self._learners.courses.move_to_end(course.layout.digest)  # courses take turns
+                if not whole:
+                    self._chunks_under_way += 1
+                return Work(course, tuple(units))
+        return None
+
+    async def carry_out(self, work: Work) -> None:
+        """Have the units of `work` staged. Never raises HfsError."""
+        left = set(work.units)
+        try:
+            if work.course.layout.whole:
+                await self._stage_files(work.course, work.units, left)
+            else:
+                await self._stage_chunk(work.course, work.units[0], left)
+        finally:
+            if not work.course.layout.whole:
+                self._chunks_under_way -= 1
+            for unit in left:
+                work.course.schedule.refused(unit)
+            self._wake()
+
+    async def _stage_files(self, course: Course, units: Sequence[int], left: set[int]) -> None:
+        schedule = course.schedule
+        fits = await self._room.have(course, units)
+        self._held_back |= fits < len(units)
+        units = units[:fits]
+        paths = [course.layout.path(unit) for unit in units]
+        for unit, path, result in zip(units, paths, await self._whole_files.stage(paths), strict=True):
+            if isinstance(result, HfsError):
+                left.discard(unit)
+                course.missing += 1
+                self._metrics.add("hints_missing")
+                schedule.failed(unit)
+                log.debug("a hint names %r, which cannot be had: %s", path, result)
+                continue
+            node, file = result.node, result.file
+            node.hinted = (course, unit)
+            course.looked_at(file.size)
+            if file.size > self._staging.chunk_bytes:
+                await self._stage_large(node, file)
+            if not file.complete and not result.fetched:
+                self._held_back = True  # no room after all, or no place in the queue: another time
+                continue
+            left.discard(unit)
+            assert course.objects is not None
+            course.objects[unit] = file.object_id or 0
+            if result.fetched:
+                schedule.arrived(unit, file.size)
+                self._metrics.add("hinted_bytes", file.size)
+            else:
+                schedule.here(unit, file.size)
+
+    async def _stage_large(self, node: Node, file: StagedFile) -> None:
+        """All chunks of a large file that is one sample."""
+        missing = list(file.present.missing())
+
+        async def stream() -> None:
+            while missing:
+                index = missing.pop(0)
+                try:
+                    await self._fetcher.ahead(node, file, index, push=Push.NOTHING)
+                except HfsError:
+                    missing.clear()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_WARM_STREAMS, len(missing))):
+                nursery.start_soon(stream)
+
+    async def _stage_chunk(self, course: Course, unit: int, left: set[int]) -> None:
+        number, index = course.layout.place(unit)
+        assert index is not None
+        schedule = course.schedule
+        path = course.layout.path(number)
+        try:
+            node = await self._namespace.resolve(path)
+            if node.version is None or node.version.size != course.layout.file_size(number):
+                raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
+            file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+            if file.chunk_bytes != course.layout.chunk_bytes:
+                raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
+            self._files[course.layout.digest, number] = file
+            self._planned[node.version] = course, number
+            if index in file.present:
+                left.discard(unit)
+                schedule.here(unit, file.chunk(index).size)
+                return
+            if not self._fetcher.is_coming(file.version, index) and not await self._room.have(course, [unit]):
+                self._held_back = True
+                return
+            push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
+            if await self._fetcher.ahead(node, file, index, push=push):
+                self._metrics.add("hinted_bytes", file.chunk(index).size)
+            self._chunks_at_once += 1
+            left.discard(unit)
+            schedule.arrived(unit, file.chunk(index).size)
+        except HfsError as error:
+            left.discard(unit)
+            schedule.failed(unit)
+            if course.missing == 0:
+                log.warning("a hint is not followed: %s", error)
+            course.missing += 1
+            self._metrics.add("hints_missing")
+
+    # -- making ready -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Make ready what is used next. Never returns."""
+        while True:
+            with trio.move_on_after(_LOOK_AGAIN_S if self._held_back else math.inf):
+                await self._more.wait()
+            self._more = trio.Event()
+            if self._held_back:
+                self._go_on()
+            for course in list(self._learners.courses.values()):
+                for number in list(course.learners):
+                    try:
+                        await self._make_ready(course, number)
+                    except HfsError as error:
+                        log.debug("making ready: %s", error)
+
+    async def _make_ready(self, course: Course, learner: int) -> None:
+        units = course.schedule.near(learner, _NEAR_UNITS, trio.current_time())
+        if not course.layout.whole:
+            for unit in units:
+                await self._push_chunk(course, unit)
+            return
+        budget_bytes = _READY_BYTES
+        for unit in units:
+            path = course.layout.path(unit)
+            try:
+                node = await self._namespace.resolve(path)
+            except SourceError:
+                continue  # its reader meets it
+            if node.version is None:
+                continue
+            node.hinted = (course, unit)
+            budget_bytes -= node.version.size
+            if budget_bytes > 0 and self._should_push(node):
+                await self._push_small(node)
+
+    def _should_push(self, node: Node) -> bool:
+        """Nobody has it open, so nothing can be on its way into its page cache; and the kernel knows it."""
+        assert node.version is not None
+        size = node.version.size
+        return (
+            self._fetcher.pushes
+            and self._pushes_small()
+            and 0 < size <= SMALL_BYTES
+            and node.lookups > 0
+            and not node.opens
+            and not node.pushed
+            and self._namespace.is_fresh_nowait(node)
+            and self._memory.has_room(_READY_BYTES)
+        )
+
+    async def _push_small(self, node: Node) -> None:
+        assert node.version is not None
+        file = self._staging.file_nowait(node.version)
+        if file is None or not file.complete:
+            return
+        data = self._staging.read_nowait(file, Extent(0, file.size))
+        if data is None:
+            data = await self._staging.read_chunk(file, 0)
+            if node.opens or node.pushed or not node.lookups:
+                return  # its reader was faster
+        else:
+            await trio.lowlevel.checkpoint()
+            if node.opens or node.pushed or not node.lookups:
+                return
+        node.pushed = self._fetcher.push_nowait(node, memoryview(data))
+        self._metrics.add("hinted_pushes")
+
+    async def _push_chunk(self, course: Course, unit: int) -> None:
+        """A chunk that was staged before, for handles that are read through the page cache."""
+        number, index = course.layout.place(unit)
+        file = self._files.get((course.layout.digest, number))
+        if file is None or index is None or index not in file.present or not self._fetcher.pushes:
+            return
+        node = await self._namespace.resolve(course.layout.path(number))
+        if node.version != file.version or node.opens <= node.passed or not self._memory.has_room(_READY_BYTES):
+            return
+        if (file.version, index) in self._pushed:
+            return
+        self._pushed.add((file.version, index))
+        await self._fetcher.push(node, file.chunk(index).start, memoryview(await self._staging.read_chunk(file, index)))
+        self._metrics.add("hinted_pushes")

@@ -1,0 +1,330 @@
+"""Hints from the joined learner to the bytes: what is fetched when, what makes room, what is refused. Virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from mountd import learners as learners_file
+from mountd.learners import Learner
+from mountd.protocol import Failure, Join, Result
+from mountd.protocol_hints import (
+    At,
+    LayoutFrame,
+    LayoutPart,
+    LearnerMessage,
+    Order,
+    Over,
+    Waited,
+    encode_layout,
+    layout_digest,
+)
+from policies.geometry import Extent
+from tests.conftest import Logs
+from tests.mountd.fake_source import FakeSource
+from tests.mountd.test_read_path import CHUNK, Parts, daemon
+
+SIZE = 8192
+
+
+def source_of(count: int, size: int = SIZE) -> FakeSource:
+    """Files d/0, d/1, ... of `size` bytes each."""
+    source = FakeSource()
+    source.directory(b"d", 10)
+    for i in range(count):
+        source.file(b"d/%d" % i, 100 + i, size)
+    return source
+
+
+def list_of(count: int) -> LayoutFrame:
+    return LayoutFrame(files=b"\0".join(b"d/%d" % i for i in range(count)))
+
+
+def samples_of(path: bytes, size: int, sample: int) -> LayoutFrame:
+    """One file of samples of equal size, one after the other."""
+    count = size // sample
+    return LayoutFrame(
+        files=path,
+        extents=np.zeros(count, "<i4").tobytes(),
+        offsets=(np.arange(count, dtype="<i8") * sample).tobytes(),
+        sizes=np.full(count, sample, "<i8").tobytes(),
+        file_sizes=np.array([size], "<i8").tobytes(),
+    )
+
+
+def order(indices: Sequence[int], epoch: int = 0, *, following: bool = False) -> Order:
+    return Order(epoch, np.array(indices, "<i8").tobytes(), following=following)
+
+
+async def joined(parts: Parts, frame: LayoutFrame, *, process: str = "p", rank: int = 0, world: int = 1) -> Learner:
+    blob = encode_layout(frame)
+    join = Join(layout=layout_digest(blob), name="train", process=process, rank=rank, world=world)
+    learner, answer = parts.learners.join(join, 7)
+    assert learner is not None
+    assert isinstance(answer, Result)
+    if answer.detail["layout"] == "wanted":
+        half = len(blob) // 2
+        assert await learner.receive(LayoutPart(blob[:half], False)) is None
+        assert isinstance(await learner.receive(LayoutPart(blob[half:], True)), Result)
+    return learner
+
+
+async def told(learner: Learner, message: LearnerMessage) -> None:
+    answer = await learner.receive(message)
+    assert not isinstance(answer, Failure), answer
+
+
+async def test_files_are_staged_in_the_order_of_their_use() -> None:
+    async with daemon(source_of(40), workers=1) as parts:
+        learner = await joined(parts, list_of(40))
+        wanted = np.random.default_rng(1).permutation(40).tolist()
+        await told(learner, order(wanted))
+        await trio.sleep(10)
+        assert [path for path, _ in parts.source.reads] == [b"d/%d" % i for i in wanted]
+        assert learner.shown()["staged_share"] == 1.0
+        assert parts.metrics["hinted_bytes"] == 40 * SIZE
+
+
+async def test_attributes_are_asked_for_file_by_file_in_the_window_and_not_all_at_once() -> None:
+    source = source_of(200)
+    async with daemon(source, workers=1) as parts:
+        parts.staging.room_bytes = 20 * SIZE
+        parts.staging.capacity_bytes = 20 * SIZE
+        learner = await joined(parts, list_of(200))
+        await told(learner, order(list(range(200))))
+        await trio.sleep(10)
+        assert sum(name == "stat" for name, _ in source.calls) < 80
+
+
+async def test_what_is_needed_last_makes_room_for_what_is_needed_first() -> None:
+    async with daemon(source_of(8, 110_000), workers=1) as parts:
+        parts.staging.room_bytes = parts.staging.capacity_bytes = 5 * 120_000
+        learner = await joined(parts, list_of(8))
+        await told(learner, order([0, 1, 2, 3, 4, 5, 6, 7]))
+        await told(learner, order([1, 0, 7, 6, 5, 4, 3, 2], 1, following=True))
+        await trio.sleep(1)
+        handles = []
+        for i in range(8):
+            await told(learner, At(i + 1))
+            handles.append(await parts.open(b"d/%d" % i))
+            parts.opening.close(handles[-1])
+            await trio.sleep(1)
+        staged = {file.path for file in parts.staging.files.values() if file.complete}
+        assert {b"d/0", b"d/1", b"d/7"} <= staged
+        assert b"d/2" not in staged
+        assert parts.metrics["hinted_evictions"] > 0
+        assert len({path for path, _ in parts.source.reads}) == len(parts.source.reads) == 8
+
+
+async def test_a_missing_file_is_counted_and_the_rest_is_fetched() -> None:
+    source = source_of(4)
+    del source.tree[b"d/2"]
+    async with daemon(source, workers=1) as parts:
+        learner = await joined(parts, list_of(4))
+        await told(learner, order([2, 3, 0, 1]))
+        await trio.sleep(10)
+        assert [path for path, _ in source.reads] == [b"d/3", b"d/0", b"d/1"]
+        assert parts.metrics["hints_missing"] == 1
+
+
+@pytest.mark.parametrize("path", [b"../x", b"/etc/passwd", b"d/../../x", b"", b"d", b"x" * 300])
+async def test_names_that_lead_nowhere_harm_nobody(path: bytes) -> None:
+    async with daemon(source_of(1), workers=1) as parts:
+        learner = await joined(parts, LayoutFrame(files=b"\0".join([path, b"d/0"])))
+        await told(learner, order([0, 1]))
+        await trio.sleep(10)
+        assert [read for read, _ in parts.source.reads] == [b"d/0"]
+        assert parts.metrics["unexpected_errors"] == 0
+
+
+async def test_chunks_are_fetched_in_the_order_of_their_first_use() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5 * CHUNK)
+    sample = CHUNK // 4
+    async with daemon(source, workers=1) as parts:
+        learner = await joined(parts, samples_of(b"f", 5 * CHUNK, sample))
+        await told(learner, order([13, 12, 0, 1, 19, 4, 8]))
+        await trio.sleep(10)
+        assert [extent.start // CHUNK for _, extent in source.reads] == [3, 0, 4, 1, 2]
+
+
+async def test_a_large_file_that_is_one_sample_is_staged_whole() -> None:
+    source = source_of(2, 3 * CHUNK + 5)
+    async with daemon(source, workers=1) as parts:
+        learner = await joined(parts, list_of(2))
+        await told(learner, order([1, 0]))
+        await trio.sleep(10)
+        assert all(file.complete for file in parts.staging.files.values())
+        assert [path for path, _ in source.reads] == [b"d/1"] * 4 + [b"d/0"] * 4
+
+
+async def test_a_sample_that_is_due_before_its_chunk_is_fetched_alone() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 40 * CHUNK)
+    source.delay_s = 5.0
+    async with daemon(source, workers=1) as parts:
+        learner = await joined(parts, samples_of(b"f", 40 * CHUNK, CHUNK // 16))
+        await told(learner, order(list(range(640))))
+        await trio.sleep(7)
+        handle = await parts.open(b"f")
+        offset = 20 * CHUNK
+        assert await parts.read(handle, offset, 5000) == source.content(b"f", Extent(offset, offset + 5000))
+        alone = [extent for _, extent in source.reads if extent.end - extent.start < CHUNK]
+        assert len(alone) == 1
+        assert parts.metrics["reads_alone"] == 1
+
+
+async def test_an_order_that_names_a_directorys_files_replaces_the_guess_about_its_siblings() -> None:
+    async with daemon(source_of(100), workers=2) as parts:
+        learner = await joined(parts, list_of(10))
+        await told(learner, order(list(range(10))))
+        await trio.sleep(1)
+        for i in range(10):
+            parts.opening.close(await parts.open(b"d/%d" % i))
+        await trio.sleep(10)
+        assert len(parts.source.reads) == 10
+
+
+async def test_files_that_the_kernel_knows_are_pushed_before_they_are_opened() -> None:
+    async with daemon(source_of(3), workers=1, push=True) as parts:
+        node = await parts.namespace.resolve(b"d/1")
+        parts.namespace.referenced(node)
+        learner = await joined(parts, list_of(3))
+        await told(learner, order([1, 2, 0]))
+        await trio.sleep(5)
+        parts.pushed.clear()
+        node.pushed = False
+        await told(learner, order([1, 2, 0], 1))
+        await trio.sleep(5)
+        assert parts.pushed == [(b"d/1", 0, SIZE)]
+
+
+async def test_a_learner_that_leaves_takes_its_wishes_with_it() -> None:
+    async with daemon(source_of(50), workers=1) as parts:
+        parts.source.delay_s = 1.0
+        learner = await joined(parts, list_of(50))
+        await told(learner, order(list(range(50))))
+        await trio.sleep(10)
+        learner.leave()
+        had = len(parts.source.reads)
+        await trio.sleep(100)
+        assert len(parts.source.reads) <= had + 16
+        assert parts.learners.shown()["learners"] == []
+
+
+async def test_the_figures_of_epochs_are_kept_when_the_learner_has_gone() -> None:
+    async with daemon(source_of(2)) as parts:
+        learner = await joined(parts, list_of(2))
+        await told(learner, order([0, 1], 3))
+        await told(learner, Waited(3, 0.5, 10.0, 0.25, 7))
+        await told(learner, Over(3))
+        learner.leave()
+        (past,) = parts.learners.shown()["past"]
+        (epoch,) = past["epochs"]
+        assert (epoch["epoch"], epoch["exposed_s"], epoch["compute_s"], epoch["batches"]) == (3, 0.5, 10.0, 7)
+
+
+REFUSED = [
+    (order([0, 9]), "names sample 9 of 2"),
+    (order([-1]), "names sample -1 of 2"),
+    (Order(0, b"\0" * 7), "middle of a number"),
+    (Order(0, np.array([0], "<i8").tobytes(), start=5), "begins at 5; 0 was expected"),
+    (Order(0, np.zeros(200, "<i8").tobytes()), "too long"),
+]
+
+
+@pytest.mark.parametrize(("message", "why"), REFUSED)
+async def test_orders_that_cannot_be(message: Order, why: str, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.expect("is not followed")
+    monkeypatch.setattr(learners_file, "_SHORT", 0)
+    async with daemon(source_of(2), workers=1) as parts:
+        learner = await joined(parts, list_of(2))
+        answer = await learner.receive(message)
+        assert isinstance(answer, Failure)
+        assert why in answer.message
+        await told(learner, order([1, 0]))
+        await trio.sleep(5)
+        assert len(parts.source.reads) == 2
+
+
+async def test_nonsense_about_progress_is_harmless() -> None:
+    async with daemon(source_of(2), workers=1) as parts:
+        learner = await joined(parts, list_of(2))
+        for message in (At(5), Over(9), Waited(1, float("nan"), -1.0, float("inf")), At(-(1 << 60)), At(1 << 60)):
+            await told(learner, message)
+        await told(learner, order([0, 1], 5))
+        await told(learner, order([1, 0], 3))
+        for message in (At(1 << 60), At(-5), Over(99), At(1), Over(3), At(2)):
+            await told(learner, message)
+        await trio.sleep(5)
+        assert learner.shown()["epoch"] == 3
+
+
+async def test_an_order_before_its_layout_and_a_layout_that_is_another(logs: Logs) -> None:
+    logs.expect("is not followed")
+    async with daemon(source_of(2)) as parts:
+        learner, _ = parts.learners.join(Join(layout="0" * 32), 7)
+        assert learner is not None
+        answer = await learner.receive(order([0]))
+        assert isinstance(answer, Failure)
+        assert "before its layout" in answer.message
+        answer = await learner.receive(LayoutPart(encode_layout(list_of(2)), True))
+        assert isinstance(answer, Failure)
+        assert "not the one that was announced" in answer.message
+
+
+async def test_layouts_are_bounded(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.expect("is not followed")
+    async with daemon(source_of(2)) as parts:
+        learner, _ = parts.learners.join(Join(layout="0" * 32), 7)
+        assert learner is not None
+        monkeypatch.setattr(learners_file, "MAX_LAYOUT_BYTES", 10)
+        answer = await learner.receive(LayoutPart(b"12345678901", False))
+        assert isinstance(answer, Failure)
+        monkeypatch.setattr(learners_file, "_MAX_MEMORY_BYTES", 10)
+        answer = await learner.receive(LayoutPart(b"123456", True))
+        assert isinstance(answer, Failure)
+        assert "more than the 10 that are kept" in answer.message
+
+
+async def test_two_learners_of_one_rank() -> None:
+    async with daemon(source_of(2)) as parts:
+        first = await joined(parts, list_of(2), process="one", rank=1, world=2)
+        again = await joined(parts, list_of(2), process="one", rank=1, world=2)
+        other, answer = parts.learners.join(
+            Join(layout=first.join.layout, name="train", rank=1, world=2, process="two"), 8
+        )
+        assert other is None
+        assert isinstance(answer, Failure)
+        assert "rank 1 of 2 has joined already, as process 7" in answer.message
+        first.leave()
+        again.leave()
+        assert await joined(parts, list_of(2), process="two", rank=1, world=2)
+
+
+@pytest.mark.parametrize(("rank", "world"), [(-1, 2), (2, 2), (0, 0)])
+async def test_ranks_that_cannot_be(rank: int, world: int) -> None:
+    async with daemon(source_of(2)) as parts:
+        learner, answer = parts.learners.join(Join(layout="0" * 32, rank=rank, world=world), 7)
+        assert learner is None
+        assert isinstance(answer, Failure)
+
+
+async def test_only_so_many_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners_file, "MAX_LEARNERS", 1)
+    async with daemon(source_of(2)) as parts:
+        await joined(parts, list_of(2))
+        learner, answer = parts.learners.join(Join(layout="0" * 32), 7)
+        assert learner is None
+        assert isinstance(answer, Failure)
+
+
+async def test_layouts_that_nobody_follows_are_forgotten_in_the_end() -> None:
+    async with daemon(source_of(20)) as parts:
+        for count in range(1, 12):
+            (await joined(parts, list_of(count))).leave()
+        assert len(parts.learners.courses) == 4
