@@ -127,7 +127,7 @@ class Hints:
         course, unit = hinted
         if not staged:
             course.schedule.evicted(np.array([unit], np.int32))
-        course.schedule.seen(unit)
+        course.schedule.seen(unit, trio.current_time())
         if self._held_back:
             self._go_on()
         return True

@@ -239,6 +239,10 @@ class Schedule:
 
     # --- Accounts
 
+    def bytes_of(self, units: Indices) -> NDArray[np.int64]:
+        """Bytes of each of `units`, as far as they are known."""
+        return self._bytes[units]
+
     @property
     def ahead_bytes(self) -> int:
         """Bytes taken and not used, for all learners; of what is on its way, as far as sizes are known."""
