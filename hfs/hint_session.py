@@ -67,6 +67,8 @@ class Hints:
         self._last_epoch: int | None = None
         self._warned = False
         self._last: Lease | None = None
+        self.account: object = None
+        """Of `hfs/exposed.py`."""
 
     def __getstate__(self) -> dict[str, Any]:
         """All but connections, which belong to this process."""

@@ -90,6 +90,7 @@ IMPORT_RIGHTS = {
 JOB_SIDE = (
     "hfs/__init__.py",
     "hfs/client.py",
+    "hfs/exposed.py",
     "hfs/hint.py",
     "hfs/hint_session.py",
     "hfs/job.py",

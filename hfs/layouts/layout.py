@@ -196,8 +196,9 @@ class Layout:
     def load(cls, path: str) -> Self:
         """The layout in a file. Raises LayoutError, which names the file and what is wrong with it."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                if not isinstance(arrays, np.lib.npyio.NpzFile) or "format" not in arrays:
+            # Not np.load of the path: it leaves the file open where it fails.
+            with open(path, "rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays:
+                if "format" not in arrays:
                     raise LayoutError(f"{path}: not a layout")
                 said = arrays["format"].tobytes()
                 if said != _FORMAT:

@@ -1,0 +1,140 @@
+"""Layouts of HDF5 data sets: where the bytes of row i of one or more data sets lie in the file.
+
+Called by `hfs layout build` and by scripts that prepare a data set; never by a training job. Through h5py's low-level
+API: offsets of contiguous data sets, addresses of chunks, compressed or not (whoever reads a row reads all of its
+chunks). Reads the file's structure only, no data. What the file itself needs to be opened (headers, B-trees) is in no
+layout: it is read once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hfs.layouts.files import relative_names
+from hfs.layouts.layout import Layout, LayoutError
+
+__all__ = ["build_hdf5"]
+
+_Ints = npt.NDArray[np.int64]
+
+
+def build_hdf5(path: str, datasets: Sequence[str], root: str) -> Layout:
+    """The layout in which sample i is row i (along axis 0) of each of `datasets` of the HDF5 file `path` below `root`.
+
+    All data sets must have the same number of rows. Raises LayoutError for what is stored elsewhere (virtual, external,
+    variable-length), not stored yet, or stored in the header (compact); ConfigError for a path outside `root`.
+    """
+    try:
+        import h5py  # type: ignore[import-untyped] # it has no types
+    except ImportError:
+        raise LayoutError("h5py is missing: pip install hfs[hdf5]") from None
+    if not datasets:
+        raise LayoutError(f"{path}: no data set was named")
+    names = relative_names([os.path.abspath(path)], os.path.abspath(root))
+    try:
+        with h5py.File(path, "r") as file:
+            before = os.stat(path)
+            parts = [_extents(file, name) for name in datasets]
+    except OSError as error:
+        raise LayoutError(f"{path}: not an HDF5 file that can be read ({error})") from None
+    except LayoutError as error:
+        raise LayoutError(f"{path}: {error}") from None
+    rows = {len(counts) for counts, _, _ in parts}
+    if len(rows) != 1:
+        each = ", ".join(f"{name} has {len(part[0])}" for name, part in zip(datasets, parts, strict=True))
+        raise LayoutError(f"{path}: the data sets differ in their number of rows: {each}")
+    counts, offsets, sizes = _interleaved(parts)
+    return Layout(
+        names=names,
+        file_sizes=np.array([before.st_size]),
+        file_mtimes_ns=np.array([before.st_mtime_ns]),
+        extents=np.zeros(len(offsets), np.int64),
+        offsets=offsets,
+        sizes=sizes,
+        starts=np.empty(0, np.int64) if (counts == 1).all() else np.append(0, counts.cumsum()),
+        made_from=f"hdf5: {', '.join(datasets)}",
+    )
+
+
+def _interleaved(parts: Sequence[tuple[_Ints, _Ints, _Ints]]) -> tuple[_Ints, _Ints, _Ints]:
+    """One list of extents of several data sets, row by row, in the order of the data sets within a row."""
+    row = np.concatenate([np.repeat(np.arange(len(counts)), counts) for counts, _, _ in parts])
+    order = np.argsort(row, kind="stable")
+    counts = np.sum([counts for counts, _, _ in parts], axis=0)
+    return (
+        counts,
+        np.concatenate([part[1] for part in parts])[order],
+        np.concatenate([part[2] for part in parts])[order],
+    )
+
+
+def _extents(file: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401 - h5py has no types
+    """(extents of each row, offsets, bytes) of one data set. Raises LayoutError."""
+    import h5py
+
+    found = file.get(name)
+    if not isinstance(found, h5py.Dataset):
+        raise LayoutError(f"no data set {name!r}; there are {', '.join(_dataset_names(file)) or 'none'}")
+    if not found.shape or not found.shape[0]:
+        raise LayoutError(f"{name}: has no rows")
+    if found.file.filename != file.filename:
+        raise LayoutError(f"{name}: lies in another file ({found.file.filename}); build the layout of that one")
+    plist = found.id.get_create_plist()
+    kind = plist.get_layout()
+    if found.dtype.hasobject:
+        raise LayoutError(f"{name}: its values are of variable length, so they lie elsewhere than its rows")
+    if kind == h5py.h5d.VIRTUAL:
+        raise LayoutError(f"{name}: virtual, its rows lie in other data sets; build the layout of those")
+    if plist.get_external_count():
+        raise LayoutError(f"{name}: external, its rows lie in another file")
+    if kind == h5py.h5d.COMPACT:
+        raise LayoutError(f"{name}: compact, it is read with the file's header and needs no layout")
+    if kind == h5py.h5d.CONTIGUOUS:
+        return _contiguous(found, name)
+    if file.userblock_size and h5py.version.hdf5_version_tuple < (2, 0, 0):
+        raise LayoutError(
+            f"{name}: the file has a user block, and HDF5 before 2.0 does not agree where chunks then lie"
+        )
+    return _chunked(found, name)
+
+
+def _contiguous(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401
+    offset, rows = found.id.get_offset(), found.shape[0]
+    if offset is None:
+        raise LayoutError(f"{name}: nothing has been written to it")
+    size = found.id.get_storage_size() // rows
+    return np.ones(rows, np.int64), offset + size * np.arange(rows), np.full(rows, size)
+
+
+def _chunked(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401
+    rows, deep = found.shape[0], found.chunks[0]
+    places: list[tuple[int, int, int]] = []
+    found.id.chunk_iter(lambda info: places.append((info.chunk_offset[0], info.byte_offset, info.size)))
+    if not places:
+        raise LayoutError(f"{name}: nothing has been written to it")
+    table = np.array(places, np.int64)
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    band = table[:, 0] // deep
+    chunks = np.bincount(band, minlength=-(-rows // deep))
+    if not chunks.all():
+        at = int(np.argmin(chunks)) * deep
+        raise LayoutError(f"{name}: rows from {at} on have not been written")
+    first = np.append(0, chunks.cumsum())
+    of_row = np.arange(rows) // deep
+    counts = chunks[of_row]
+    ends = counts.cumsum()
+    which = np.arange(ends[-1]) - np.repeat(ends - counts, counts) + np.repeat(first[of_row], counts)
+    return counts, table[which, 1], table[which, 2]
+
+
+def _dataset_names(file: Any) -> list[str]:  # noqa: ANN401
+    import h5py
+
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return names[:20]

@@ -1,0 +1,260 @@
+"""Layouts: paths made relative, bytes of HDF5 rows, and the file that keeps them."""
+
+import itertools
+import os
+import pathlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfs.layouts.files import OutsideRoot, files_layout, relative_names, versions
+from hfs.layouts.hdf5 import build_hdf5
+from hfs.layouts.layout import Layout, LayoutError
+from mountd.errors import ConfigError
+
+
+def same(path: str) -> str:
+    return path
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["/m/a", "/m/d/b"], b"a\0d/b"),
+        (["a", "d/b"], b"a\0d/b"),
+        (["/m/a", "d/b"], b"a\0d/b"),
+        (["./a", "d//b", "d/../c", "/m//x", "/m/./y", "/m/d/../z", "e/"], b"a\0d/b\0c\0x\0y\0z\0e"),
+        (["/m/.hidden", "/m/a..b"], b".hidden\0a..b"),
+        ([".hidden", "..x"], b".hidden\0..x"),
+        ([pathlib.Path("/m/a"), pathlib.Path("b")], b"a\0b"),
+        ([b"/m/\xff", "/m/\udcfe"], b"\xff\0\xfe"),
+        (["/m/m/a"], b"m/a"),
+    ],
+)
+def test_paths_become_relative(files: list[str], names: bytes) -> None:
+    assert relative_names(files, "/m", same) == names
+    assert relative_names(files, "/m/", same) == names
+
+
+def test_paths_by_another_name_of_the_mount() -> None:
+    asked = []
+
+    def canonical(path: str) -> str:
+        asked.append(path)
+        return path.replace("/home/me/data", "/m")
+
+    files = [f"/home/me/data/train/{i}" for i in range(100)]
+    assert relative_names(files, "/m", canonical) == b"\0".join(b"train/%d" % i for i in range(100))
+    assert asked == ["/home/me/data/train/"]  # once, not for each
+    # No directory in common but the root, which is not the mount's.
+    with pytest.raises(OutsideRoot) as caught:
+        relative_names(["/m/a", "/n/b", "/m/c", "/mm/d"], "/m", canonical)
+    assert caught.value.numbers == [1, 3]
+    assert "2 of 4 files are not below /m, the first is number 1: /n/b" in str(caught.value)
+
+
+@pytest.mark.parametrize("files", [[], ["/m/a", ""], ["../x"], ["a", ".."], ["/m"], ["a\0b"], ["."]])
+def test_paths_that_cannot_be(files: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        relative_names(files, "/m", same)
+
+
+_names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1).filter(
+    lambda t: t not in {".", ".."}
+)
+
+
+@given(st.lists(st.lists(_names, min_size=1, max_size=3).map("/".join), min_size=1), st.booleans())
+def test_all_names_come_back(names: list[str], absolute: bool) -> None:
+    files = [f"/some/mount/{name}" if absolute else name for name in names]
+    assert files_layout(files, "/some/mount").files == [os.fsencode(name) for name in names]
+
+
+def layouts() -> list[Layout]:
+    sizes = np.array([1000, 1 << 40])
+    return [
+        Layout(b"a\0b"),
+        Layout(b"a\0b", sizes, sizes + 5),
+        Layout(b"a\0b", sizes, sizes, np.array([0, 1, 0]), np.array([0, 1 << 39, 5]), np.array([10, 20, 30])),
+        Layout(b"a\0b", sizes, sizes, *np.array([[0, 0], [7, 7], [3, 3]])),
+        Layout(b"a\0b", sizes, sizes, *np.array([[0, 1] * 3, [1, 2, 3, 4, 5, 6], [3, 9] * 3]), np.array([0, 2, 4, 6])),
+        Layout(b"a\0b", sizes, sizes, *np.array([[0, 1] * 3, [1, 2, 3, 4, 5, 6], [3, 9] * 3]), np.array([0, 1, 1, 6])),
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_layout_comes_back_from_its_file(tmp_path: Path, number: int) -> None:
+    layout = layouts()[number]
+    path = str(tmp_path / "x.layout")
+    layout.save(path)
+    again = Layout.load(path)
+    assert again.frame() == layout.frame()
+    assert (again.samples, again.files) == (layout.samples, layout.files)
+    np.testing.assert_array_equal(again.file_mtimes_ns, layout.file_mtimes_ns)
+    assert os.listdir(tmp_path) == ["x.layout"]
+
+
+def test_the_file_takes_few_bytes_a_sample(tmp_path: Path) -> None:
+    count = 100_000
+    extents = np.zeros(2 * count, np.int64)
+    offsets = np.random.default_rng(0).integers(0, 1 << 36, 2 * count)
+    sizes = np.tile([19_000, 8], count)
+    Layout(b"a", *np.array([[1 << 40]] * 2), extents, offsets, sizes, np.arange(0, 2 * count + 1, 2)).save(
+        str(tmp_path / "l")
+    )
+    assert (tmp_path / "l").stat().st_size <= 24 * count
+
+
+def savez(path: Path, **arrays: Any) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def test_a_file_that_is_no_layout_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.layout"
+    layouts()[5].save(str(path))
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 37):
+        path.write_bytes(whole[:size])
+        with pytest.raises(LayoutError, match=r"x\.layout: not a layout, or cut short"):
+            Layout.load(str(path))
+    path.write_bytes(whole.replace(b"hfs-layout 1", b"hfs-layout 2"))
+    with pytest.raises(LayoutError, match=r"x.layout: (not a layout|of another format)"):
+        Layout.load(str(path))  # the checksum of the member does not fit either
+    savez(path, format=np.frombuffer(b"hfs-layout 2", np.uint8))
+    with pytest.raises(LayoutError, match=r"of another format \(hfs-layout 2\); this version reads hfs-layout 1"):
+        Layout.load(str(path))
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(LayoutError, match="not a layout"):
+        Layout.load(str(path))
+    savez(path, x=np.array([{}], dtype=object))
+    with pytest.raises(LayoutError, match="not a layout"):
+        Layout.load(str(path))
+    with pytest.raises(LayoutError, match="no such file"):
+        Layout.load(str(tmp_path / "none"))
+    with pytest.raises(LayoutError, match="cannot be written"):
+        layouts()[0].save(str(tmp_path / "none" / "x"))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fault"),
+    [
+        ({"extents": [2]}, "does not have"),
+        ({"extents": [-1]}, "does not have"),
+        ({"offsets": [-1]}, "nowhere"),
+        ({"sizes": [0]}, "nowhere"),
+        ({"offsets": [95]}, "beyond"),
+        ({"offsets": [1, 2]}, "number of extents"),
+        ({"file_sizes": [1]}, "number of files"),
+        ({"starts": [0, 2]}, "starts"),
+        ({"starts": [0, 1, 0, 1]}, "starts"),
+        ({"extents": [], "offsets": [], "sizes": [], "starts": [0]}, "starts without"),
+        ({"extents": [[0]]}, "list of integers"),
+        ({"offsets": [0.5]}, "list of integers"),
+    ],
+)
+def test_arrays_that_do_not_fit_together(arrays: dict[str, list[int]], fault: str) -> None:
+    good = {"file_sizes": [100, 100], "extents": [0], "offsets": [0], "sizes": [10]}
+    made = {name: np.array(values) if values else np.empty(0, int) for name, values in (good | arrays).items()}
+    with pytest.raises(LayoutError, match=fault):
+        Layout(b"a\0b", **made)
+
+
+def test_a_layout_knows_whether_its_files_have_changed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "b").write_bytes(b"2")
+    sizes, mtimes = versions(b"a\0b\0c", str(tmp_path))
+    assert sizes == [1, 1, -1]
+    layout = Layout(b"a\0b\0c", np.array(sizes), np.array(mtimes))
+    assert layout.changed(str(tmp_path)) == []
+    os.utime(tmp_path / "a", ns=(1, 1))
+    (tmp_path / "b").unlink()
+    assert [text.split(": ")[1] for text in layout.changed(str(tmp_path))] == [
+        "changed since the layout was made",
+        "No such file or directory",
+    ]
+
+
+def rows(path: Path, layout: Layout) -> list[list[bytes]]:
+    """The extents' bytes of each sample."""
+    raw = path.read_bytes()
+    starts = layout.starts if len(layout.starts) else np.arange(layout.samples + 1)
+    pieces = [raw[o : o + s] for o, s in zip(layout.offsets, layout.sizes, strict=True)]
+    return [pieces[a:b] for a, b in itertools.pairwise(starts)]
+
+
+@pytest.mark.parametrize("userblock", [0, 1024])
+def test_hdf5_rows_are_where_the_layout_says(tmp_path: Path, userblock: int) -> None:
+    path = tmp_path / "x.h5"
+    x = np.arange(1000, dtype=np.uint16).reshape(50, 20)
+    y = np.arange(50, dtype=np.int64) + 9
+    with h5py.File(path, "w", userblock_size=userblock) as file:
+        file["g/x"] = x
+        file["y"] = y
+        file.create_dataset("c", data=x, chunks=(8, 7))
+        file.create_dataset("z", data=x, chunks=(8, 20), compression="gzip")
+        file.create_dataset("v", data=y, chunks=(16,))
+    layout = build_hdf5(str(path), ["g/x", "y"], str(tmp_path))
+    assert layout.files == [b"x.h5"]
+    assert rows(path, layout) == [[x[i].tobytes(), y[i].tobytes()] for i in range(50)]
+    assert rows(path, build_hdf5(str(path), ["y"], str(tmp_path))) == [[row.tobytes()] for row in y]
+    assert len(build_hdf5(str(path), ["y"], str(tmp_path)).starts) == 0
+    chunked = rows(path, build_hdf5(str(path), ["c"], str(tmp_path)))
+    for i, pieces in enumerate(chunked):
+        # Chunks of 8 x 7, the last of a row of chunks filled up with zeros.
+        band = np.concatenate([np.frombuffer(piece, np.uint16).reshape(8, 7) for piece in pieces], axis=1)
+        np.testing.assert_array_equal(band[i % 8, :20], x[i])
+    both = build_hdf5(str(path), ["v", "z"], str(tmp_path))
+    assert both.samples == 50
+    assert (np.diff(both.starts) == 2).all()
+    for i, (v, z) in enumerate(rows(path, both)):
+        assert np.frombuffer(v, np.int64)[i % 16] == y[i]
+        assert z[:1] == b"\x78"  # zlib
+    assert build_hdf5(str(path), ["z"], str(tmp_path)).changed(str(tmp_path)) == []
+
+
+def test_hdf5_that_has_no_layout(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((5, 3))
+        file["short"] = np.zeros((4, 3))
+        file.create_dataset("empty", (5, 3), "f4")
+        file.create_dataset("part", (50,), "f4", chunks=(10,))[:15] = 1
+        file.create_dataset("none", (5, 3), "f4", chunks=(1, 3))
+        file["scalar"] = 3.0
+        file["text"] = ["a", "bc", "d", "e", "f"]
+        layout = h5py.VirtualLayout((5, 3), "f8")
+        layout[:] = h5py.VirtualSource(file["x"])
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("external", (5,), "f4", external=[(str(tmp_path / "raw"), 0, h5py.h5f.UNLIMITED)])
+        compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        compact.set_layout(h5py.h5d.COMPACT)
+        h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT64, h5py.h5s.create_simple((5,)), compact)
+    for name, fault in (
+        ("nothing", "no data set 'nothing'; there are compact, empty"),
+        ("empty", "nothing has been written"),
+        ("none", "nothing has been written"),
+        ("part", "rows from 20 on"),
+        ("scalar", "has no rows"),
+        ("text", "variable length"),
+        ("virtual", "virtual"),
+        ("external", "external"),
+        ("compact", "compact"),
+    ):
+        with pytest.raises(LayoutError, match=fault):
+            build_hdf5(str(path), [name], str(tmp_path))
+    with pytest.raises(LayoutError, match="x has 5, short has 4"):
+        build_hdf5(str(path), ["x", "short"], str(tmp_path))
+    with pytest.raises(LayoutError, match="no data set was named"):
+        build_hdf5(str(path), [], str(tmp_path))
+    with pytest.raises(ConfigError, match="not below"):
+        build_hdf5(str(path), ["x"], str(tmp_path / "d"))
+    (tmp_path / "y.h5").write_bytes(b"no")
+    with pytest.raises(LayoutError, match="not an HDF5 file"):
+        build_hdf5(str(tmp_path / "y.h5"), ["x"], str(tmp_path))
