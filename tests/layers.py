@@ -99,7 +99,6 @@ JOB_SIDE = (
     "hfs/learner.py",
     "hfs/mountinfo.py",
     "hfs/orders.py",
-    "hfs/samplers.py",
     "mountd/__init__.py",
     "mountd/protocol.py",
     "mountd/protocol_hints.py",

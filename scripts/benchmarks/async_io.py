@@ -6,7 +6,14 @@ learner waits for its next batch; computing is emulated by sleeping. Ratios are 
 
 from collections.abc import Callable
 
-from scripts.benchmarks import async_io_buffers, async_io_cosmoflow, async_io_samples
+from scripts.benchmarks import (
+    async_io_belady,
+    async_io_buffers,
+    async_io_chainer,
+    async_io_cosmoflow,
+    async_io_images,
+    async_io_samples,
+)
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -20,4 +27,7 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "cosmoflow-busy": async_io_cosmoflow.cosmoflow_busy,
     "buffers": async_io_buffers.buffers,
     "buffers-busy": async_io_buffers.buffers_busy,
+    "images": async_io_images.images,
+    "chainer": async_io_chainer.chainer,
+    "belady": async_io_belady.belady,
 }

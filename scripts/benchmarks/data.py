@@ -124,3 +124,14 @@ def tree_bytes(root: Path) -> tuple[int, int]:
     """How many regular files lie at or below `root`, and their bytes together."""
     paths = [root] if root.is_file() else [path for path in root.rglob("*") if path.is_file()]
     return len(paths), sum(path.stat().st_size for path in paths)
+
+
+def make_batches(root: Path, folders: int, mean_bytes: int) -> None:
+    """Folders of 1000 files each of random bytes, as ImageNet has classes. Sizes are drawn evenly from half the mean
+    to one and a half of it."""
+    for folder in range(folders):
+        draw = np.random.default_rng([folder, mean_bytes])
+        path = root / f"n{folder:08d}"
+        path.mkdir()
+        for number, size in enumerate(draw.integers(mean_bytes // 2, mean_bytes + mean_bytes // 2, 1000)):
+            (path / f"n{folder:08d}_{number}.jpg").write_bytes(draw.bytes(int(size)))

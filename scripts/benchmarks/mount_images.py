@@ -31,7 +31,7 @@ def image_folder(work: Work, options: Options) -> Path:
     return data.stamped(work.data / f"images-{count}", spec, partial(data.make_images, count=count))
 
 
-def _copy_of(folder: Path) -> Path:
+def copy_of(folder: Path) -> Path:
     """A plain copy beside it, so on the same disk as the caches."""
 
     def copy(path: Path) -> None:
@@ -110,7 +110,7 @@ class Runs:
 
 def images(work: Work, options: Options, command: str) -> list[Row]:
     folder = image_folder(work, options)
-    runs = Runs(folder, _copy_of(folder))
+    runs = Runs(folder, copy_of(folder))
     for seed in range(options.runs):
         runs.one(work, seed)
     mean = runs.data_bytes / runs.data_files / 1000

@@ -64,6 +64,11 @@ def failed_row(name: str, reason: str, command: str) -> Row:
     return Row(f"{name}: not measured: {reason}", None, "", None, False, command)
 
 
+def measured_rows(rows: Sequence[Row]) -> list[Row]:
+    """Without those that were not measured and have no bar: one line that says why is enough."""
+    return [row for row in rows if row.value is not None or row.bar is not None]
+
+
 def round_3(value: float) -> float:
     """Three digits for small numbers, whole ones from 1000 on: more is noise."""
     if value == 0:
