@@ -8,9 +8,11 @@ Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs import mountinfo, probe
@@ -24,11 +26,13 @@ from mountd.protocol import (
     List,
     Progress,
     ProtocolError,
+    Record,
     Reply,
     Request,
     Result,
     Rows,
     Status,
+    Touches,
     Warm,
     decode_reply,
     encode,
@@ -40,6 +44,9 @@ __all__ = ["SOCKET_XATTR", "Client", "DaemonSilent", "Refused", "find_socket", "
 SOCKET_XATTR = "user.hfs.socket"
 STATUS_S = 10.0
 """The daemon answers status from memory, in milliseconds; ten seconds without is a daemon that hangs."""
+_QUIET_S = 0.2
+_DRAIN_S = 5.0
+"""Once a recording is to end: others may read on for ever."""
 _CREDENTIALS = struct.Struct("3i")
 
 News = Callable[[Progress | Rows], None]
@@ -82,6 +89,29 @@ class Client:
     def list(self, paths: Sequence[bytes], news: News) -> Result:
         """Rows of what is staged, in parts to `news`; no paths: all."""
         return self._ask(List(list(paths)), news, None)
+
+    def touches(self, start: Callable[[], object], stopped: Callable[[], bool]) -> Iterator[Touches]:
+        """What is read, in parts, as it happens. `start` is called when nothing will be missed any more.
+
+        Ends when `stopped` says so and nothing more comes for a moment.
+        """
+        with self._connect(STATUS_S) as connection:
+            connection.sendall(encode(Record()))
+            self.status()  # the daemon begins with requests in the order of their coming
+            start()
+            deadline = None
+            while deadline is None or time.monotonic() < deadline:
+                ready, _, _ = select.select([connection], [], [], _QUIET_S)
+                if ready:
+                    reply = self._receive(connection)
+                    if isinstance(reply, Failure):
+                        raise Refused(reply.message, reply.code)
+                    if isinstance(reply, Touches):
+                        yield reply
+                if stopped():
+                    if not ready:
+                        return
+                    deadline = deadline or time.monotonic() + _DRAIN_S
 
     def pid(self) -> int:
         """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace."""

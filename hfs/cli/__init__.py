@@ -25,14 +25,29 @@ import click
 import hfs
 from mountd.errors import HfsError
 
-__all__ = ["cli", "main"]
+__all__ = ["Group", "cli", "main"]
 
-_COMMANDS = ("mount", "umount", "run", "status", "cache", "config", "completion")
+_COMMANDS = ("mount", "umount", "run", "status", "cache", "layout", "config", "completion")
 """Each is the command of the same name in the file of the same name."""
 
 
-class _Commands(click.Group):
-    """Loads a command when it is asked for, and turns every error of ours into its lines and its exit code."""
+class Group(click.Group):
+    """Turns every error of ours into its lines and its exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. Raises click's Exit with the code of an HfsError."""
+        try:
+            return super().invoke(ctx)
+        except HfsError as error:
+            from hfs.cli.exit_codes import code_of
+            from hfs.cli.shared import complain
+
+            complain(str(error))
+            raise click.exceptions.Exit(code_of(error)) from None
+
+
+class _Commands(Group):
+    """Loads a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order in which people need them."""
@@ -45,17 +60,6 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(f"hfs.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises click's Exit with the code of an HfsError."""
-        try:
-            return super().invoke(ctx)
-        except HfsError as error:
-            from hfs.cli.exit_codes import code_of
-            from hfs.cli.shared import complain
-
-            complain(str(error))
-            raise click.exceptions.Exit(code_of(error)) from None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -152,6 +152,7 @@ def _summarize(seconds: dict[str, float], status: dict[str, Any] | None) -> None
     from rich import box
     from rich.table import Table
 
+    from hfs.cli.learners import epochs_table
     from hfs.cli.render import duration, size, stderr
 
     table = Table(title="hfs", box=box.SIMPLE, show_header=False, title_justify="left", pad_edge=False)
@@ -182,4 +183,8 @@ def _summarize(seconds: dict[str, float], status: dict[str, Any] | None) -> None
         if faults:
             table.add_row("faults", ", ".join(f"{count:,} {name}" for name, count in faults.items()))
         table.add_row("not counted", "what the kernel answered from its page cache or by passthrough")
-    stderr().print(table)
+    console = stderr()
+    console.print(table)
+    epochs = epochs_table((status or {}).get("hints") or {})
+    if epochs is not None:
+        console.print(epochs)

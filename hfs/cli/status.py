@@ -48,6 +48,7 @@ def status(
     if as_json:
         click.echo(json.dumps(found))
         return
+    from hfs.cli.learners import epochs_table, learners_table
     from hfs.cli.render import render_tree, stdout
 
     console = stdout()
@@ -60,8 +61,12 @@ def status(
         f"{reader['command']} ({reader['pid']})": {"reads": reader["reads"], "bytes": reader["bytes"]}
         for reader in readers[:_READERS]
     }
+    hints = found.pop("hints", None) or {}
     for table in render_tree(found):
         console.print(table)
+    for shown in (learners_table(hints), epochs_table(hints)):
+        if shown is not None:
+            console.print(shown)
     console.print(_NOTE)
 
 

@@ -13,7 +13,9 @@ import trio
 from mountd.config import Config
 from mountd.control import Report, serve
 from mountd.errors import ConfigError
-from mountd.protocol import PathFault, Progress, Result, Row, Rows
+from mountd.learners import Learners
+from mountd.metrics import Metrics
+from mountd.protocol import PathFault, Progress, Result, Row, Rows, Touches
 
 
 class FakeCommands:
@@ -25,6 +27,9 @@ class FakeCommands:
         self.sizes = {b"a": 10, b"d/b": 20}
         self.opened: set[bytes] = set()
         self.on_warm: Callable[[], None] = lambda: None
+        self.learners = Learners(8 << 20, Metrics(), trio.to_thread.run_sync)
+        self.touches: list[Touches] = []
+        """What a recording hears, all at once."""
 
     async def status(self) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
@@ -36,10 +41,18 @@ class FakeCommands:
             "read_bytes": {"staged": 3_000_000, "source": 1_000_000},
             "readers": [{"pid": 17 + i, "command": "python", "reads": 9, "bytes": 1_870_000 - i} for i in range(9)],
             "readers_unknown": None,
+            "hints": self.learners.shown(),
             "staged": {"files": 2, "bytes": 30, "later": {"figure_s": 90.0}},
             "config": {"ttl": {"value": 60.0, "origin": "default"}},
             "counters": {"x": {"value": 1, "meaning": "y"}},
         }
+
+    async def record(self, report: Report) -> Result:
+        self.calls.append(("record",))
+        for part in self.touches:
+            await report(part)
+        await trio.sleep_forever()
+        raise AssertionError
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         self.calls.append(("warm", list(paths), jobs))

@@ -1,0 +1,323 @@
+"""`hfs-hint send|record|replay|show`: hints without touching the training script.
+
+`send` and `replay` speak for a learner and stay connected: the daemon forgets an order when its connection ends. They
+do not know how far the training is, so the daemon takes the order for one whose pace it does not know: it stages ahead
+as far as the cache has room. Exit codes are those of `hfs`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+import hfs
+from hfs import mountinfo
+from hfs.cli import Group
+from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
+from hfs.cli.hint_input import read_list, read_order, within
+from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
+from hfs.client import DaemonSilent
+from hfs.job import job_name, process_token, rank_and_world
+from hfs.layouts.layout import Layout, LayoutError
+from hfs.learner import Learner
+from mountd.errors import ConfigError
+from mountd.protocol import Join
+from mountd.protocol_hints import encode_layout, layout_digest
+
+__all__ = ["hint", "main"]
+
+_Indices = npt.NDArray[np.int64]
+
+_ANSWER_S = 60.0
+"""For the daemon to plan an order: seconds for a hundred million samples."""
+_POLL_S = 1.0
+_STUCK_S = 60.0
+"""Without progress for so long, there is no room for the rest, or the source is silent."""
+
+mount_option = click.option("--mount", metavar="DIR", help="The mount. Default: the only one.")
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(hfs.__version__, prog_name="hfs-hint")
+def hint() -> None:
+    """Tell the daemon of a mount in which order its files will be read.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 partly done.
+    """
+
+
+@hint.command()
+@mount_option
+@click.option(
+    "--order", "order_file", metavar="NPY", required=True, help="Indices of the epoch, one-dimensional, .npy."
+)
+@click.option("--files", "list_file", metavar="LIST", help="Index i is the file in line i (from 0) of LIST.")
+@click.option("--layout", "layout_file", metavar="LAYOUT", help="Index i is sample i of LAYOUT (hfs layout build).")
+@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True, metavar="E")
+@click.option(
+    "--rank", type=click.IntRange(min=0), metavar="R", help="Which learner reads so. Default: the launcher's."
+)
+@click.option("--world", type=click.IntRange(min=1), metavar="W", help="Of how many.")
+@click.option("--name", default="", metavar="N", help="For hfs status.")
+@click.option("--until-staged", is_flag=True, help="End when all of it is staged.")
+@control_option
+@click.pass_context
+def send(
+    ctx: click.Context,
+    /,
+    mount: str | None,
+    order_file: str,
+    list_file: str | None,
+    layout_file: str | None,
+    epoch: int,
+    rank: int | None,
+    world: int | None,
+    name: str,
+    until_staged: bool,
+    control: str | None,
+) -> None:
+    """Send the order of an epoch and stay until Ctrl-C: the daemon follows it as long as this runs.
+
+    Without --until-staged start it in the background beside the training, and end it with the epoch.
+    """
+    if (list_file is None) == (layout_file is None):
+        raise ConfigError("give either --files or --layout")
+    if (rank is None) != (world is None) or (rank is not None and world is not None and rank >= world):
+        raise ConfigError("give both --rank and --world, 0 <= R < W, or none")
+    target = _target(mount, control)
+    code = DONE
+    if list_file is not None:
+        files = read_list(list_file)
+        order = read_order(order_file, len(files))
+        layout, numbers = within(files, target.mountpoint)
+        order = numbers[order]
+        if (order < 0).any():
+            order, code = order[order >= 0], PARTLY
+            if not len(order):
+                raise ConfigError(f"{order_file}: it names only files that are not below {target.mountpoint}")
+    else:
+        layout = _load(str(layout_file), target)
+        order = read_order(order_file, layout.samples)
+    learner = rank_and_world() if rank is None or world is None else (rank, world)
+    ctx.exit(_follow(target, layout, order, epoch, learner, name, until_staged=until_staged) or code)
+
+
+@hint.command(context_settings={"allow_interspersed_args": False})
+@mount_option
+@click.option("-o", "--output", metavar="TRACE", required=True, help="Where to keep what was read: a layout.")
+@control_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def record(
+    ctx: click.Context, /, mount: str | None, output: str, control: str | None, command: tuple[str, ...]
+) -> None:
+    """Record what is read from the mount until Ctrl-C, or while COMMAND runs (its exit code is then ours).
+
+    Sample i of TRACE is the i-th read. What the kernel answers from its page cache is not seen: record the first epoch
+    of a fresh mount. Nothing is written if nothing was read.
+    """
+    target = _target(mount, control)
+    child: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        if command:
+            child.append(subprocess.Popen(command))
+        else:
+            click.echo("recording; Ctrl-C ends it", err=True)
+
+    touches: list[tuple[bytes, int, int]] = []
+    lost = 0
+    parts = target.client.touches(start, lambda: bool(child and child[0].poll() is not None))
+    try:
+        with hold():
+            while True:
+                try:
+                    part = next(parts, None)
+                    if part is None:
+                        break
+                    lost += part.lost
+                    touches += [(touch.path, touch.offset, touch.size) for touch in part.touches]
+                except KeyboardInterrupt:
+                    break
+    except FileNotFoundError:
+        complain(f"{command[0]}: not found")
+        ctx.exit(NOT_FOUND)
+    except OSError as error:
+        complain(f"{command[0]}: cannot be executed ({error.strerror})")
+        ctx.exit(CANNOT_EXECUTE)
+    finally:
+        parts.close()  # type: ignore[attr-defined] # it is a generator
+    code = child[0].wait() if child else DONE
+    if lost:
+        complain(f"{lost:,} reads came faster than they could be recorded and are missing")
+    if not touches:
+        complain("nothing was read through the daemon")
+        ctx.exit(code or FAILED)
+    trace = _trace(touches, target.mountpoint)
+    trace.save(output)
+    click.echo(f"{output}: {trace.samples:,} reads of {trace.file_count:,} files", err=True)
+    ctx.exit(SIGNALLED - code if code < 0 else code or (PARTLY if lost else DONE))
+
+
+def _trace(touches: list[tuple[bytes, int, int]], root: str) -> Layout:
+    """The layout whose samples are these reads; what continues the read before is one with it."""
+    from hfs.layouts.files import versions
+
+    numbers: dict[bytes, int] = {}
+    rows: list[list[int]] = []
+    for path, offset, size in touches:
+        file = numbers.setdefault(path, len(numbers))
+        if rows and rows[-1][0] == file and rows[-1][1] + rows[-1][2] == offset:
+            rows[-1][2] += size
+        else:
+            rows.append([file, offset, size])
+    names = b"\0".join(numbers)
+    sizes, mtimes = (np.array(values, np.int64) for values in versions(names, root))
+    files, offsets, lengths = np.array(rows, np.int64).T
+    # A file that has gone or was cut since is taken as it was when it was read.
+    np.maximum.at(sizes, files, np.where(sizes[files] < 0, offsets + lengths, 0))
+    lengths = np.minimum(lengths, sizes[files] - offsets)
+    kept = lengths > 0
+    return Layout(
+        names=names,
+        file_sizes=sizes,
+        file_mtimes_ns=mtimes,
+        extents=files[kept],
+        offsets=offsets[kept],
+        sizes=lengths[kept],
+        made_from="a recording",
+    )
+
+
+@hint.command()
+@click.argument("trace", type=click.UNPROCESSED)
+@mount_option
+@click.option("--warm", is_flag=True, help="Stage its files whole, and end; else hint the order of its reads.")
+@click.option("--until-staged", is_flag=True, help="End when all of it is staged.")
+@control_option
+@click.pass_context
+def replay(
+    ctx: click.Context, /, trace: str, mount: str | None, warm: bool, until_staged: bool, control: str | None
+) -> None:
+    """Use what `record` has kept: as a hint (until Ctrl-C), or to stage the files before the job."""
+    target = _target(mount, control)
+    layout = _load(trace, target)
+    if not warm:
+        order = np.arange(layout.samples)
+        ctx.exit(_follow(target, layout, order, 0, (0, 1), "replay", until_staged=until_staged))
+    from hfs.cli.reporting import BarReporter
+
+    files = layout.files
+    with BarReporter("warmed") as reporter:
+        for start in range(0, len(files), 100_000):  # each far below the longest frame
+            result = target.client.warm(files[start : start + 100_000], 0, reporter.news_for(target.shown))
+            reporter.end_part(result, target.shown)
+        reporter.close()
+    ctx.exit(PARTLY if reporter.total.failed else DONE)
+
+
+@hint.command()
+@mount_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@control_option
+def show(mount: str | None, as_json: bool, control: str | None) -> None:
+    """Show who has joined, how far they are, and where the time of their epochs went."""
+    hints = _target(mount, control).client.status().get("hints") or {}
+    if as_json:
+        click.echo(json.dumps(hints))
+        return
+    from hfs.cli.learners import epochs_table, learners_table
+    from hfs.cli.render import stdout
+
+    tables = [table for table in (learners_table(hints), epochs_table(hints)) if table is not None]
+    for table in tables:
+        stdout().print(table)
+    if not tables:
+        click.echo("no hints")
+
+
+def _target(mount: str | None, control: str | None) -> MountTarget:
+    if control is not None and mount is None:
+        return targets_of([], control)[0]
+    (target,) = targets_of([mount or sole_mount()], control)
+    return target
+
+
+def _load(path: str, target: MountTarget) -> Layout:
+    """A layout that fits the files of the mount. Raises ConfigError."""
+    try:
+        layout = Layout.load(path)
+    except LayoutError as error:
+        raise ConfigError(str(error)) from None
+    wrong = layout.changed(target.mountpoint) if mountinfo.at(target.mountpoint) is not None else []
+    for text in wrong[:10]:
+        complain(text)
+    if wrong:
+        raise ConfigError(f"{path}: {len(wrong):,} of {layout.file_count:,} files are not as they were; make it again")
+    return layout
+
+
+def _follow(
+    target: MountTarget,
+    layout: Layout,
+    order: _Indices,
+    epoch: int,
+    rank_world: tuple[int, int],
+    name: str,
+    *,
+    until_staged: bool,
+) -> int:
+    """Send the order and stay. Gives the exit code."""
+    blob = encode_layout(layout.frame())
+    digest = layout_digest(blob)
+    rank, world = rank_world
+    join = Join(
+        layout=digest, name=name or "hfs-hint", job=job_name(world), rank=rank, world=world, process=process_token()
+    )
+    learner = Learner.join(target.client.path, join, lambda: blob)
+    try:
+        with hold():
+            learner.send_order(epoch, order)
+            learner.wait_answered(_ANSWER_S)
+            click.echo(f"{len(order):,} samples of epoch {epoch} are known to the daemon", err=True)
+            return _stay(target, learner, join, until_staged=until_staged)
+    except KeyboardInterrupt:
+        return DONE  # this is how it is ended
+    finally:
+        learner.close()
+
+
+def _stay(target: MountTarget, learner: Learner, join: Join, *, until_staged: bool) -> int:
+    share, since = -1.0, time.monotonic()
+    while True:
+        time.sleep(_POLL_S)
+        if not learner.usable():
+            raise DaemonSilent(learner.trouble or "the daemon is gone")
+        if not until_staged:
+            continue
+        now_share = _staged_share(target.client.status().get("hints") or {}, join)
+        if now_share >= 1.0:
+            return DONE
+        if now_share > share:
+            share, since = now_share, time.monotonic()
+        elif time.monotonic() - since > _STUCK_S:
+            complain(f"{share:.1%} is staged, and for {_STUCK_S:g} s no more: no room in the cache, or a silent source")
+            return PARTLY
+
+
+def _staged_share(hints: dict[str, Any], join: Join) -> float:
+    for learner in hints.get("learners") or []:
+        if (learner.get("job"), learner.get("rank"), learner.get("name")) == (join.job, join.rank, join.name):
+            return float(learner.get("staged_share") or 0.0)
+    return 0.0
+
+
+def main() -> None:
+    """The entry point of the `hfs-hint` command."""
+    hint(prog_name="hfs-hint")

@@ -1,0 +1,99 @@
+"""Learners and their epochs as tables, from the "hints" of a daemon's status.
+
+Printed by `hfs status`, `hfs-hint show` and at the end of `hfs run`. What an older or newer daemon does not say is "-".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from hfs.cli.render import duration, size
+from hfs.cli.shared import printable
+
+__all__ = ["epochs_table", "learners_table"]
+
+_EPOCHS = 20
+"""The last ones of all learners together: more than a screen helps nobody; --json has the rest."""
+
+
+def learners_table(hints: Mapping[str, Any]) -> Table | None:
+    """Who has joined and how far they are; None if nobody has."""
+    learners = hints.get("learners") or []
+    if not learners:
+        return None
+    table = _table(
+        "learners", "learner", "process", "epoch", "position", "samples/s", "staged", "ahead", "all staged in"
+    )
+    for learner in learners:
+        total, share, rate = learner.get("total"), learner.get("staged_share"), learner.get("rate")
+        table.add_row(
+            _title(learner),
+            str(learner.get("pid") or "-"),
+            _or_dash(learner.get("epoch"), str),
+            "-" if total is None else f"{learner.get('position', 0):,} of {total:,}",
+            _or_dash(rate, lambda value: f"{value:,.3g}"),
+            _or_dash(share, lambda value: f"{value:.1%}"),
+            _or_dash(learner.get("ahead_bytes"), size),
+            _or_dash(learner.get("eta_s"), duration),
+        )
+    return table
+
+
+def epochs_table(hints: Mapping[str, Any]) -> Table | None:
+    """Where the time of each epoch went, of learners that are here or have left; None if none has said."""
+    rows = [
+        (learner, epoch)
+        for learner in [*(hints.get("past") or []), *(hints.get("learners") or [])]
+        for epoch in learner.get("epochs") or []
+    ]
+    if not rows:
+        return None
+    table = _table(
+        "epochs",
+        "learner",
+        "epoch",
+        "exposed I/O",
+        "compute",
+        "other",
+        "exposed / compute",
+        "batches",
+        "for the source",
+    )
+    for learner, epoch in rows[-_EPOCHS:]:
+        measured = bool(epoch.get("batches"))
+        compute_s = epoch.get("compute_s") or 0.0
+        times = [
+            duration(epoch.get(name) or 0.0) if measured else "-" for name in ("exposed_s", "compute_s", "other_s")
+        ]
+        table.add_row(
+            _title(learner),
+            str(epoch.get("epoch", "-")),
+            *times,
+            f"{epoch['exposed_s'] / compute_s:.1%}" if measured and compute_s else "-",
+            f"{epoch['batches']:,}" if measured else "-",
+            _or_dash(epoch.get("source_wait_s"), duration),
+        )
+    if len(rows) > _EPOCHS:
+        table.caption = f"{len(rows) - _EPOCHS} earlier ones: --json"
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _title(learner: Mapping[str, Any]) -> str:
+    name = learner.get("name") or "learner"
+    return escape(printable(f"{name}, rank {learner.get('rank', 0)} of {learner.get('world', 1)}"))
+
+
+def _or_dash(value: Any, shown: Any) -> str:  # noqa: ANN401 - a figure, and what writes it
+    return "-" if value is None else str(shown(value))
