@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from hfs.cli import cli, hint, shared
 from hfs.cli.hint import hint as hfs_hint
 from hfs.cli.learners import epochs_table, learners_table
-from hfs.client import DaemonSilent
+from hfs.client import Client, DaemonSilent
 from hfs.layouts.layout import Layout
 from hfs.mountinfo import parse
 from mountd.protocol import Touch, Touches
@@ -48,12 +48,13 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeComm
 
 
 @pytest.fixture
-def stays(monkeypatch: pytest.MonkeyPatch, daemon: FakeCommands) -> list[dict[str, Any]]:
+def stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: FakeCommands) -> list[dict[str, Any]]:
     """What the daemon's status says each time that `send` looks how it goes; the second time Ctrl-C comes."""
     seen: list[dict[str, Any]] = []
+    path = str(tmp_path / "s")
 
     def sleep(_seconds: float) -> None:
-        seen.append(daemon.learners.shown())
+        seen.append(Client(path).status()["hints"])
         if len(seen) == 2:
             raise KeyboardInterrupt
 
@@ -151,6 +152,7 @@ def test_other_bad_input(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     assert "not in a mount" in fault("send", "--mount", tmp_path, "--order", order, "--files", files)
     assert "line 2 is empty" in fault("send", "--order", order, "--files", list_file(tmp_path, "a\n\nb\n"))
     assert "line 2 has a zero byte" in fault("send", "--order", order, "--files", list_file(tmp_path, "a\nb\0\n"))
+    list_file(tmp_path, "a\nb\n")
     whole = order.read_bytes()
     for size in (0, 5, len(whole) - 1):
         order.write_bytes(whole[:size])
@@ -210,15 +212,30 @@ def test_record_ends_as_its_command_does(tmp_path: Path, daemon: FakeCommands) -
 HINTS = {
     "learners": [
         {
-            **{"name": "train", "job": "j", "rank": 1, "world": 2, "pid": 77, "layout": "f" * 32, "samples": 10},
-            **{"epoch": 3, "position": 4, "total": 1280, "rate": 123.4, "staged_share": 0.5, "ahead_bytes": 5_000_000},
+            "name": "train",
+            "job": "j",
+            "rank": 1,
+            "world": 2,
+            "pid": 77,
+            "layout": "f" * 32,
+            "samples": 10,
+            "epoch": 3,
+            "position": 4,
+            "total": 1280,
+            "rate": 123.4,
+            "staged_share": 0.5,
+            "ahead_bytes": 5_000_000,
             "eta_s": 90.0,
             "epochs": [
                 {
-                    **{"epoch": 2, "exposed_s": 1.5, "compute_s": 30.0, "other_s": 2.0, "batches": 40},
+                    "epoch": 2,
+                    "exposed_s": 1.5,
+                    "compute_s": 30.0,
+                    "other_s": 2.0,
+                    "batches": 40,
                     "source_wait_s": 3.0,
                 },
-                {**{"epoch": 3, "exposed_s": 0, "compute_s": 0, "other_s": 0, "batches": 0}, "source_wait_s": 0.25},
+                {"epoch": 3, "exposed_s": 0, "compute_s": 0, "other_s": 0, "batches": 0, "source_wait_s": 0.25},
             ],
         },
         {"name": "", "rank": 0, "world": 1, "epochs": [], "epoch": None},
