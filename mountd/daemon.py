@@ -26,7 +26,7 @@ from mountd.config import Config
 from mountd.control import serve
 from mountd.errors import ConfigError, MountError
 from mountd.fastpath_tuning import device_of, tune
-from mountd.fetcher import Fetcher
+from mountd.fetcher import UNSTAGED_SHARE, Fetcher
 from mountd.fuse import Fuse
 from mountd.fuse_push import KernelPageCache
 from mountd.handles import Handles
@@ -124,7 +124,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             staging,
             fetcher,
             HintsFiles(namespace, staging, fetcher),
-            HintsRoom(learners, staging, metrics),
+            HintsRoom(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),

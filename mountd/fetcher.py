@@ -32,7 +32,7 @@ from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.geometry import Extent, chunk_extent
 
-__all__ = ["PUSH_STEP_BYTES", "Fetcher", "PageCache", "Push"]
+__all__ = ["PUSH_STEP_BYTES", "UNSTAGED_SHARE", "Fetcher", "PageCache", "Push"]
 
 
 class Push(enum.Enum):
@@ -62,7 +62,7 @@ _SHOWN_BYTES = 256 << 10
 """One READ. With all pushed, windows ran dry since nobody saw the reader go on; with nothing pushed, a sequential read
 of 1.2 GB from a fast source was slower by a third to a half."""
 
-_UNSTAGED_SHARE = 4
+UNSTAGED_SHARE = 4
 """A quarter of the buffers keeps chunks that staging did not take: with the default two streams, each with the chunk it
 reads and the next. They go at once when a reader needs the memory."""
 
@@ -139,11 +139,14 @@ class Fetcher:
         with self._waiting():
             return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
 
-    async def ahead(self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING) -> bool:
+    async def ahead(
+        self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING, stage: bool = True
+    ) -> bool:
         """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
 
         The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that
-        prefetch has to wait for. Raises as `chunk`.
+        prefetch has to wait for. Without `stage` it is only held in memory for a while, as what finds no room in the
+        cache is. Raises as `chunk`.
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
@@ -152,7 +155,7 @@ class Fetcher:
         into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
         if index in file.present or self.is_coming(file.version, index):
             return False
-        await self._flights.run(key, lambda: self._fetch(key, node, file, into, push=push))
+        await self._flights.run(key, lambda: self._fetch(key, node, file, into, push=push, stage=stage))
         return True
 
     async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
@@ -172,7 +175,14 @@ class Fetcher:
             self._metrics.add("source_wait_ns", int((trio.current_time() - began_s) * 1e9))
 
     async def _fetch(
-        self, key: Key, node: Node, file: StagedFile, buffer: memoryview | None, *, push: Push
+        self,
+        key: Key,
+        node: Node,
+        file: StagedFile,
+        buffer: memoryview | None,
+        *,
+        push: Push,
+        stage: bool = True,
     ) -> memoryview:
         """`buffer`: taken ahead by prefetch; None for a reader's fetch, which is urgent."""
         version, index = key
@@ -184,7 +194,7 @@ class Fetcher:
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
         self._landed[key] = data
-        if not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
+        if not stage or not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
             self._landed.pop(key)
             push = Push.WHOLE  # nobody keeps it but the page cache
             self._keep_unstaged(key, data)
@@ -205,7 +215,7 @@ class Fetcher:
     def _keep_unstaged(self, key: Key, data: memoryview) -> None:
         self._unstaged[key] = data
         held_bytes = sum(len(view) for view in self._unstaged.values())
-        while self._unstaged and held_bytes * _UNSTAGED_SHARE > self._buffers.total_bytes:
+        while self._unstaged and held_bytes * UNSTAGED_SHARE > self._buffers.total_bytes:
             held_bytes -= len(self._unstaged.popitem(last=False)[1])
 
     def _push_nowait(self, node: Node, extent: Extent, data: memoryview, push: Push) -> None:

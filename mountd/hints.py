@@ -87,7 +87,6 @@ class Hints:
         """Something was not staged for want of room: nothing more before a reader has gone on, or time has passed."""
         self._chunks_at_once = _FIRST_CHUNKS
         self._chunks_under_way = 0
-        self._files: dict[tuple[str, int], StagedFile] = {}
         self._planned: dict[Version, tuple[Course, int]] = {}
         self._pushed: set[tuple[Version, int]] = set()
         """Chunks put into the page cache, for all we know still there."""
@@ -96,11 +95,9 @@ class Hints:
 
     def changed(self) -> None:
         """A schedule has changed: more may be foreseen, or near."""
-        for digest in {digest for digest, _ in self._files} - self._learners.courses.keys():
-            self._files = {key: file for key, file in self._files.items() if key[0] != digest}
-            self._planned = {
-                version: plan for version, plan in self._planned.items() if plan[0].layout.digest != digest
-            }
+        followed = self._learners.courses.values()
+        if any(course not in followed for course, _ in self._planned.values()):
+            self._planned = {version: plan for version, plan in self._planned.items() if plan[0] in followed}
         self._go_on()
         self._more.set()
 
@@ -119,6 +116,13 @@ class Hints:
         """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
         self._pushed.discard((version, index))
 
+    def missed(self, version: Version, index: int) -> None:
+        """A chunk of a planned file was to be here, and is not."""
+        plan = self._planned.get(version)
+        if plan is not None:
+            course, number = plan
+            course.schedule.evicted(np.array([course.layout.unit(number, index)], np.int32))
+
     def opened(self, node: Node, *, staged: bool) -> bool:
         """A small file was opened. True: an order names it, so its siblings say nothing."""
         hinted = self._hinted(node)
@@ -126,6 +130,7 @@ class Hints:
             return False
         course, unit = hinted
         if not staged:
+            course.held.discard(unit)
             course.schedule.evicted(np.array([unit], np.int32))
         course.schedule.seen(unit, trio.current_time())
         if self._held_back:
@@ -191,35 +196,40 @@ class Hints:
             self._wake()
 
     async def _stage_files(self, course: Course, units: Sequence[int], left: set[int]) -> None:
-        schedule = course.schedule
-        fits = await self._room.have(course, units)
-        self._held_back |= fits < len(units)
-        units = units[:fits]
+        schedule, objects = course.schedule, course.objects
+        assert objects is not None
+        stays = await self._room.stays(course, units)
         paths = [course.layout.path(unit) for unit in units]
-        for unit, path, result in zip(units, paths, await self._whole_files.stage(paths), strict=True):
+        results = await self._whole_files.stage(paths, stays)
+        for unit, path, stay, result in zip(units, paths, stays, results, strict=True):
+            left.discard(unit)
             if isinstance(result, HfsError):
-                left.discard(unit)
-                course.missing += 1
-                self._metrics.add("hints_missing")
-                schedule.failed(unit)
-                log.debug("a hint names %r, which cannot be had: %s", path, result)
+                self._missing(course, unit, path, result)
                 continue
             node, file = result.node, result.file
             node.hinted = (course, unit)
             course.looked_at(file.size)
-            if file.size > self._staging.chunk_bytes:
+            if file.present.count > 1 and not file.complete:
                 await self._stage_large(node, file)
-            if not file.complete and not result.fetched:
-                self._held_back = True  # no room after all, or no place in the queue: another time
-                continue
-            left.discard(unit)
-            assert course.objects is not None
-            course.objects[unit] = file.object_id or 0
+            if file.object_id is not None:
+                objects[unit] = file.object_id
             if result.fetched:
+                if file.object_id is None and not stay:
+                    course.held.add(unit)
                 schedule.arrived(unit, file.size)
                 self._metrics.add("hinted_bytes", file.size)
-            else:
+            elif file.complete or self._fetcher.is_coming(file.version, 0):
                 schedule.here(unit, file.size)
+            else:
+                self._held_back = True  # a large file that found no room, in part
+                schedule.refused(unit)
+
+    def _missing(self, course: Course, unit: int, path: bytes, error: HfsError) -> None:
+        if course.missing == 0:
+            log.warning("a hint names what cannot be had, %s: %s", path, error)
+        course.missing += 1
+        course.schedule.failed(unit)
+        self._metrics.add("hints_missing")
 
     async def _stage_large(self, node: Node, file: StagedFile) -> None:
         """All chunks of a large file that is one sample."""
@@ -249,28 +259,22 @@ class Hints:
             file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
             if file.chunk_bytes != course.layout.chunk_bytes:
                 raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
-            self._files[course.layout.digest, number] = file
+            course.staged[number] = file
             self._planned[node.version] = course, number
             if index in file.present:
                 left.discard(unit)
                 schedule.here(unit, file.chunk(index).size)
                 return
-            if not self._fetcher.is_coming(file.version, index) and not await self._room.have(course, [unit]):
-                self._held_back = True
-                return
+            (stay,) = await self._room.stays(course, [unit])
             push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
-            if await self._fetcher.ahead(node, file, index, push=push):
+            if await self._fetcher.ahead(node, file, index, push=push, stage=stay):
                 self._metrics.add("hinted_bytes", file.chunk(index).size)
             self._chunks_at_once += 1
             left.discard(unit)
             schedule.arrived(unit, file.chunk(index).size)
         except HfsError as error:
             left.discard(unit)
-            schedule.failed(unit)
-            if course.missing == 0:
-                log.warning("a hint is not followed: %s", error)
-            course.missing += 1
-            self._metrics.add("hints_missing")
+            self._missing(course, unit, path, error)
 
     # -- making ready -------------------------------------------------------------------------------------------------
 
@@ -344,7 +348,7 @@ class Hints:
     async def _push_chunk(self, course: Course, unit: int) -> None:
         """A chunk that was staged before, for handles that are read through the page cache."""
         number, index = course.layout.place(unit)
-        file = self._files.get((course.layout.digest, number))
+        file = course.staged.get(number)
         if file is None or index is None or index not in file.present or not self._fetcher.pushes:
             return
         node = await self._namespace.resolve(course.layout.path(number))

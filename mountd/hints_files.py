@@ -16,11 +16,11 @@ from mountd.node import Node
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 
-__all__ = ["HintedFile", "HintsFiles"]
+__all__ = ["HintsFile", "HintsFiles"]
 
 
 @dataclass(frozen=True, slots=True)
-class HintedFile:
+class HintsFile:
     """What one path leads to. `fetched`: its bytes came from the source just now, and are staged or on their way."""
 
     node: Node
@@ -36,22 +36,22 @@ class HintsFiles:
         self._staging = staging
         self._fetcher = fetcher
 
-    async def stage(self, paths: Sequence[bytes]) -> list[HintedFile | HfsError]:
-        """Stage what is not. A file of several chunks is found only."""
-        results: list[HintedFile | HfsError] = []
-        for path in paths:
+    async def stage(self, paths: Sequence[bytes], stays: Sequence[bool]) -> list[HintsFile | HfsError]:
+        """Stage what is not, or hold it in memory where it is not to stay. A file of several chunks is found only."""
+        results: list[HintsFile | HfsError] = []
+        for path, stay in zip(paths, stays, strict=True):
             try:
-                results.append(await self._stage(path))
+                results.append(await self._stage(path, stay))
             except HfsError as error:
                 results.append(error)
         return results
 
-    async def _stage(self, path: bytes) -> HintedFile:
+    async def _stage(self, path: bytes, stay: bool) -> HintsFile:
         node = await self._namespace.resolve(path)
         if node.version is None:
             raise SourceError(22, f"{path!r} is no regular file")
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         if file.complete or file.present.count > 1:
-            return HintedFile(node, file, fetched=False)
-        fetched = await self._fetcher.ahead(node, file, 0)
-        return HintedFile(node, file, fetched or self._fetcher.is_coming(node.version, 0) or file.complete)
+            return HintsFile(node, file, fetched=False)
+        fetched = await self._fetcher.ahead(node, file, 0, stage=stay)
+        return HintsFile(node, file, fetched)

@@ -1,14 +1,19 @@
-"""Room for what hints name: what is needed last goes, so that what is needed first may come (Belady, 1966).
+"""Room for what hints name: what is needed last goes, so that what is needed sooner may stay (Belady, 1966).
 
-As long as the cache has room, whatever is foreseen is staged, as far ahead as the orders go. Once it has none, a window
-is kept ahead of the readers, and each step of it takes the place of what the orders need later, or not at all. Asked by
-`hints` before a fetch; the eviction itself is staging's. What no order names is left alone: other jobs may be reading
-it, and `policies.eviction` decides about that.
+As long as the cache has room, whatever is foreseen is staged, as far ahead as the orders go. Once it has none, a small
+window is kept ahead of the readers, and of each unit in it is asked when it is needed *after* this use: if that is
+sooner than what of the staged is needed last, it takes its place; if not, it is only held in memory until it is used.
+So nothing is written that would not be read again, and where the next epoch's order is not known yet nothing moves.
+
+Asked by `hints` before a fetch; the eviction itself is staging's. What no order names is not chosen here: other jobs
+may be reading it, and `policies.eviction` decides about that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import trio
@@ -21,7 +26,7 @@ from policies.admission import BLOCK_BYTES, blocks_bytes
 __all__ = ["HintsRoom"]
 
 _WINDOW_SHARE = 50
-"""2 % of the cache are kept ahead of the readers when it cannot hold everything."""
+"""2 % of the cache are kept ahead of the readers when it cannot hold everything, or what memory holds, if less."""
 
 _BATCH_SHARE = 100
 """1 % of it makes room at a time: each eviction is a durable commit."""
@@ -32,13 +37,22 @@ _TIGHT_S = 60.0
 _UNLIMITED_BYTES = 1 << 62
 
 
-class HintsRoom:
-    """See the file's story. Event loop only."""
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    course: Course
+    unit: int
+    room_bytes: int
+    use_s: float
 
-    def __init__(self, learners: Learners, staging: Staging, metrics: Metrics) -> None:
+
+class HintsRoom:
+    """See the file's story. Event loop only. `held_bytes`: how much may be held in memory."""
+
+    def __init__(self, learners: Learners, staging: Staging, metrics: Metrics, held_bytes: int) -> None:
         self._learners = learners
         self._staging = staging
         self._metrics = metrics
+        self._held_bytes = held_bytes
         self._tight_until_s = -1.0
         self._evicting = trio.Lock()
 
@@ -46,54 +60,95 @@ class HintsRoom:
         """How much may be fetched and not used."""
         if trio.current_time() >= self._tight_until_s:
             return _UNLIMITED_BYTES
-        return self._staging.limit_bytes() // _WINDOW_SHARE
+        return min(self._staging.limit_bytes() // _WINDOW_SHARE, self._held_bytes)
 
-    async def have(self, course: Course, units: Sequence[int]) -> int:
-        """How many of `units`, from the first on, may be staged now.
+    def protects(self, numbers: Collection[int]) -> set[int]:
+        """Those of the staged objects that an order names: they go when it says so."""
+        named: set[int] = set()
+        asked = np.fromiter(numbers, np.int64, len(numbers))
+        for course in self._learners.courses.values():
+            if course.learners and course.objects is not None:
+                named.update(asked[np.isin(asked, course.objects)].tolist())
+            elif course.learners:
+                held = {file.object_id for file in course.staged.values()}
+                named.update(number for number in numbers if number in held)
+        return named
 
-        Makes room for them if what is needed later than they are can go.
+    async def stays(self, course: Course, units: Sequence[int]) -> list[bool]:
+        """Which of `units` are to be staged; the others are to be held in memory until they are used.
+
+        Makes room for those that are to be staged.
         """
         asked = np.array(units, np.int32)
         # An object takes whole blocks and an inode.
-        needs = np.cumsum(course.sizes(asked) + 2 * BLOCK_BYTES)
-        wanted_bytes = int(needs[-1])
-        if not self._staging.shortfall_bytes(wanted_bytes):
-            return len(units)
-        self._tight_until_s = trio.current_time() + _TIGHT_S
-        async with self._evicting:
-            if self._staging.shortfall_bytes(wanted_bytes):  # else another has made room meanwhile
-                batch_bytes = max(wanted_bytes, self._staging.limit_bytes() // _BATCH_SHARE)
-                uses_s = course.schedule.next_use_s(asked, trio.current_time())
-                await self._evict(self._staging.shortfall_bytes(batch_bytes), float(uses_s.min()))
-        free_bytes = wanted_bytes - self._staging.shortfall_bytes(wanted_bytes)
-        return int(np.searchsorted(needs, free_bytes, side="right"))
-
-    async def _evict(self, need_bytes: int, after_s: float) -> None:
-        """Evict staged files of courses that are needed later than `after_s`, the last first."""
+        needs = course.sizes(asked) + 2 * BLOCK_BYTES
+        if not self._staging.shortfall_bytes(int(needs.sum())):
+            return [True] * len(units)
         now_s = trio.current_time()
-        candidates: list[tuple[float, Course, int, int]] = []
+        self._tight_until_s = now_s + _TIGHT_S
+        again_s = course.schedule.second_use_s(asked, now_s)
+        stays = [False] * len(units)
+        async with self._evicting:
+            room_bytes = int(needs.sum()) - self._staging.shortfall_bytes(int(needs.sum()))
+            for i in np.argsort(again_s, kind="stable").tolist():
+                if needs[i] > room_bytes:
+                    room_bytes += await self._evict(int(needs[i]), float(again_s[i]))
+                if needs[i] > room_bytes:
+                    break  # nor for what is needed later still
+                room_bytes -= int(needs[i])
+                stays[i] = True
+        return stays
+
+    async def _evict(self, need_bytes: int, after_s: float) -> int:
+        """Evict what is needed last, if all of that is needed later than `after_s`. The bytes given back."""
+        if after_s == math.inf:
+            return 0
+        batch_bytes = max(need_bytes, self._staging.limit_bytes() // _BATCH_SHARE)
+        victims = [victim for victim in self._last(batch_bytes) if victim.use_s > after_s]
+        if sum(victim.room_bytes for victim in victims) < need_bytes:
+            return 0
+        freed_bytes = 0
+        objects: dict[int, _Victim] = {}
+        for victim in victims:
+            if victim.course.objects is not None:
+                objects[int(victim.course.objects[victim.unit])] = victim
+            elif await self._give_up(victim):
+                freed_bytes += victim.room_bytes
+        for number in await self._staging.evict_objects(list(objects)):
+            victim = objects[number]
+            freed_bytes += victim.room_bytes
+            if victim.course.objects is not None and victim.course.objects[victim.unit] == number:
+                victim.course.objects[victim.unit] = 0
+                victim.course.schedule.evicted(np.array([victim.unit], np.int32))
+                self._metrics.add("hinted_evictions")
+        return freed_bytes
+
+    async def _give_up(self, victim: _Victim) -> bool:
+        """Evict one chunk of a large file."""
+        number, index = victim.course.layout.place(victim.unit)
+        file = victim.course.staged.get(number)
+        if file is None or index is None or not await self._staging.evict_chunk(file, index):
+            return False
+        victim.course.schedule.evicted(np.array([victim.unit], np.int32))
+        self._metrics.add("hinted_evictions")
+        return True
+
+    def _last(self, need_bytes: int) -> list[_Victim]:
+        """What of the staged is needed last, the last first, until `need_bytes` have come together."""
+        now_s = trio.current_time()
+        found: list[_Victim] = []
         for course in self._learners.courses.values():
-            if course.objects is None:
-                continue
-            units = np.flatnonzero(course.objects).astype(np.int32)
+            units = course.staged_units()
             uses_s = course.schedule.next_use_s(units, now_s)
-            sizes = course.schedule.bytes_of(units)
-            later = np.flatnonzero(uses_s > after_s)
-            order = later[np.argsort(-uses_s[later], kind="stable")]
-            enough = int(np.searchsorted(np.cumsum(sizes[order]), need_bytes)) + 1
-            candidates += [(float(uses_s[i]), course, int(units[i]), int(sizes[i])) for i in order[:enough]]
-        candidates.sort(key=lambda candidate: -candidate[0])
-        chosen: dict[int, tuple[Course, int]] = {}
-        for _, course, unit, size in candidates:
+            rooms = course.schedule.bytes_of(units) + BLOCK_BYTES
+            order = np.argsort(-uses_s, kind="stable")
+            enough = int(np.searchsorted(np.cumsum(rooms[order]), need_bytes)) + 1
+            found += [
+                _Victim(course, int(units[i]), blocks_bytes(int(rooms[i])), float(uses_s[i])) for i in order[:enough]
+            ]
+        found.sort(key=lambda victim: -victim.use_s)
+        for i, victim in enumerate(found):
+            need_bytes -= victim.room_bytes
             if need_bytes <= 0:
-                break
-            assert course.objects is not None
-            chosen[int(course.objects[unit])] = course, unit
-            need_bytes -= blocks_bytes(size)
-        gone = await self._staging.evict_objects(list(chosen))
-        for number in gone:
-            course, unit = chosen[number]
-            if course.objects is not None and course.objects[unit] == number:
-                course.objects[unit] = 0
-                course.schedule.evicted(np.array([unit], np.int32))
-        self._metrics.add("hinted_evictions", len(gone))
+                return found[: i + 1]
+        return found

@@ -37,6 +37,7 @@ from mountd.protocol_hints import (
     decode_layout,
     layout_digest,
 )
+from mountd.staging_file import StagedFile
 from policies.schedule import GUARD_SAMPLES, Schedule
 
 __all__ = ["Course", "Learner", "Learners", "Work"]
@@ -87,6 +88,10 @@ class Course:
         self.objects: NDArray[np.int64] | None = np.zeros(layout.units, np.int64) if layout.whole else None
         """Of whole files: the staged object of each, 0 where none is known."""
         self.learners: dict[int, Learner] = {}
+        self.staged: dict[int, StagedFile] = {}
+        """Of extents: the staged file of each file, once a chunk of it was wanted."""
+        self.held: set[int] = set()
+        """Whole files that are not staged, only held in memory until they are read."""
         self._looked_at, self._looked_at_bytes = 1, _SMALL_FILE_BYTES
         self.missing = 0
         """Files of the layout that could not be fetched."""
@@ -95,6 +100,20 @@ class Course:
         """One file of the list has this many bytes."""
         self._looked_at += 1
         self._looked_at_bytes += size
+
+    def staged_units(self) -> NDArray[np.int32]:
+        """The units that are staged, as far as is known."""
+        if self.objects is not None:
+            return np.flatnonzero(self.objects).astype(np.int32)
+        found = [self.layout.unit(number, i) for number, file in self.staged.items() for i in file.present]
+        return np.array(found, np.int32)
+
+    def begin(self) -> None:
+        """An epoch begins: what was here and has gone unnoticed is to be fetched again."""
+        gone = np.ones(self.layout.units, bool)
+        gone[self.staged_units()] = False
+        gone[list(self.held)] = False
+        self.schedule.evicted(np.flatnonzero(gone))
 
     def sizes(self, units: NDArray[np.int32]) -> NDArray[np.int64]:
         """Bytes of `units`; of files of a list their mean, since it is asked before they are looked at."""
@@ -199,6 +218,7 @@ class Learner:
             course.schedule.follow_next(self.number, part.epoch, units, at, length)
         else:
             self._note_wait()
+            course.begin()
             course.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
             self.epoch, self.samples = part.epoch, length
             self.order_bytes = _BYTES_A_USE * len(units)

@@ -181,6 +181,8 @@ class ReadPath:
             return held[piece.start - begin : piece.end - begin]
         node = handle.node
         coming = self._fetcher.is_coming(file.version, index)
+        if not coming:
+            self._hints.missed(file.version, index)
         decision = self._decide(handle, extent, advice)
         if decision.fetch is Fetch.ALONE:
             # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
@@ -249,6 +251,8 @@ class ReadPath:
     async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
         """For `prefetch`: one chunk of an open or warmed file."""
         if index in file.present or self._fetcher.is_coming(file.version, index):
+            return
+        if self._fetcher.held_nowait(file.version, index) is not None:
             return
         density = self._densities.get(file.version)
         random = density is not None and density.touches >= _PUSH_TOUCHES

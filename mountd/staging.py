@@ -319,6 +319,14 @@ class Staging:
             return []
         return await self.sweeper.evict_objects([(row.object_id, row.version) for row in rows])
 
+    async def evict_chunk(self, file: StagedFile, index: int) -> bool:
+        """Give one chunk of a file back to the disk. False: it is not there, or the kernel reads the file by itself."""
+        if index not in file.present or index not in file.vouched or file.passed:
+            return False
+        self.sweeper.give_up(file, [index])
+        await self.sweeper.wait_idle()
+        return True
+
     async def evict_paths(self, prefixes: Collection[bytes], source_id: str | None = None) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""
         await self.wait_vouched()

@@ -239,6 +239,23 @@ class Schedule:
 
     # --- Accounts
 
+    def second_use_s(self, units: Indices, now_s: float) -> NDArray[np.float64]:
+        """When each of `units` is expected to be used after its next use; float64, inf where that is not known."""
+        soonest = np.full(len(units), np.inf)
+        second = np.full(len(units), np.inf)
+        rates = self._rates()
+        for found in self._learners.values():
+            after_s = _AFTER_ALL_S if found.is_stopped(self._state, now_s) else 0.0
+            for uses, position in found.orders():
+                heads = uses.heads(units)
+                for which in (heads, uses.after(heads)):
+                    known = np.flatnonzero(which < uses.n)
+                    ahead = np.maximum(uses.positions(which[known]) - position, 0)
+                    use_s = now_s + after_s + ahead / rates[found.number]
+                    second[known] = np.minimum(second[known], np.maximum(soonest[known], use_s))
+                    soonest[known] = np.minimum(soonest[known], use_s)
+        return second
+
     def bytes_of(self, units: Indices) -> NDArray[np.int64]:
         """Bytes of each of `units`, as far as they are known."""
         return self._bytes[units]

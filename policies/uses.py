@@ -98,6 +98,14 @@ class Uses:
     def heads(self, units: Indices) -> NDArray[np.int32]:
         return self._head[units]
 
+    def after(self, uses: NDArray[np.int32]) -> NDArray[np.int32]:
+        """For each of `uses` the next use of the same unit; n if there is none."""
+        after = np.full(len(uses), self.n, np.int32)
+        if self._again is not None:
+            known = np.flatnonzero(uses < self.n)
+            after[known] = self._again[uses[known]]
+        return after
+
     def position(self, use: int) -> int:
         return use if self.at is None else int(self.at[use])
 

@@ -100,27 +100,68 @@ async def test_attributes_are_asked_for_file_by_file_in_the_window_and_not_all_a
         assert sum(name == "stat" for name, _ in source.calls) < 80
 
 
-async def test_what_is_needed_last_makes_room_for_what_is_needed_first() -> None:
-    async with daemon(source_of(8, 110_000), workers=1) as parts:
+async def use(parts: Parts, learner: Learner, indices: Sequence[int]) -> None:
+    """Open and close files in this order, as an epoch."""
+    for position, i in enumerate(indices):
+        await told(learner, At(position + 1))
+        handle = await parts.open(b"d/%d" % i)
+        assert len(await parts.read(handle, 0, 1 << 20)) > 0
+        parts.opening.close(handle)
+        await trio.sleep(1)
+
+
+def staged(parts: Parts) -> set[int]:
+    return {int(file.path[2:]) for file in parts.staging.files.values() if file.complete}
+
+
+@pytest.mark.parametrize("push", [False, True])
+async def test_in_a_full_cache_stays_what_is_needed_soonest(push: bool) -> None:
+    async with daemon(source_of(8, 110_000), workers=1, push=push) as parts:
         parts.staging.room_bytes = parts.staging.capacity_bytes = 5 * 120_000
         learner = await joined(parts, list_of(8))
         await told(learner, order([0, 1, 2, 3, 4, 5, 6, 7]))
         await told(learner, order([1, 0, 7, 6, 5, 4, 3, 2], 1, following=True))
         await trio.sleep(1)
-        handles = []
-        for i in range(8):
-            await told(learner, At(i + 1))
-            handles.append(await parts.open(b"d/%d" % i))
-            parts.opening.close(handles[-1])
-            await trio.sleep(1)
-        staged = {file.path for file in parts.staging.files.values() if file.complete}
-        assert {b"d/0", b"d/1", b"d/7"} <= staged
-        assert b"d/2" not in staged
-        assert parts.metrics["hinted_evictions"] > 0
-        assert len({path for path, _ in parts.source.reads}) == len(parts.source.reads) == 8
+        await use(parts, learner, range(8))
+        assert staged(parts) == {1, 0, 7, 6, 5}
+        read = [path for path, _ in parts.source.reads]
+        assert len(set(read[:8])) == 8
+        assert len(read) <= 8 + 1  # the first one of the next epoch that is not here
 
 
-async def test_a_missing_file_is_counted_and_the_rest_is_fetched() -> None:
+async def test_what_is_needed_last_makes_room() -> None:
+    async with daemon(source_of(20, 110_000), workers=1) as parts:
+        parts.staging.room_bytes = parts.staging.capacity_bytes = 5 * 120_000
+        learner = await joined(parts, list_of(20))
+        await told(learner, order(list(range(20))))
+        await trio.sleep(1)
+        assert staged(parts) == {0, 1, 2, 3, 4}
+        following = [4, 19, 18, 17, 16, 3, 2, 1, 0, *range(5, 16)]
+        await told(learner, order(following, 1, following=True))
+        await use(parts, learner, range(20))
+        assert len(parts.source.reads) <= 20 + 1
+        assert staged(parts) == set(following[:5])
+        assert parts.metrics["hinted_evictions"] == 4
+        await told(learner, order(following, 1))
+        await use(parts, learner, following)
+        assert len(parts.source.reads) == 20 + 15
+
+
+async def test_where_the_next_order_is_not_known_nothing_moves() -> None:
+    async with daemon(source_of(20, 110_000), workers=1) as parts:
+        parts.staging.room_bytes = parts.staging.capacity_bytes = 5 * 120_000
+        learner = await joined(parts, list_of(20))
+        for epoch in range(3):
+            indices = np.random.default_rng(epoch).permutation(20).tolist()
+            await told(learner, order(indices, epoch))
+            await use(parts, learner, indices)
+            await told(learner, Over(epoch))
+        assert parts.metrics["hinted_evictions"] == 0
+        assert len(parts.source.reads) <= 20 + 2 * 15
+
+
+async def test_a_missing_file_is_counted_and_the_rest_is_fetched(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
     source = source_of(4)
     del source.tree[b"d/2"]
     async with daemon(source, workers=1) as parts:
@@ -132,7 +173,8 @@ async def test_a_missing_file_is_counted_and_the_rest_is_fetched() -> None:
 
 
 @pytest.mark.parametrize("path", [b"../x", b"/etc/passwd", b"d/../../x", b"", b"d", b"x" * 300])
-async def test_names_that_lead_nowhere_harm_nobody(path: bytes) -> None:
+async def test_names_that_lead_nowhere_harm_nobody(path: bytes, logs: Logs) -> None:
+    logs.expect("names what cannot be had")
     async with daemon(source_of(1), workers=1) as parts:
         learner = await joined(parts, LayoutFrame(files=b"\0".join([path, b"d/0"])))
         await told(learner, order([0, 1]))

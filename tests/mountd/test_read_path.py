@@ -135,7 +135,7 @@ async def daemon(
             staging,  # type: ignore[arg-type]  # a fake
             fetcher,
             HintsFiles(namespace, staging, fetcher),  # type: ignore[arg-type]  # a fake
-            HintsRoom(learners, staging, metrics),  # type: ignore[arg-type]  # a fake
+            HintsRoom(learners, staging, metrics, 4 * CHUNK),  # type: ignore[arg-type]  # a fake
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),
