@@ -34,15 +34,17 @@ def merge(
 
     As many as `limit` and the budget allow and as the order is known: nothing later than the last unit that is known of
     a learner that wants more, so at least one if there is budget. `unit_bytes`: of all units. `idle_bytes`: what those
-    have ahead who want nothing. The rest of the budget is shared equally; a learner with nothing ahead gets its first
-    unit even if that is larger than its share. So at most one unit more than `budget_bytes` is ahead afterwards.
+    have ahead who want nothing, each counted with its equal part of the budget at most. The rest of the budget is
+    shared equally; nobody's share is less because another has more than its own, which happens when some come later.
+    A learner with nothing ahead gets its first unit in any case. So what is ahead afterwards is within the budget, but
+    for one unit a learner and for what some had beyond their share.
     """
     share_bytes = (budget_bytes - idle_bytes) // len(wanting)
     ahead_bytes = idle_bytes
     horizon_s = np.inf
     units, due_s, counts = [], [], []
     for wanted in wanting:
-        ahead_bytes += wanted.ahead_bytes
+        ahead_bytes += min(wanted.ahead_bytes, share_bytes)
         allowed = len(wanted.units)
         total = np.cumsum(unit_bytes[wanted.units])
         if total[-1] + wanted.ahead_bytes > share_bytes:
@@ -67,5 +69,7 @@ def merge(
             merged, owners = merged[once], owners[once]
     sizes = unit_bytes[merged]
     before = ahead_bytes + np.cumsum(sizes) - sizes
-    fits = min(limit, int(before.searchsorted(budget_bytes, "left")))
-    return merged[:fits], owners[:fits]
+    fits = before < budget_bytes
+    owner, first = np.unique(owners, return_index=True)
+    fits[first[[not wanting[of].ahead_bytes for of in owner.tolist()]]] = True
+    return merged[fits][:limit], owners[fits][:limit]

@@ -102,11 +102,13 @@ class Schedule:
         self, learner: int, epoch: int, units: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int
     ) -> None:
         """The order of the epoch after the one under way, known early. Raises ValueError as `follow` does."""
-        uses = self._made(units, at, samples, None)
         found = self._learners.get(learner)
+        uses = self._made(units, at, samples, found.following if found else None)
         if found is None:
             found = self._join(learner)
             found.epoch = epoch - 1
+        if found.following is not None and found.following is not uses:
+            self._release_all(found, found.uses)
         found.following = uses
 
     def advance(self, learner: int, position: int, now_s: float) -> None:
@@ -159,9 +161,10 @@ class Schedule:
         """At most `limit` units to fetch now, soonest use first. Each is given once and then needs one of `arrived`,
         `here`, `failed` and `refused`.
 
-        What is ahead stays within `budget_bytes`, except that a learner with nothing ahead gets a unit that is larger.
+        What is ahead stays within `budget_bytes`, except that a learner with nothing ahead gets a unit in any case, and
+        that who comes later gets its share even if those before took all.
         """
-        if limit <= 0:
+        if limit <= 0 or budget_bytes <= 0:
             return []
         self.searching = False
         going: list[Learner] = []
@@ -169,9 +172,9 @@ class Schedule:
         for found in self._learners.values():
             (stopped if found.is_stopped(self._state, now_s) else going).append(found)
         taken = self._take(going, limit, budget_bytes)
-        if len(taken) < limit:
-            # These may use what the others leave, and nothing that the others would miss.
-            left_bytes = budget_bytes - sum(found.ahead_bytes for found in going)
+        # These may use what the others leave, and nothing that the others would miss.
+        left_bytes = budget_bytes - sum(found.ahead_bytes for found in going)
+        if len(taken) < limit and left_bytes > 0:
             taken += self._take(stopped, limit - len(taken), left_bytes)
         return taken
 
@@ -202,7 +205,7 @@ class Schedule:
 
     def evicted(self, units: Indices) -> None:
         """These are no longer here: they are given again if a use of them lies ahead. Units being fetched stay so."""
-        units = units[self._state[units] == HERE]
+        units = np.unique(units[self._state[units] == HERE])
         if len(units):
             for number in np.unique(self._owner[units]).tolist():
                 if number != _NOBODY:
@@ -318,7 +321,8 @@ class Schedule:
             wanting = [(found, wanted) for found, wanted in asked if wanted is not None]
             if not wanting:
                 break
-            idle_bytes = sum(found.ahead_bytes for found, wanted in asked if wanted is None)
+            part_bytes = budget_bytes // len(learners)
+            idle_bytes = sum(min(found.ahead_bytes, part_bytes) for found, wanted in asked if wanted is None)
             units, owners = merge(
                 [wanted for _, wanted in wanting],
                 self._bytes,

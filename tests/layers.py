@@ -99,6 +99,7 @@ JOB_SIDE = (
     "hfs/learner.py",
     "hfs/mountinfo.py",
     "hfs/orders.py",
+    "hfs/samplers.py",
     "mountd/__init__.py",
     "mountd/protocol.py",
     "mountd/protocol_hints.py",

@@ -1,6 +1,7 @@
 """The parts of `scripts/bench async-io`: its learners, their arithmetic, the plot. Nothing is measured here."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 from scripts.benchmarks import async_io, common, data
-from scripts.benchmarks.async_io_learners import ASYNC, ASYNC_DB, TF, TF_PRE, Epoch, Strategy, last_change
+from scripts.benchmarks.async_io_learners import (
+    ASYNC,
+    ASYNC_DB,
+    TF,
+    TF_PRE,
+    DataSet,
+    Epoch,
+    Strategy,
+    last_change,
+    layout_of,
+)
 from scripts.benchmarks.async_io_plots import Bars, write_plot
 
 LEARNERS = 2
@@ -81,6 +92,16 @@ def test_volumes_begin_with_their_index(tmp_path: Path, monkeypatch: pytest.Monk
         assert (volumes.shape, volumes.dtype, volumes.chunks) == ((3, 2, 3, 4, 5), np.uint16, None)
         assert volumes[:, 0, 0, 0, 0].tolist() == [6, 7, 8]
         assert volumes[0, 0, 0, 0, 1:].all()
+
+
+def test_the_layout_says_where_every_sample_of_all_files_lies(files: list[Path]) -> None:
+    folder = files[0].parent
+    layout = layout_of(DataSet(folder, SAMPLES, data.SAMPLE_BYTES, 0, batch=4))
+    assert (layout.samples, layout.sample_bytes) == (SAMPLES, SAMPLES * data.SAMPLE_BYTES)
+    for number in range(SAMPLES):
+        with (folder / os.fsdecode(layout.files[layout.extents[number]])).open("rb") as file:
+            file.seek(layout.offsets[number])
+            assert np.frombuffer(file.read(4), np.float32)[0] == number
 
 
 def test_a_part_is_scaled_in_all_that_grows_with_it() -> None:

@@ -13,8 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hfs.layouts.hdf5 import build_hdf5
+from hfs.layouts.layout import Layout
 from scripts.benchmarks import data
-from scripts.benchmarks.common import HFS, SlowFs, Work, hfs_mount, reader, run, slowfs, together
+from scripts.benchmarks.common import SlowFs, Work, hfs_mount, reader, slowfs, together
 from scripts.benchmarks.options import Options
 
 LEARNERS = 2
@@ -141,6 +145,18 @@ def last_change(seen: Sequence[tuple[float, int]]) -> float:
     return next(moment for moment, value in seen if value == seen[-1][1])
 
 
+def layout_of(samples: DataSet) -> Layout:
+    """Which bytes of which file each sample is: that of one file after the other."""
+    parts = [build_hdf5(str(samples.folder / name), ["samples"], str(samples.folder)) for name in samples.files]
+    return Layout(
+        b"\0".join(part.names for part in parts),
+        file_sizes=np.concatenate([part.file_sizes for part in parts]),
+        extents=np.concatenate([part.extents + number for number, part in enumerate(parts)]),
+        offsets=np.concatenate([part.offsets for part in parts]),
+        sizes=np.concatenate([part.sizes for part in parts]),
+    )
+
+
 def read_ahead(mounted: Path, kib: int) -> None:
     """Set how far the kernel reads ahead on a mount. Without the right to, it stays as it is."""
     device = os.stat(mounted).st_dev
@@ -174,10 +190,10 @@ class Job:
 
     def _hints(self) -> list[object]:
         """What tells a learner which bytes each sample is: made before, and once for all runs."""
-        layout = self.work.run / f"{self.data.folder.name}.layout"
-        if not layout.exists():
-            run(HFS, "layout", "build", *(self.data.folder / name for name in self.data.files), "-o", layout)
-        return ["--layout", layout]
+        path = self.work.run / f"{self.data.folder.name}.layout"
+        if not path.exists():
+            layout_of(self.data).save(str(path))
+        return ["--layout", path]
 
     def _read(
         self, source: SlowFs, root: Path, strategy: Strategy, group: int, part: int | None, *more: object

@@ -160,6 +160,7 @@ class Pair:
         self.real.follow_next(learner, 1, units, at, samples)
         self.announced[learner] = units, at, samples
         self.model.learners.setdefault(learner, Follower()).following = uses
+        self._adopt()
 
     def advance(self, learner: int, by: int) -> None:
         found = self.model.learners.get(learner)
@@ -211,6 +212,7 @@ class Pair:
         due = [model.due_s(unit, rates) for unit in range(UNITS)]
         absent = sorted(due[unit] for unit in range(UNITS) if model.state[unit] == ABSENT and due[unit] < math.inf)
         before = model.ahead(going)
+        before_each = {learner: model.ahead({learner}) for learner in model.learners}
         taken = self.real.take(limit, budget, self.now_s)
         assert len(set(taken)) == len(taken) <= limit
         for unit in taken:
@@ -228,9 +230,11 @@ class Pair:
                 assert [due[unit] for unit in taken] == pytest.approx(absent[: len(taken)])
             if budget > 0 and before == 0 and absent:
                 assert taken
-        after = model.ahead(going)
         largest = max((model.size[unit] for unit in taken), default=0)
-        assert after <= max(before, budget - 1 + largest)
+        for learner in model.learners:
+            assert model.ahead({learner}) <= max(before_each[learner], budget, largest)
+        # In all: the budget, a unit for each learner, and what somebody had when there were fewer to share with.
+        assert model.ahead(going) <= before + budget + len(going) * largest
         if len(taken) < limit and budget == MUCH:
             assert len(taken) == len(absent)
 
