@@ -40,7 +40,8 @@ def merged(
 
 
 class Uses:
-    """Use i needs unit `order[i]` from sample position `at[i]` on, until use i + 1 begins (at least for one sample).
+    """Use i needs unit `order[i]` from sample position `at[i]` on, until use i + 1 begins: at least for one
+    sample, the last one until the end of the epoch.
 
     `order`: int32 [n], units in [0, units). `at`: int64 [n], ascending, or None for at[i] == i. `samples`: length of
     the epoch, more than every position. `cursor`: the uses before it have been looked at for fetching. A use is over
@@ -117,7 +118,7 @@ class Uses:
         if position >= self.samples:
             return self.n
         if self.at is None:
-            return min(max(position, 0), self.n)
+            return min(max(position, 0), max(self.n - 1, 0))
         begun = int(np.searchsorted(self.at, position, "right"))
         return min(max(begun - 1, 0), int(np.searchsorted(self.at, position, "left")))
 
@@ -194,7 +195,6 @@ class Uses:
         if use < self.cursor:
             self.cursor = use
             self._found = self._found[: np.searchsorted(self._found, use)]
-            self._next = min(self._next, len(self._found))
 
     # --- What comes next
 

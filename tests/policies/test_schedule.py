@@ -145,6 +145,11 @@ def test_refused_comes_again_failed_does_not_before_the_next_epoch() -> None:
     assert bring(schedule) == [0, 2]
     assert bring(schedule) == []
     schedule.follow(0, 1, order(2, 1, 0), None, 3, 1.0)
+    assert schedule.take(9, MUCH, 1.0) == [1]
+    schedule.failed(1)
+    schedule.follow_next(0, 2, order(5, 1), None, 2)
+    assert bring(schedule) == [5]
+    schedule.follow(0, 2, order(5, 1), None, 2, 2.0)
     assert bring(schedule) == [1]
 
 
@@ -205,6 +210,14 @@ def test_a_learner_that_has_stopped_does_not_hold_the_budget() -> None:
     assert known[0] > known[1]
     schedule.advance(0, 1, 7.0)
     assert not schedule.statistics(0, 7.0).stopped
+
+
+def test_a_learner_whose_units_are_used_has_not_stopped() -> None:
+    schedule = begun(order(0, 1), guard=4)
+    bring(schedule)
+    assert schedule.statistics(0, 6.0).stopped
+    schedule.seen(0, 6.0)
+    assert not schedule.statistics(0, 6.0).stopped
 
 
 def test_a_learner_that_waits_for_its_data_has_not_stopped() -> None:
@@ -315,7 +328,7 @@ def test_a_search_that_is_too_long_is_continued() -> None:
 # --- A whole epoch
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(10, 200), st.integers(1, 9))
 def test_an_epoch_is_given_completely_each_unit_once_before_its_use(
     seed: int, learners: int, budget: int, limit: int
