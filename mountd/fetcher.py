@@ -31,6 +31,7 @@ from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.geometry import Extent, chunk_extent
+from policies.iomode import SMALL_BYTES
 
 __all__ = ["PUSH_STEP_BYTES", "UNSTAGED_SHARE", "Fetcher", "PageCache", "Push"]
 
@@ -196,7 +197,8 @@ class Fetcher:
         self._landed[key] = data
         if not stage or not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
             self._landed.pop(key)
-            push = Push.WHOLE  # nobody keeps it but the page cache
+            if buffer is not None or version.size > SMALL_BYTES:  # else who waits for it pushes it itself
+                push = Push.WHOLE  # nobody keeps it but the page cache
             self._keep_unstaged(key, data)
         elif index in file.present:
             self._landed.pop(key)  # staged meanwhile: nothing was queued

@@ -22,6 +22,7 @@ from mountd.learners import Course, Learners
 from mountd.metrics import Metrics
 from mountd.staging import Staging
 from policies.admission import BLOCK_BYTES, blocks_bytes
+from policies.eviction import HINTED_IDLE_S
 
 __all__ = ["HintsRoom"]
 
@@ -55,6 +56,7 @@ class HintsRoom:
         self._held_bytes = held_bytes
         self._tight_until_s = -1.0
         self._evicting = trio.Lock()
+        staging.evictor.hinted = self.protects
 
     def budget_bytes(self) -> int:
         """How much may be fetched and not used."""
@@ -86,6 +88,7 @@ class HintsRoom:
             return [True] * len(units)
         now_s = trio.current_time()
         self._tight_until_s = now_s + _TIGHT_S
+        self._staging.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
         again_s = course.schedule.second_use_s(asked, now_s)
         stays = [False] * len(units)
         async with self._evicting:

@@ -7,6 +7,8 @@ index, corrected by what memory knows better; never looks at all rows. The choic
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
+
 import trio
 
 from mountd.index import IndexFailed, StagedRow
@@ -14,7 +16,7 @@ from mountd.staging_files import Files
 from mountd.staging_ground import Ground
 from mountd.staging_sweeper import Sweeper
 from mountd.staging_vouching import Vouching
-from policies.eviction import Entry, Policy, idle_before_s, victims
+from policies.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
 
 __all__ = ["Evictor"]
 
@@ -45,9 +47,13 @@ class Evictor:
         self._wanted_bytes = 0
         self._more = trio.Event()
         self._fruitless_until = -1.0
+        self._idle_s = IDLE_S
+        self.hinted: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
+        """Which of these objects an order names; set by `hints_room`."""
 
-    def refused(self, wanted_bytes: int) -> None:
-        """A put of so many bytes found no room."""
+    def refused(self, wanted_bytes: int, idle_s: int = IDLE_S) -> None:
+        """A put of so many bytes found no room; what was not used for `idle_s` may go for it."""
+        self._idle_s = min(self._idle_s, idle_s)
         if trio.current_time() >= self._fruitless_until:
             self._wanted_bytes = max(self._wanted_bytes, wanted_bytes)
             self._more.set()
@@ -113,7 +119,7 @@ class Evictor:
                 continue
             elif self.need_bytes()[0]:
                 self._fruitless_until = trio.current_time() + _FRUITLESS_S
-            self._wanted_bytes = 0
+            self._wanted_bytes, self._idle_s = 0, IDLE_S
 
     async def make_room(self) -> int:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""
@@ -127,12 +133,13 @@ class Evictor:
             rows = await self._ground.threads.ask_index(self._ground.index.oldest, after, _PAGE)
             if not rows:
                 break
-            before_s = idle_before_s(self._policy, now_s, forced=forced)
+            before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)
             if before_s is not None and rows[0].last_use_s >= before_s:
                 break  # and all after it were used later still
             after = (rows[-1].last_use_s, rows[-1].object_id)
-            entries = [self._entry(row) for row in rows]
-            chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced)
+            hinted = set(self.hinted([row.object_id for row in rows]))
+            entries = [self._entry(row, row.object_id in hinted) for row in rows]
+            chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
             versions = {row.object_id: row.version for row in rows}
             _, batch_bytes = await self._sweeper.evict([(entry.key, versions[entry.key]) for entry in chosen])
             freed_bytes += batch_bytes
@@ -140,9 +147,9 @@ class Evictor:
                 break
         return freed_bytes
 
-    def _entry(self, row: StagedRow) -> Entry:
+    def _entry(self, row: StagedRow, hinted: bool) -> Entry:
         file = self._files.peek(row.version)
         if file is None or file.object_id != row.object_id:
-            return Entry(row.object_id, row.room_bytes, row.last_use_s)
+            return Entry(row.object_id, row.room_bytes, row.last_use_s, hinted=hinted)
         last_use_s = max(row.last_use_s, file.last_use_ns // 1_000_000_000)
-        return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy)
+        return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy, hinted)

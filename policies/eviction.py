@@ -5,6 +5,9 @@ every time. Training reads in a new random order each epoch, where "least recent
 epoch reads first; so under fill-once only what is certainly or probably dead makes room: superseded versions, and
 files that nobody has opened for a day. `lru`, on request: the least recently used go.
 
+What an order of a learner names (`mountd/hints_room.py`) is no business of either: it goes when the order says so. And
+while such orders lack room, fill-once gives up what nobody has opened for an hour.
+
 When the room is no longer ours (others fill the disk, the size was lowered) both give up the least recently used.
 Pinned (open) files never go. Called by `mountd/staging_evictor.py`, with a page of the oldest entries at a time.
 """
@@ -15,13 +18,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["IDLE_S", "Entry", "Policy", "idle_before_s", "victims"]
+__all__ = ["HINTED_IDLE_S", "IDLE_S", "Entry", "Policy", "idle_before_s", "victims"]
 
 Policy = Literal["fill-once", "lru"]
 
 IDLE_S = 24 * 3600
 """Unopened for so long, a file belongs to a job that is over: an epoch that takes longer than a day is not worth
 protecting, and without this a cache filled by last month's data set would never serve another."""
+
+
+HINTED_IDLE_S = 3600
+"""The same while a job that says what it will read lacks room. Who else is at work has opened most of its files within
+the hour, or has a cache that serves it no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +46,35 @@ class Entry:
     """A newer version of the same file is known."""
     pinned: bool = False
     """Open, being written or not yet durable: must stay."""
+    hinted: bool = False
+    """An order names it."""
 
 
-def idle_before_s(policy: Policy, now_s: int, *, forced: bool) -> int | None:
+def idle_before_s(policy: Policy, now_s: int, *, forced: bool, idle_s: int = IDLE_S) -> int | None:
     """The last use before which a file may go, superseded ones aside; None when any file may."""
-    return None if forced or policy == "lru" else now_s - IDLE_S
+    return None if forced or policy == "lru" else now_s - idle_s
 
 
 def victims(
-    entries: Iterable[Entry], need_bytes: int, policy: Policy, *, now_s: int, forced: bool = False
+    entries: Iterable[Entry],
+    need_bytes: int,
+    policy: Policy,
+    *,
+    now_s: int,
+    forced: bool = False,
+    idle_s: int = IDLE_S,
 ) -> list[Entry]:
     """The entries to evict, in order, until `need_bytes` are given back or no more may go.
 
-    `forced`: the room is not ours any more, so fill-once too gives up what is in use.
+    `forced`: the room is not ours any more, so fill-once too gives up what is in use, and orders do not count.
     """
-    before_s = idle_before_s(policy, now_s, forced=forced)
+    before_s = idle_before_s(policy, now_s, forced=forced, idle_s=idle_s)
     allowed = [
         entry
         for entry in entries
-        if not entry.pinned and (entry.superseded or before_s is None or entry.last_use_s < before_s)
+        if not entry.pinned
+        and (entry.superseded or before_s is None or entry.last_use_s < before_s)
+        and (entry.superseded or forced or not entry.hinted)
     ]
     allowed.sort(key=lambda entry: (not entry.superseded, entry.last_use_s, entry.key))
     chosen: list[Entry] = []

@@ -17,6 +17,13 @@ from mountd.version import Version
 from policies.geometry import Extent
 
 
+class FakeEvictor:
+    """Evicts nothing of itself."""
+
+    def refused(self, wanted_bytes: int, idle_s: int) -> None:
+        pass
+
+
 class FakeStaging:
     """Holds the bytes of chunks by (version, index)."""
 
@@ -32,6 +39,7 @@ class FakeStaging:
         self.pins = 0
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
+        self.evictor = FakeEvictor()
 
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         return self.files.get(version)

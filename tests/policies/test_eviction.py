@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.eviction import IDLE_S, Entry, Policy, victims
+from policies.eviction import HINTED_IDLE_S, IDLE_S, Entry, Policy, victims
 
 NOW_S = 1_000_000
 FRESH = Entry(1, 10, NOW_S - 60)
@@ -59,3 +60,18 @@ def test_the_last_victim_was_needed_and_the_first_ones_were_not_enough(
     free = [entry for entry in found if not entry.pinned]
     if policy == "lru" and sum(freed) < need:
         assert len(chosen) == len(free)
+
+
+@pytest.mark.parametrize("policy", ["fill-once", "lru"])
+def test_what_an_order_names_stays_unless_the_room_is_not_ours(policy: Policy) -> None:
+    named = Entry(1, 10, NOW_S - 10 * IDLE_S, hinted=True)
+    assert victims([named], 10, policy, now_s=NOW_S) == []
+    assert victims([named], 10, policy, now_s=NOW_S, forced=True) == [named]
+    gone = Entry(1, 10, NOW_S, superseded=True, hinted=True)
+    assert victims([gone], 10, policy, now_s=NOW_S) == [gone]
+
+
+def test_fill_once_gives_up_what_is_idle_for_an_hour_while_orders_lack_room() -> None:
+    hour, minute = Entry(1, 10, NOW_S - 3601), Entry(2, 10, NOW_S - 60)
+    assert victims([hour, minute], 20, "fill-once", now_s=NOW_S) == []
+    assert victims([hour, minute], 20, "fill-once", now_s=NOW_S, idle_s=HINTED_IDLE_S) == [hour]
