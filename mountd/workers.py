@@ -56,6 +56,8 @@ class Workers:
         self._idle = 0
         self._under_way = 0
         self._closed = False
+        self._awake = False
+        """A collection is due: the eventfd was written, or is about to be."""
 
     @property
     def results_fd(self) -> int:
@@ -75,6 +77,7 @@ class Workers:
             while True:
                 await trio.lowlevel.wait_readable(self._eventfd)
                 os.eventfd_read(self._eventfd)
+                self._awake = False
                 self._collect()
         finally:
             self._closed = True
@@ -137,7 +140,10 @@ class Workers:
         while (call := self._calls.get()) is not None:
             call.result = outcome.capture(call.function, *call.args)
             self._done.append(call)
-            # Whoever is not the first knows that a collection is due: it goes on until it has found nothing more.
-            if len(self._done) == 1 and not self._closed:
+            # Nobody writes whose result is sure to be collected. `_awake` is taken back before a collection begins, so
+            # whoever finds it set, its result appended, is in time for the one that is due. (How many results there
+            # are says nothing: two threads may both append before either counts, and neither is the first.)
+            if not self._awake and not self._closed:
+                self._awake = True
                 os.eventfd_write(self._eventfd, 1)
             del call

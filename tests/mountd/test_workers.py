@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
+from typing import Any
 
 import pytest
 import trio
@@ -34,6 +36,23 @@ async def test_a_thread_is_used_again_and_ends_with_the_block() -> None:
         assert len(seen) == 1
     (thread,) = seen
     await trio.to_thread.run_sync(thread.join)
+
+
+async def test_results_that_come_in_the_same_moment_are_collected() -> None:
+    workers, both = Workers(), threading.Barrier(2)
+
+    class Together(deque[Any]):
+        """Both threads have brought their results before either looks at what is there."""
+
+        def append(self, call: object) -> None:
+            super().append(call)
+            both.wait(30)
+
+    workers._done = Together()
+    with trio.fail_after(20):
+        async with workers.running(), trio.open_nursery() as nursery:
+            nursery.start_soon(workers.run_sync, int)
+            nursery.start_soon(workers.run_sync, int)
 
 
 async def test_as_many_run_together_as_the_limiter_allows() -> None:
