@@ -32,6 +32,8 @@ log = logging.getLogger("hfs.hint")
 _CONNECTIONS = 4
 """Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
 forgotten in a reference cycle."""
+_REPEATS = 64
+"""So many times as many samples as there are may an order name; mountd/learners.py refuses more."""
 _CHECKED_FILES = 64
 """The versions of more files than this are not compared with the layout: a stat each."""
 
@@ -224,7 +226,7 @@ class Lease:
         try:
             indices, ends = orders.flatten(items)
             self._check(indices)
-            indices = indices[:MAX_ORDER_SAMPLES]
+            indices = indices[: self._most()]
             if self.learner is not None and len(indices):
                 self.learner.send_order(self._epoch, indices)
                 self._told = len(indices)
@@ -232,6 +234,10 @@ class Lease:
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             self._hints.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
         return ends
+
+    def _most(self) -> int:
+        """How much of an order the daemon takes; an endless sampler over few samples says more."""
+        return min(MAX_ORDER_SAMPLES, max(1 << 20, _REPEATS * self._samples))
 
     def _check(self, indices: npt.NDArray[np.int64]) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= self._samples):
@@ -251,7 +257,7 @@ class Lease:
                 return
             indices, _ = orders.flatten(drawn)
             self._check(indices)
-        self.learner.send_order(self._epoch + 1, indices[:MAX_ORDER_SAMPLES], following=True)
+        self.learner.send_order(self._epoch + 1, indices[: self._most()], following=True)
 
     def at(self, position: int) -> None:
         """Progress, to the daemon that was told the order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,9 @@ def _joined(files: Sequence[Path]) -> bytes:
     try:
         return os.fsencode("\0".join(("", *files)))  # type: ignore[arg-type] # the usual case, and the fast one
     except TypeError:
-        plain = [os.fspath(path) for path in files]
+        plain: list[Any] = [os.fspath(path) for path in files]
+        if all(isinstance(path, str) for path in plain):
+            return os.fsencode("\0".join(("", *plain)))
         return b"\0" + b"\0".join([os.fsencode(path) if isinstance(path, str) else path for path in plain])
 
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import operator
+import os
 import pickle
 import random
 from collections.abc import Iterator
@@ -74,6 +75,33 @@ def test_the_daemon_hears_all_and_the_training_sees_no_difference(daemon: FakeDa
     assert orders[1][1] == list(bare)
     assert daemon.only.positions()[0] == 1
     assert not daemon.only.orders(following=True)  # nobody knows that this class can be looked ahead in
+
+
+def test_an_epoch_is_the_one_of_iter_not_of_the_first_next(daemon: FakeDaemon) -> None:
+    sampler = with_hint(Shuffled(10), daemon)
+    iterator = iter(sampler)
+    sampler.set_epoch(9)
+    assert list(iterator) == list(Shuffled(10))
+    daemon.wait(lambda: daemon.only.overs() == [0])
+
+
+def test_the_daemon_sees_the_end_while_a_forked_child_lives(daemon: FakeDaemon) -> None:
+    sampler = with_hint(range(3), daemon)
+    assert list(sampler) == [0, 1, 2]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent has ended it
+        os._exit(0)
+    os.close(reading)
+    try:
+        del sampler
+        gc.collect()
+        daemon.wait(lambda: daemon.only.gone)
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
 
 
 def test_progress_is_the_number_of_samples_given_out(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
