@@ -21,6 +21,7 @@ from mountd.node import Node
 from mountd.protocol import Result, Row, Rows, Touches
 from mountd.read_path import ReadPath
 from mountd.recorder import Recorder
+from mountd.small_files import BATCH_FILES, Become, SmallFiles
 from mountd.source import Source
 from mountd.staging import CheckedFile, StagedRow, Staging
 from mountd.status import Status
@@ -51,6 +52,7 @@ class Commands:
         fetcher: Fetcher,
         learners: Learners,
         recorder: Recorder,
+        small_files: SmallFiles,
     ) -> None:
         self._status = status
         self._namespace = namespace
@@ -61,6 +63,7 @@ class Commands:
         self.learners = learners
         """Who takes learners in."""
         self._recorder = recorder
+        self._small_files = small_files
         self.control_path = ""
 
     async def status(self) -> dict[str, object]:
@@ -87,6 +90,7 @@ class Commands:
         """Stage files and trees; returns when all that was staged would survive a crash."""
         work = Tally()
         await self._staging.wait_ready()  # after a crash nothing is staged until what it left is cleaned up
+        workers = jobs or _DEFAULT_JOBS
         send, receive = trio.open_memory_channel[Node](1024)
 
         async def walk_all() -> None:
@@ -101,18 +105,30 @@ class Commands:
 
         async def stage() -> None:
             async for node in receive:
-                try:
-                    if await self._stage(node):
-                        work.done(node)
-                    else:
-                        work.skip(node)
-                except HfsError as error:
-                    work.fail(node.path, error)
+                small = [node] if self._is_small(node) else []
+                large = [] if small else [node]
+                # Each of those who work here has its part, also of a few files.
+                part = min(BATCH_FILES, 1 + receive.statistics().current_buffer_used // workers)
+                while small and len(small) < part:
+                    try:
+                        more = receive.receive_nowait()
+                    except (trio.WouldBlock, trio.EndOfChannel):
+                        break
+                    (small if self._is_small(more) else large).append(more)
+                await self._stage_small(small, work)
+                for one in large:
+                    try:
+                        if await self._stage(one):
+                            work.done(one)
+                        else:
+                            work.skip(one)
+                    except HfsError as error:
+                        work.fail(one.path, error)
                 await report(work.progress())
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(walk_all)
-            for _ in range(jobs or _DEFAULT_JOBS):
+            for _ in range(workers):
                 nursery.start_soon(stage)
         await self._staging.wait_vouched()
         return work.result()
@@ -137,6 +153,23 @@ class Commands:
                     await self._walk(dentry.node, send, work)
                 except HfsError as error:
                     work.fail(dentry.node.path, error)
+
+    def _is_small(self, node: Node) -> bool:
+        # One that is open is read through the page cache, and soon.
+        return node.attributes.size <= self._small_files.limit_bytes and not node.opens
+
+    async def _stage_small(self, nodes: Sequence[Node], work: Tally) -> None:
+        places = [(node.parent, node.name) for node in nodes if node.parent is not None]
+        outcomes = await self._small_files.stage(places, push=False)
+        for node, outcome in zip(nodes, outcomes, strict=True):
+            if isinstance(outcome, HfsError):
+                work.fail(node.path, outcome)
+            elif outcome.become is Become.FETCHED:
+                work.done(node)
+            elif outcome.become is Become.HERE:
+                work.skip(node)
+            else:
+                work.fail(node.path, VersionChanged("it grew while it was staged"))
 
     async def _stage(self, node: Node) -> bool:
         """True if something was fetched, False if all of it was staged."""

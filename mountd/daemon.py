@@ -48,6 +48,7 @@ from mountd.readers import Readers
 from mountd.recorder import Recorder
 from mountd.residency import Residency
 from mountd.sibling_watch import SiblingWatch
+from mountd.small_files import SmallFiles
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
 from mountd.staging_opening import open_staging
@@ -118,12 +119,13 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         )
         passthrough = Passthrough(staging, metrics)
         io_mode = IoMode(config.io_mode, immutable=config.immutable, staging=staging, passthrough=passthrough)
+        small_files = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=config.chunk_bytes)
         hints = Hints(
             learners,
             namespace,
             staging,
             fetcher,
-            HintsFiles(namespace, staging, fetcher),
+            HintsFiles(staging, fetcher, small_files),
             HintsRoom(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
             metrics,
             memory,
@@ -139,6 +141,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             siblings,
             hints,
             recorder,
+            small_files,
             chunk_bytes=config.chunk_bytes,
             buffer_bytes=config.buffer_bytes,
         )
@@ -175,7 +178,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             io_mode=io_mode,
             in_flight=lambda: fetcher.in_flight,
         )
-        commands = Commands(status, namespace, staging, source, read_path, fetcher, learners, recorder)
+        commands = Commands(status, namespace, staging, source, read_path, fetcher, learners, recorder, small_files)
         fuse = Fuse(
             read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.results_fd
         )

@@ -22,6 +22,7 @@ import trio
 from mountd.buffers import Buffers
 from mountd.errors import SourceTimeout
 from mountd.flight import SingleFlight
+from mountd.flight_batches import Batches
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.node import Node
@@ -97,6 +98,8 @@ class Fetcher:
         self._memory = memory
         self._recorder = recorder
         self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
+        self.batches = Batches()
+        """Small files that are being read together."""
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
         self._pushing_bytes = 0
@@ -105,7 +108,7 @@ class Fetcher:
     @property
     def in_flight(self) -> int:
         """Chunks being fetched now."""
-        return len(self._flights)
+        return len(self._flights) + len(self.batches)
 
     @property
     def pushes(self) -> bool:
@@ -138,6 +141,10 @@ class Fetcher:
         """
         key = (file.version, index)
         with self._waiting():
+            if node.parent is not None and (node.parent, node.name) in self.batches:
+                data = await self.batches.hurried((node.parent, node.name), file.version)
+                if data is not None:
+                    return data
             return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
 
     async def ahead(
@@ -151,13 +158,35 @@ class Fetcher:
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
-        while push is not Push.NOTHING and self._pushing_bytes and not self._may_push(extent.size):
-            await self._push_room.park()  # no faster than the kernel takes it: unpushed, its readers would come to us
+        if node.parent is not None:
+            await self.batches.wait((node.parent, node.name))
+        if push is not Push.NOTHING:
+            await self.wait_may_push(extent.size)
         into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
         if index in file.present or self.is_coming(file.version, index):
             return False
         await self._flights.run(key, lambda: self._fetch(key, node, file, into, push=push, stage=stage))
         return True
+
+    def land_nowait(
+        self, node: Node, file: StagedFile, data: memoryview, *, wanted: bool, push: bool, stage: bool
+    ) -> bool:
+        """All bytes of a file of one chunk are here, read by a batch. True if staging has them, or takes them.
+
+        `wanted`: readers wait for them. `stage` False: they are only held in memory, for a reader who comes soon.
+        """
+        key = (file.version, 0)
+        staged = stage and self._stage(key, file, data)
+        if not staged and (wanted or not stage):
+            self._keep_unstaged(key, memoryview(bytes(data)))  # a copy: `data` keeps the buffer of the whole batch
+        if (push or not stage) and self._page_cache is not None and node.lookups and data:
+            self._push_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
+        return staged
+
+    async def wait_may_push(self, size: int) -> None:
+        """Until the kernel has taken enough: what comes faster is not pushed, and its readers would come to us."""
+        while self._page_cache is not None and self._pushing_bytes and not self._may_push(size):
+            await self._push_room.park()
 
     async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
         """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged."""
@@ -194,17 +223,21 @@ class Fetcher:
         await self._source.read(node.directory, node.name, version, extent, into, urgent=buffer is None)
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
-        self._landed[key] = data
-        if not stage or not self._staging.put_nowait(file, index, data, lambda: self._landed.pop(key, None)):
-            self._landed.pop(key)
+        if not stage or not self._stage(key, file, data):
             if buffer is not None or version.size > SMALL_BYTES:  # else who waits for it pushes it itself
                 push = Push.WHOLE  # nobody keeps it but the page cache
             self._keep_unstaged(key, data)
-        elif index in file.present:
-            self._landed.pop(key)  # staged meanwhile: nothing was queued
         if push is not Push.NOTHING and self._page_cache is not None and node.lookups:
             self._push_nowait(node, extent, data, push)
         return data
+
+    def _stage(self, key: Key, file: StagedFile, data: memoryview) -> bool:
+        """Put a chunk to staging, and answer it from memory until it can be read from there. False: not taken."""
+        self._landed[key] = data
+        taken = self._staging.put_nowait(file, key[1], data, lambda: self._landed.pop(key, None))
+        if not taken or key[1] in file.present:  # staged meanwhile: nothing was queued
+            self._landed.pop(key)
+        return taken
 
     async def _take_urgent(self, size: int) -> memoryview:
         """A buffer for a reader. What is kept only in case somebody wants it goes first."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import trio
 
-from mountd.errors import HfsError, SourceError, VersionChanged
+from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher, Push
 from mountd.hints_files import HintsFiles
 from mountd.hints_room import HintsRoom
@@ -202,6 +202,9 @@ class Hints:
         paths = [course.layout.path(unit) for unit in units]
         results = await self._whole_files.stage(paths, stays)
         for unit, path, stay, result in zip(units, paths, stays, results, strict=True):
+            if isinstance(result, StagingError):
+                self._held_back = True  # no room after all, or no place in the queue: another time
+                continue
             left.discard(unit)
             if isinstance(result, HfsError):
                 self._missing(course, unit, path, result)

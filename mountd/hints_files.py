@@ -1,7 +1,7 @@
-"""Whole files that an order names: found, fetched and staged, some at a time.
+"""Whole files that an order names: found, fetched and staged, many at a time.
 
 Called by `hints`. What it gives back says for each path what it leads to now; a file that cannot be had is an error
-among the results, never one that is raised.
+among the results, never one that is raised. The work is done by `small_files`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from mountd.errors import HfsError, SourceError
 from mountd.fetcher import Fetcher
-from mountd.namespace import Namespace
 from mountd.node import Node
+from mountd.small_files import Become, Small, SmallFiles
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 
@@ -31,27 +31,39 @@ class HintsFile:
 class HintsFiles:
     """See the file's story. Event loop only."""
 
-    def __init__(self, namespace: Namespace, staging: Staging, fetcher: Fetcher) -> None:
-        self._namespace = namespace
+    def __init__(self, staging: Staging, fetcher: Fetcher, small_files: SmallFiles) -> None:
         self._staging = staging
         self._fetcher = fetcher
+        self._small_files = small_files
 
     async def stage(self, paths: Sequence[bytes], stays: Sequence[bool]) -> list[HintsFile | HfsError]:
-        """Stage what is not, or hold it in memory where it is not to stay. A file of several chunks is found only."""
-        results: list[HintsFile | HfsError] = []
-        for path, stay in zip(paths, stays, strict=True):
-            try:
-                results.append(await self._stage(path, stay))
-            except HfsError as error:
-                results.append(error)
-        return results
+        """Stage what is not, or hold it in memory where it is not to stay. A file of several chunks is found only.
 
-    async def _stage(self, path: bytes, stay: bool) -> HintsFile:
-        node = await self._namespace.resolve(path)
+        StagingError: there is no room, now.
+        """
+        results: dict[bytes, HintsFile | HfsError] = {}
+        for stay in dict.fromkeys(stays):
+            some = [path for path, its in zip(paths, stays, strict=True) if its == stay]
+            # Not into the page cache: what is needed soon is put there when it is.
+            for path, outcome in zip(
+                some, await self._small_files.stage_paths(some, push=False, stage=stay), strict=True
+            ):
+                try:
+                    results[path] = (
+                        outcome if isinstance(outcome, HfsError) else await self._result(path, outcome, stay)
+                    )
+                except HfsError as error:
+                    results[path] = error
+        return [results[path] for path in paths]
+
+    async def _result(self, path: bytes, small: Small, stay: bool) -> HintsFile:
+        node = small.node
         if node.version is None:
             raise SourceError(22, f"{path!r} is no regular file")
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-        if file.complete or file.present.count > 1:
-            return HintsFile(node, file, fetched=False)
-        fetched = await self._fetcher.ahead(node, file, 0, stage=stay)
+        fetched = small.become is Become.FETCHED
+        if not stay and not file.complete:
+            fetched |= self._fetcher.held_nowait(node.version, 0) is not None  # since a moment ago
+        if small.become is Become.LARGE and file.present.count == 1:
+            fetched = await self._fetcher.ahead(node, file, 0, stage=stay)
         return HintsFile(node, file, fetched)

@@ -29,7 +29,7 @@ from mountd.metrics import Metrics
 from mountd.namespace_asking import Asking
 from mountd.namespace_listings import Listings
 from mountd.namespace_statahead import StatAhead
-from mountd.node import Dentry, Node
+from mountd.node import Dentry, Node, place_of, same_inode
 from mountd.source import Source
 from mountd.version import Version
 
@@ -96,7 +96,7 @@ class Namespace:
         self.root.id, self.root.lookups = ROOT_ID, 1
         self.root.expires_s = self._clock() + self.ttl_s
         self._nodes[ROOT_ID] = self.root
-        self._directories[_place(attributes)] = self.root
+        self._directories[place_of(attributes)] = self.root
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -190,6 +190,14 @@ class Namespace:
         if not self._is_silent():
             self._asking.ahead_nowait(parent, [name for name in names if self.known_nowait(parent, name) is None])
 
+    def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
+        """`name` was opened at the source, not before `asked_s`, and was this. None if something newer may be known."""
+        known = (parent.children or {}).get(name)
+        if self._asking.flight(parent, name) is None and (known is None or known.expires_s < asked_s + self.ttl_s):
+            return self._seen(parent, name, attributes).node
+        dentry = self.known_nowait(parent, name)
+        return dentry.node if dentry is not None else None
+
     async def resolve(self, path: bytes) -> Node:
         """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
         node = self.root
@@ -246,7 +254,7 @@ class Namespace:
 
     def _node_of(self, parent: Node, name: bytes, attributes: Attributes) -> Node:
         if attributes.is_directory:
-            known = self._directories.get(_place(attributes))
+            known = self._directories.get(place_of(attributes))
             if known is not None:
                 if known is not self.root and (known.parent is not parent or known.name != name):
                     self._source.forget_directory(known.path)
@@ -256,12 +264,12 @@ class Namespace:
                 known.attributes = attributes
                 return known
             node = Node(attributes, None, parent, name)
-            self._directories[_place(attributes)] = node
+            self._directories[place_of(attributes)] = node
             self._source.forget_directory(node.path)  # another one may have stood here a moment ago
             return node
         if not attributes.is_file:
             before = (parent.children or {}).get(name)
-            if before is not None and before.node is not None and _same_inode(before.node.attributes, attributes):
+            if before is not None and before.node is not None and same_inode(before.node.attributes, attributes):
                 before.node.attributes = attributes
                 return before.node
             return Node(attributes, None, parent, name)
@@ -397,7 +405,7 @@ class Namespace:
         if node.version is not None:
             self._by_version.setdefault(node.version, node)
         elif node.children is not None:
-            self._directories.setdefault(_place(node.attributes), node)
+            self._directories.setdefault(place_of(node.attributes), node)
         if node.parent is not None and node.parent.children is not None:
             node.parent.children.setdefault(node.name, Dentry(node, node.expires_s))
 
@@ -447,8 +455,8 @@ class Namespace:
             del self._by_version[node.version]
         if node.children is not None:
             self._listings.drop(node)
-            if self._directories.get(_place(node.attributes)) is node:
-                del self._directories[_place(node.attributes)]
+            if self._directories.get(place_of(node.attributes)) is node:
+                del self._directories[place_of(node.attributes)]
         siblings = node.parent.children if node.parent is not None else None
         if siblings is not None:
             held = siblings.get(node.name)
@@ -478,18 +486,9 @@ class Namespace:
         return (node for node in self._nodes.values() if node.version is not None)
 
 
-def _place(attributes: Attributes) -> tuple[int, int]:
-    """What identifies a directory while the daemon lives: inode numbers repeat on file systems mounted below."""
-    return attributes.device, attributes.inode
-
-
 def _same_version(one: Node, other: Node) -> bool:
     """One node, or two of one version: then they differ in I/O mode only."""
     return one is other or (one.version is not None and one.version == other.version)
-
-
-def _same_inode(one: Attributes, other: Attributes) -> bool:
-    return one.inode == other.inode and one.mode == other.mode and one.rdev == other.rdev
 
 
 def seconds(ttl_s: float, *, immutable: bool) -> float:

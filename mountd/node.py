@@ -11,7 +11,7 @@ from typing import Any
 from mountd.attributes import Attributes
 from mountd.version import Version
 
-__all__ = ["Dentry", "Node"]
+__all__ = ["Dentry", "Node", "place_of", "same_inode"]
 
 
 class Node:
@@ -89,3 +89,13 @@ class Dentry:
     def __init__(self, node: Node | None, expires_s: float) -> None:
         self.node = node
         self.expires_s = expires_s
+
+
+def place_of(attributes: Attributes) -> tuple[int, int]:
+    """What identifies a directory while the daemon lives: inode numbers repeat on file systems mounted below."""
+    return attributes.device, attributes.inode
+
+
+def same_inode(one: Attributes, other: Attributes) -> bool:
+    """Whether these are of one inode that is not a regular file, as far as that can be told."""
+    return one.inode == other.inode and one.mode == other.mode and one.rdev == other.rdev

@@ -15,6 +15,7 @@ Also here, because it is the same decision: the fetches that `prefetch` orders. 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import trio
 
@@ -24,10 +25,11 @@ from mountd.handles import FileHandle
 from mountd.hints import Hints
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
-from mountd.node import Node
+from mountd.node import Dentry, Node
 from mountd.prefetch import Prefetch
 from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
+from mountd.small_files import Become, Small, SmallFiles
 from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
@@ -69,6 +71,7 @@ class ReadPath:
         siblings: SiblingWatch,
         hints: Hints,
         recorder: Recorder,
+        small_files: SmallFiles,
         *,
         chunk_bytes: int,
         buffer_bytes: int,
@@ -81,6 +84,7 @@ class ReadPath:
         self._siblings = siblings
         self._hints = hints
         self._recorder = recorder
+        self._small_files = small_files
         self._chunk_bytes = chunk_bytes
         self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
         # For answers that are given before anything else happens.
@@ -259,23 +263,49 @@ class ReadPath:
         if await self._fetcher.ahead(node, file, index, push=Push.WHOLE if random else Push.AHEAD):
             self._metrics.add("prefetched_chunks")
 
-    async def prefetch_sibling(self, directory: Node, name: bytes) -> int:
-        """For `prefetch`: a small file whose siblings are being read."""
+    async def prefetch_siblings(self, places: Sequence[tuple[Node, bytes]]) -> int:
+        """For `prefetch`: files whose siblings are being read; how many were fetched."""
+        given_up = dict.fromkeys(places)
+        fetched = 0
         try:
-            (dentry,) = await self._namespace.children(directory, [name])
-            node = dentry.node
-            if node is not None and node.version is not None and node.version.size <= self._chunk_bytes:
-                path = node.path
-                file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-                wanted = 0 not in file.present and self._staging.admits_nowait(file, file.size)
-                if wanted and self._siblings.admit(directory, name, file.size):
-                    push = Push.WHOLE if file.size <= SMALL_BYTES else Push.NOTHING
-                    return file.size if await self._fetcher.ahead(node, file, 0, push=push) else 0
-        except HfsError:
-            self._siblings.drop(directory, name)
-            raise
-        self._siblings.drop(directory, name)
-        return 0
+            admitted: list[tuple[Node, bytes]] = []
+            for directory in dict.fromkeys(directory for directory, _ in places):
+                names = [name for parent, name in places if parent is directory]
+                dentries: list[Dentry | None]
+                try:
+                    dentries = [*await self._namespace.children(directory, names)]
+                except HfsError:  # of one of them; the others may be known all the same
+                    dentries = [self._namespace.known_nowait(directory, name) for name in names]
+                for name, dentry in zip(names, dentries, strict=True):
+                    if dentry is not None and dentry.node is not None and self._is_wanted(dentry.node, directory, name):
+                        admitted.append((directory, name))
+            for place, outcome in zip(admitted, await self._small_files.stage(admitted, push=True), strict=True):
+                if isinstance(outcome, Small):
+                    large = outcome.become is Become.LARGE
+                    if large and not await self._one_chunk(outcome.node):
+                        continue
+                    fetched += large or outcome.become is Become.FETCHED
+                    del given_up[place]
+        finally:
+            for place in given_up:
+                self._siblings.drop(*place)
+        return fetched
+
+    def _is_wanted(self, node: Node, directory: Node, name: bytes) -> bool:
+        """Whether a sibling is to be fetched: it is small, not here, and the budget has room for it."""
+        if node.version is None or node.version.size > self._chunk_bytes:
+            return False
+        file = self._staging.file_nowait(node.version, node.path)
+        if file is not None and (file.present.full or not self._staging.admits_nowait(file, file.size)):
+            return False
+        return self._siblings.admit(directory, name, node.version.size)
+
+    async def _one_chunk(self, node: Node) -> bool:
+        """A sibling that is too large to be fetched with others."""
+        if node.version is None:
+            return False
+        file = await self._staging.file(node.version, node.path)
+        return await self._fetcher.ahead(node, file, 0, push=Push.NOTHING)
 
     def next_siblings(self, limit: int) -> list[tuple[Node, bytes]]:
         """For `prefetch`: what the sibling policy would fetch now."""

@@ -29,6 +29,7 @@ from mountd.identity import is_local
 from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.source_listing import DirectoryReader
+from mountd.source_small import Progress, SmallRead, has_devices, read_files
 from mountd.source_threads import SourceThreads
 from mountd.statx import identity, stat_cached
 from mountd.version import Version
@@ -91,6 +92,7 @@ class Source:
         self.absolute_links: list[str] = []
         self.absolute_link_count = 0
         self._root = _Directory(root_fd, float("inf"))
+        self._has_devices = has_devices(root_fd)
         self._local_device = os.fstat(root_fd).st_dev if is_local(root_fd) else None
         self._metrics = metrics
         self._ttl_s = ttl_s
@@ -301,6 +303,45 @@ class Source:
         self._metrics.add("source_opens", opened)
         self._metrics.add("source_reads", reads)
         self._metrics.add("source_read_bytes", extent.size)
+
+    async def read_small(
+        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: Progress, *, limit_bytes: int
+    ) -> list[SmallRead]:
+        """Whole files of at most `limit_bytes`, one after the other, into `into`; see `source_small.read_files`.
+
+        Without what earlier look-ups said: the attributes are those of the open file, and its bytes are of that one
+        version. `places`: (directory, name). Fewer answers than places: `into` was full, or `progress` told it to
+        hurry. What ails one file is in its answer. Raises SourceTimeout, SourceError.
+        """
+        found = await self.threads.call(
+            "prefetch",
+            f"read of {len(places)} small files from {_show(*places[0])} on",
+            self._read_small,
+            places,
+            into,
+            progress,
+            limit_bytes,
+        )
+        whole = [read for read in found if read.data is not None]
+        self._metrics.add("source_opens", len(found))
+        self._metrics.add("source_reads", len(whole))
+        self._metrics.add("source_read_bytes", sum(len(read.data) for read in whole if read.data is not None))
+        return found
+
+    def _read_small(
+        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: Progress, limit_bytes: int
+    ) -> list[SmallRead]:
+        held: dict[bytes, _Directory] = {}  # they stay open until the end
+        missing: set[bytes] = set()
+        for directory in {directory for directory, _ in places}:
+            try:
+                held[directory] = self._directory(directory)
+            except OSError:
+                missing.add(directory)  # whoever looks a file of it up is told what ails it
+        descriptors = [-1 if directory in missing else held[directory].fd for directory, _ in places]
+        return read_files(
+            descriptors, [name for _, name in places], into, progress, limit_bytes, careful=self._has_devices
+        )
 
     def release(self, version: Version) -> None:
         """The last handle of `version` is closed: its idle source descriptors go. Any thread; never blocks: a close may

@@ -39,7 +39,7 @@ from mountd.staging_sweeper import Sweeper
 from mountd.staging_vouching import Vouching
 from mountd.staging_writing import Job, Writing
 from mountd.version import Version
-from policies.admission import blocks_bytes
+from policies.admission import blocks_bytes, object_overhead_bytes
 from policies.eviction import Policy
 from policies.geometry import Extent
 
@@ -185,9 +185,15 @@ class Staging:
 
     def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
         """Whether a chunk of so many bytes of this file would be staged now, as far as disk and room go."""
+        return self._fits(blocks_bytes(size_bytes) + (file.overhead_bytes() if file.object_id is None else 0))
+
+    def fits_nowait(self, size_bytes: int) -> bool:
+        """The same of a file of one chunk that is not known yet."""
+        return self._fits(blocks_bytes(size_bytes) + object_overhead_bytes(1))
+
+    def _fits(self, needed_bytes: int) -> bool:
         if not self.ready or self._ground.health.resting:
             return False
-        needed_bytes = blocks_bytes(size_bytes) + (file.overhead_bytes() if file.object_id is None else 0)
         if self._ground.room.fits(needed_bytes):
             return True
         self._refused = True

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib
 import mmap
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mountd.openat2 import CACHED, How, open_now
 
@@ -30,6 +32,21 @@ _OVERLAY_MAGIC = 0x794C7630
 _libc = ctypes.CDLL(None, use_errno=True)
 _OBJECT = How(os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, CACHED)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+class _Extension(Protocol):
+    def write(self, directory: int, paths: list[bytes], contents: list[memoryview], /) -> list[int]: ...
+
+
+def _load() -> _Extension | None:
+    try:
+        extension: _Extension = importlib.import_module("mountd._small_files")
+    except ImportError:
+        return None
+    return extension
+
+
+_extension = _load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,28 @@ class Disk:
             if more == 0:
                 raise OSError(errno.ENOSPC, "a write to the cache wrote nothing")
             done += more
+
+    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[OSError | None]:
+        """New small objects, each all of `contents[i]`, many at a time; what went wrong with each, None: nothing.
+
+        A fault of one does not stop the others, and leaves of it what it leaves. Never raises OSError.
+        """
+        if _extension is None:
+            return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
+        paths = [b"%02x/%d" % (number & 0xFF, number) for number in numbers]
+        found = _extension.write(self._directory, paths, list(contents))
+        return [OSError(number, os.strerror(number)) if number else None for number in found]
+
+    def _write_one(self, number: int, data: memoryview) -> OSError | None:
+        try:
+            fd = self.open_write(number, create=True, direct=False)
+            try:
+                self.write(fd, [data], 0)
+            finally:
+                self.close_fd(fd)
+        except OSError as error:
+            return error
+        return None
 
     def set_length(self, fd: int, size: int) -> None:
         """Make the file `size` bytes long; what was not written reads as zeros."""

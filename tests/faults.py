@@ -129,6 +129,10 @@ class _CountedDisk(Disk):
         self._before("write the rest")
         super().write(fd, [memoryview(parts[0])[half:], *parts[1:]], offset + half)
 
+    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[OSError | None]:
+        # One by one, so that each of its steps is an operation that may fail.
+        return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
+
     def set_length(self, fd: int, size: int) -> None:
         self._before("set_length")
         super().set_length(fd, size)

@@ -43,6 +43,7 @@ RANKS = {
     "passthrough": 3,
     "io_mode": 3,
     "fetcher": 3,
+    "small_files": 3,
     "sibling_watch": 3,
     "namespace": 3,
     "handles": 3,
@@ -70,6 +71,10 @@ SAME_RANK = {
     ("statx", "attributes"),
     ("statx", "openat2"),
     ("beneath", "openat2"),
+    ("flight", "source"),  # the progress of a batch that a reader may hurry
+    ("flight", "node"),
+    ("small_files", "fetcher"),
+    ("small_files", "namespace"),
 }
 # Every file of mountd may use the plain words; they know nobody.
 WORDS = {"version", "errors", "metrics"}

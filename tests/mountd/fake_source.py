@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.listing import Listing
+from mountd.source_small import Progress, SmallRead
 from mountd.version import Version
 from policies.geometry import Extent
 from tests.pattern import pattern
@@ -62,6 +63,8 @@ class FakeSource:
         self.error: int | None = None
         self.threads = _Threads()
         self.released: list[Version] = []
+        self.batches: list[list[bytes]] = []
+        self.small_faults: dict[bytes, Callable[[], object] | int] = {}
 
     def file(self, path: bytes, inode: int, size: int, time_ns: int = 1) -> None:
         self.tree[path] = attributes(inode, size, time_ns=time_ns)
@@ -125,6 +128,42 @@ class FakeSource:
         if path not in self.tree or self.tree[path].version(ID) != version:
             raise VersionChanged(f"{path!r}")
         into[: extent.size] = self.content(path, extent)
+
+    async def read_small(
+        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: Progress, *, limit_bytes: int
+    ) -> list[SmallRead]:
+        """Each file takes `delay_s`. `small_faults`: path -> the errno of its read, or what is to happen before it."""
+        self.batches.append([_join(*place) for place in places])
+        numbers = memoryview(progress.shared).cast("i")
+        if self.hang:
+            await trio.sleep(600)
+            raise SourceTimeout("read of small files")
+        found: list[SmallRead] = []
+        used = 0
+        for number, place in enumerate(places):
+            numbers[0] = number
+            if numbers[1]:
+                break
+            path = _join(*place)
+            self.calls.append(("read small", path))
+            before = self.tree.get(path)
+            await trio.sleep(self.delay_s)
+            fault = self.small_faults.pop(path, None)
+            if callable(fault):
+                fault()
+            after = self.tree.get(path)
+            if before is None or fault is not None or before != after:
+                found.append(SmallRead(None, None))
+            elif not before.is_file or before.size > limit_bytes:
+                found.append(SmallRead(before, None))
+            elif before.size > len(into) - used:
+                break
+            else:
+                self.reads.append((path, Extent(0, before.size)))
+                into[used : used + before.size] = self.content(path, Extent(0, before.size))
+                found.append(SmallRead(before, into[used : used + before.size].toreadonly()))
+                used += -(-before.size // 4096) * 4096
+        return found
 
 
 def _join(directory: bytes, name: bytes) -> bytes:

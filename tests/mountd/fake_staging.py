@@ -1,7 +1,8 @@
 """Staging in memory: what `fetcher` and `read_path` ask of `mountd.staging.Staging`, without disk or threads.
 
 `would_block` makes every read that may not wait answer None; `broken` makes every read fail; `room_bytes` bounds what
-is admitted. A put is written when `write()` is called, or at once with `at_once`.
+is admitted; with `in_memory` a look-up never waits. A put is written when `write()` is called, or at once with
+`at_once`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class FakeStaging:
         self.chunks: dict[tuple[Version, int], bytes] = {}
         self.queue: list[tuple[StagedFile, int, memoryview, Callable[[], None] | None]] = []
         self.at_once = True
+        self.in_memory = False
         self.would_block = False
         self.broken = False
         self.room_bytes = 1 << 60
@@ -42,6 +44,8 @@ class FakeStaging:
         self.evictor = FakeEvictor()
 
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
+        if self.in_memory:
+            return self.files.setdefault(version, StagedFile(version, self.chunk_bytes, path))
         return self.files.get(version)
 
     async def file(self, version: Version, path: bytes) -> StagedFile:
@@ -79,6 +83,9 @@ class FakeStaging:
         return await self.read(file, file.chunk(index))
 
     def admits_nowait(self, file: StagedFile, size: int) -> bool:
+        return size <= self.room_bytes
+
+    def fits_nowait(self, size: int) -> bool:
         return size <= self.room_bytes
 
     def put_nowait(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -44,9 +44,10 @@ class FakeFetches:
         await self._work((node.name, index))
         file.present.add(index)
 
-    async def prefetch_sibling(self, directory: Node, name: bytes) -> int:
-        await self._work(name)
-        return 100
+    async def prefetch_siblings(self, places: Sequence[tuple[Node, bytes]]) -> int:
+        for _, name in places:
+            await self._work(name)
+        return len(places)
 
     def next_siblings(self, limit: int) -> list[tuple[Node, bytes]]:
         taken, self.siblings = self.siblings[:limit], self.siblings[limit:]

@@ -32,6 +32,7 @@ from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
+from mountd.small_files import SmallFiles
 from policies.geometry import Extent
 from policies.iomode import Choice
 from policies.siblings import Siblings
@@ -128,13 +129,22 @@ async def daemon(
             namespace.listing,
             lambda: prefetch.siblings_nowait(),
         )
+        small_files = SmallFiles(
+            namespace,
+            staging,  # type: ignore[arg-type]  # a fake
+            fetcher,
+            source,  # type: ignore[arg-type]  # a fake
+            buffers,
+            metrics,
+            chunk_bytes=CHUNK,
+        )
         learners = Learners(CHUNK, metrics, in_no_thread)
         hints = Hints(
             learners,
             namespace,
             staging,  # type: ignore[arg-type]  # a fake
             fetcher,
-            HintsFiles(namespace, staging, fetcher),  # type: ignore[arg-type]  # a fake
+            HintsFiles(staging, fetcher, small_files),  # type: ignore[arg-type]  # a fake
             HintsRoom(learners, staging, metrics, 4 * CHUNK),  # type: ignore[arg-type]  # a fake
             metrics,
             memory,
@@ -150,6 +160,7 @@ async def daemon(
             siblings,
             hints,
             recorder,
+            small_files,
             chunk_bytes=CHUNK,
             buffer_bytes=16 * CHUNK,
         )
@@ -399,7 +410,10 @@ async def test_siblings_are_staged_after_eight_opens() -> None:
         assert parts.metrics["sibling_files"] == 32
         for i in range(8, 40):
             parts.opening.close(await parts.open(b"%02d" % i))
-        assert len(source.reads) == 40  # each byte once
+        assert len(source.reads) == 40
+        assert sorted(name for batch in source.batches for name in batch) == [
+            b"%02d" % i for i in range(8, 40)
+        ]  # each byte once
         assert parts.staging.pins == 0
 
 

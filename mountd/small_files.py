@@ -1,0 +1,267 @@
+"""Small files, staged many at a time: whole trees of them, before anybody opens one.
+
+A batch is one call of the source, which opens and reads some files and says what each of them is, so none is stat'ed
+before; what it finds is known to the namespace afterwards, as after a look-up, and lies in one buffer until staging has
+written it. What is known and staged already does not reach the source. A file that did not come with its batch (gone,
+changed meanwhile, wanted by a reader who fetches it himself) is asked for by itself, with all the patience of a
+read.
+
+Called by `read_path` (siblings), `commands` (warm) and whoever has a list of paths. Event loop only. Errors are given
+for each file; nothing is told to readers, who find what is here and fetch what is not.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import mmap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trio
+
+from mountd.buffers import Buffers
+from mountd.errors import HfsError, SourceError, StagingError
+from mountd.fetcher import Fetcher, Push
+from mountd.flight_batches import Batch, Place
+from mountd.metrics import Metrics
+from mountd.namespace import Namespace
+from mountd.node import Node
+from mountd.source import Source
+from mountd.source_small import SmallRead
+from mountd.staging import Staging
+from policies.iomode import SMALL_BYTES
+
+__all__ = ["BATCH_FILES", "Become", "Small", "SmallFiles"]
+
+BATCH_FILES = 16
+"""Files of one call of the source: what is the same for each call costs a tenth of the rest then, and a thread is taken
+for 64 ms on a Lustre that needs 4 ms a file."""
+
+_BATCH_BYTES = 2 << 20
+"""The buffer of a batch: 16 threads with one each take half of what prefetch may have by default."""
+
+
+class Become(enum.Enum):
+    """What became of a file."""
+
+    FETCHED = enum.auto()
+    HERE = enum.auto()
+    """It was staged before, or somebody else fetches it."""
+    LARGE = enum.auto()
+    """It is no small file: its chunks are to be fetched one by one. Nothing was read."""
+
+
+class Small(NamedTuple):
+    """A file, and what became of it. Its size: `node.attributes.size`."""
+
+    node: Node
+    become: Become
+
+
+class SmallFiles:
+    """See the file's story."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        staging: Staging,
+        fetcher: Fetcher,
+        source: Source,
+        buffers: Buffers,
+        metrics: Metrics,
+        *,
+        chunk_bytes: int,
+    ) -> None:
+        self._namespace = namespace
+        self._staging = staging
+        self._fetcher = fetcher
+        self._source = source
+        self._buffers = buffers
+        self._metrics = metrics
+        self.limit_bytes = min(SMALL_BYTES, chunk_bytes)
+        """The largest small file."""
+        self._batch_bytes = max(_whole_pages(self.limit_bytes), min(_BATCH_BYTES, chunk_bytes))
+        self._refused_bytes: int | None = None
+        """The size of a file that staging has not taken: until it would, nothing is read to be thrown away."""
+
+    async def stage_paths(self, paths: Sequence[bytes], *, push: bool, stage: bool = True) -> list[Small | HfsError]:
+        """As `stage`, by paths relative to the root."""
+        directories: dict[bytes, Node | HfsError] = {}
+        places: list[Place | HfsError] = []
+        for path in paths:
+            head, _, name = path.rpartition(b"/")
+            if not name or name in (b".", b"..") or b"\0" in path:
+                places.append(SourceError(errno.EINVAL, f"{path!r} names no file"))
+                continue
+            if head not in directories:
+                try:
+                    directories[head] = await self._namespace.resolve(head)
+                except HfsError as error:
+                    directories[head] = error
+            directory = directories[head]
+            places.append(directory if isinstance(directory, HfsError) else (directory, name))
+        outcomes = iter(
+            await self.stage([place for place in places if isinstance(place, tuple)], push=push, stage=stage)
+        )
+        return [next(outcomes) if isinstance(place, tuple) else place for place in places]
+
+    async def stage(self, places: Sequence[Place], *, push: bool, stage: bool = True) -> list[Small | HfsError]:
+        """Stage these files, unless they are. For each, in this order, what became of it, or why it could not be.
+
+        `push`: put it into the page cache too, where the kernel knows it. `stage` False: only hold it in memory, for
+        a reader who comes soon. A file that staging does not take is a StagingError. Cancelled, it leaves what was
+        fetched, and readers who waited for the rest fetch it themselves.
+        """
+        outcomes: dict[Place, Small | HfsError] = {}
+        unique = dict.fromkeys(places)
+        unknown = [node.version for place in unique if (node := self._node(place)) is not None and node.version]
+        unknown = [version for version in unknown if self._staging.file_nowait(version) is None]
+        if unknown:
+            await self._staging.prefetch_lookups(unknown)
+        left = []
+        for place in unique:
+            known = self._known(place, stage=stage)
+            if known is None:
+                left.append(place)
+            else:
+                outcomes[place] = known
+        while left:
+            await self._batch(left, outcomes, push=push, stage=stage)
+            left = [place for place in left if place not in outcomes]
+        return [outcomes[place] for place in places]
+
+    # -- what is known without asking ---------------------------------------------------------------------------------
+
+    def _node(self, place: Place) -> Node | None:
+        dentry = self._namespace.known_nowait(*place) if place[0].children is not None else None
+        return dentry.node if dentry is not None else None
+
+    def _known(self, place: Place, *, stage: bool) -> Small | HfsError | None:
+        """What becomes of a file without reading it; None: it is to be read."""
+        directory, name = place
+        if directory.children is None:
+            return SourceError(errno.ENOTDIR, f"{directory.path!r}")
+        dentry = self._namespace.known_nowait(directory, name)
+        if dentry is None:
+            return None
+        if dentry.node is None:
+            return SourceError(errno.ENOENT, f"{name!r} in {directory.path!r}")
+        return self._without_reading(dentry.node, stage=stage)
+
+    def _without_reading(self, node: Node, *, stage: bool) -> Small | HfsError | None:
+        if node.version is None:
+            return SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        if node.version.size > self.limit_bytes:
+            return Small(node, Become.LARGE)
+        file = self._staging.file_nowait(node.version, node.path)
+        if file is None:
+            return None
+        if file.present.full:
+            return Small(node, Become.HERE)
+        if file.present.count > 1:
+            return Small(node, Become.LARGE)  # staged in smaller chunks by an earlier run
+        if not stage:
+            return Small(node, Become.HERE) if self._fetcher.held_nowait(node.version, 0) is not None else None
+        return None if self._staging.admits_nowait(file, file.size) else StagingError("no room in the cache")
+
+    # -- a batch ------------------------------------------------------------------------------------------------------
+
+    async def _batch(
+        self, left: Sequence[Place], outcomes: dict[Place, Small | HfsError], *, push: bool, stage: bool
+    ) -> None:
+        """One call of the source for the first of `left`: at least one of them has an outcome then, or was left to a
+        reader who came in between."""
+        batches = self._fetcher.batches
+        if stage and self._refused_bytes is not None:
+            if not self._staging.fits_nowait(self._refused_bytes):
+                outcomes.update((place, StagingError("no room in the cache")) for place in left)
+                return
+            self._refused_bytes = None
+        if push:
+            await self._fetcher.wait_may_push(self._batch_bytes)
+        into = await self._buffers.take(self._batch_bytes, urgent=False)
+        # No checkpoint from here until all are registered.
+        places = [place for place in left if place not in batches][:BATCH_FILES]
+        alone = [] if places else list(left)  # others fetch them: wait for that
+        batch = batches.take_off(places)
+        try:
+            asked_s = trio.current_time()
+            if places:
+                paths = [(directory.path, name) for directory, name in places]
+                reads = await self._source.read_small(paths, into, batch.progress, limit_bytes=self.limit_bytes)
+                for (directory, name), read in zip(places, reads, strict=False):
+                    if read.data is not None and read.attributes is not None:
+                        version = read.attributes.version(self._source.source_id)
+                        if self._staging.file_nowait(version) is None:
+                            await self._staging.file(version, b"/".join(filter(None, (directory.path, name))))
+                # No checkpoint from here on.
+                alone += [place for place in places if place not in batch]
+                for place, read in zip(places, reads, strict=False):
+                    outcome = (
+                        self._land(batch, place, read, asked_s, push=push, stage=stage) if place in batch else None
+                    )
+                    if outcome is not None:
+                        outcomes[place] = outcome
+                    else:
+                        alone.append(place)
+        except SourceError as error:
+            error.__cause__ = error.__context__ = None
+            error.with_traceback(None)  # its frames hold the buffer
+            outcomes.update((place, error) for place in places if place not in outcomes)
+        finally:
+            del into
+            batches.land_all(batch)
+        for place in alone:
+            outcomes[place] = await self._alone(place, push=push, stage=stage)
+
+    def _land(
+        self, batch: Batch, place: Place, read: SmallRead, asked_s: float, *, push: bool, stage: bool
+    ) -> Small | HfsError | None:
+        """One file has come. None: it is to be asked for by itself. No checkpoint."""
+        batches, wanted = self._fetcher.batches, batch.is_wanted(place)
+        node = self._namespace.found(*place, read.attributes, asked_s) if read.attributes is not None else None
+        if node is None or node.version is None or read.attributes is None:
+            return None
+        version = read.attributes.version(self._source.source_id)
+        if node.version != version:
+            return None  # something newer is known meanwhile
+        if read.data is None:
+            batches.land(batch, place)
+            return Small(node, Become.LARGE)
+        file = self._staging.file_nowait(version, node.path)
+        if file is None:
+            return None
+        if file.present.full or file.present.count > 1 or self._fetcher.is_coming(version, 0):
+            batches.land(batch, place, version, read.data)
+            return Small(node, Become.LARGE if file.present.count > 1 and not file.present.full else Become.HERE)
+        staged = self._fetcher.land_nowait(node, file, read.data, wanted=wanted, push=push, stage=stage)
+        batches.land(batch, place, version, read.data)
+        if stage and not staged:
+            self._refused_bytes = len(read.data)
+            return StagingError("no room in the cache, or its disk does not keep up")
+        self._metrics.add("prefetched_chunks")
+        return Small(node, Become.FETCHED)
+
+    async def _alone(self, place: Place, *, push: bool, stage: bool) -> Small | HfsError:
+        """The usual way: asked for by name, read by itself, tried again after what passes by."""
+        try:
+            await self._fetcher.batches.wait(place)
+            (dentry,) = await self._namespace.children(place[0], [place[1]])
+            node = dentry.node
+            if node is None:
+                return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
+            file = await self._staging.file(node.version, node.path) if node.version is not None else None
+            known = self._without_reading(node, stage=stage)
+            if known is not None or file is None:
+                return known or StagingError("nothing is known of it")
+            fetched = await self._fetcher.ahead(node, file, 0, push=Push.WHOLE if push else Push.NOTHING, stage=stage)
+        except HfsError as error:
+            return error
+        if stage and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
+            return StagingError("the cache disk did not take it")
+        return Small(node, Become.FETCHED if fetched else Become.HERE)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
