@@ -3,8 +3,9 @@
 The cache takes a quarter of the data; each epoch has a random order of its own, and the daemon is told it and the one
 after it. Before each epoch the pages of the source, of the mount and of the staged files are dropped, so that every
 byte the job reads comes from the daemon's memory, the cache disk or the source. Those of the mount are dropped by the
-job as it goes: the daemon would take opening all files, which that needs, for a job that reads them. The daemon's
-memory for chunks is set to the least it takes, since what is not staged stays there as long as there is room.
+job as it goes: the daemon would take opening all files, which that needs, for a job that reads them. Nothing is pushed
+into the page cache, or it might come after the job has dropped its pages. The daemon's memory for chunks is set to the
+least it takes, since what is not staged stays there as long as there is room.
 
 What epochs 2 to 5 cost is all that was read from the source in five epochs less the data once, so nothing can hide in
 the first. The bound is async_io_belady_bound.py with the real sizes and the size of the cache in full; the cache itself
@@ -44,7 +45,9 @@ def _epochs(work: Work, files: FileSet, capacity: int, seed: int, *, hint: bool)
     each = []
     with (
         slowfs(work, files.folder, PRESET) as source,
-        hfs_mount(work, source.path, options=("--cache-size", str(capacity), "-o", f"buffer={BUFFER_BYTES}")) as mount,
+        hfs_mount(
+            work, source.path, options=("--cache-size", str(capacity), "-o", f"buffer={BUFFER_BYTES},push=off")
+        ) as mount,
         job(files, mount.path, WORKERS, hint=hint, drop=True) as program,
     ):
         compute_s = COMPUTE * files.bytes / source.counters()["settings"]["shared_bps"]
