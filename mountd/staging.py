@@ -141,6 +141,10 @@ class Staging:
         """A whole present chunk, its checksum verified. Raises StagingError; a damaged chunk is forgotten."""
         return await self._reading.read_chunk(file, index)
 
+    async def will_need(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
+        """Have staged bytes read into the page cache, for who reads the staged files by himself. Never fails."""
+        await self._reading.will_need(extents)
+
     async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
         """`use(descriptor)`, which does not wait, of the complete and durable object of `file`, which is pinned.
 

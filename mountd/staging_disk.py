@@ -183,6 +183,10 @@ class Disk:
         except BlockingIOError:
             return False
 
+    def will_need(self, fd: int, offset: int, size: int) -> None:
+        """Begin to read bytes into the page cache; does not wait for them. Raises OSError."""
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+
     def sync(self, fd: int) -> None:
         """The bytes of one object, durable."""
         os.fdatasync(fd)

@@ -7,6 +7,7 @@ a read brought is thrown away.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -115,6 +116,11 @@ class Reading:
             self._failed(file, number, Extent(0, file.size), error)
             raise StagingError(f"a staged file cannot be read: {error}") from error
 
+    async def will_need(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
+        """See Staging.will_need."""
+        wanted = [(file.object_id, extent) for file, extent in extents if file.object_id is not None]
+        await self._ground.threads.read(_will_need, self._ground.disk, wanted)
+
     async def lend_empty(self, use: Callable[[int], Value]) -> Value:
         """See Staging.lend_empty."""
         try:
@@ -185,6 +191,17 @@ def _read_object(disk: Disk, number: int, fd: int | None, extent: Extent, checks
     except OSError as error:
         answer.error = error
     return answer
+
+
+def _will_need(disk: Disk, extents: Sequence[tuple[int, Extent]]) -> None:
+    """In a thread. What cannot be read is met by its reader."""
+    for number, extent in extents:
+        with contextlib.suppress(OSError):
+            fd = disk.open_read(number)
+            try:
+                disk.will_need(fd, extent.start, extent.end - extent.start)
+            finally:
+                disk.close_fd(fd)
 
 
 def _lend_object(disk: Disk, number: int, size: int, use: Callable[[int], Value]) -> Value:
