@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import mmap
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from mountd.buffers import Buffers
 from mountd.errors import SourceTimeout
 from mountd.flight import SingleFlight
 from mountd.flight_batches import Batches
+from mountd.kept import Kept
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.node import Node
@@ -101,7 +101,9 @@ class Fetcher:
         self.batches = Batches()
         """Small files that are being read together."""
         self._landed: dict[Key, memoryview] = {}
-        self._unstaged: OrderedDict[Key, memoryview] = OrderedDict()
+        self._unstaged: Kept[Key] = Kept(buffers.total_bytes // UNSTAGED_SHARE)
+        self._hinted: Kept[Key] = Kept(buffers.total_bytes // UNSTAGED_SHARE)
+        """What is read soon and not worth staging: kept until then, whatever else comes."""
         self._pushing_bytes = 0
         self._push_room = trio.lowlevel.ParkingLot()
 
@@ -127,7 +129,13 @@ class Fetcher:
         """The bytes of a chunk that has arrived and is not readable from staging yet."""
         key = (version, index)
         held = self._landed.get(key)
-        return held if held is not None else self._unstaged.get(key)
+        if held is None:
+            held = self._unstaged.get(key)
+        return held if held is not None else self._hinted.get(key)
+
+    def let_go(self, version: Version, index: int) -> None:
+        """A chunk that was held for a reader who comes soon: he has come."""
+        self._hinted.drop((version, index))
 
     def is_coming(self, version: Version, index: int) -> bool:
         """True while the chunk is being fetched or waits for staging."""
@@ -178,7 +186,8 @@ class Fetcher:
         key = (file.version, 0)
         staged = stage and self._stage(key, file, data)
         if not staged and (wanted or not stage):
-            self._keep_unstaged(key, memoryview(bytes(data)))  # a copy: `data` keeps the buffer of the whole batch
+            # A copy: `data` keeps the buffer of the whole batch.
+            (self._unstaged if stage else self._hinted).keep(key, memoryview(bytes(data)))
         if (push or not stage) and self._page_cache is not None and node.lookups and data:
             self._push_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
         return staged
@@ -226,7 +235,7 @@ class Fetcher:
         if not stage or not self._stage(key, file, data):
             if buffer is not None or version.size > SMALL_BYTES:  # else who waits for it pushes it itself
                 push = Push.WHOLE  # nobody keeps it but the page cache
-            self._keep_unstaged(key, data)
+            (self._unstaged if stage else self._hinted).keep(key, data)
         if push is not Push.NOTHING and self._page_cache is not None and node.lookups:
             self._push_nowait(node, extent, data, push)
         return data
@@ -243,15 +252,11 @@ class Fetcher:
         """A buffer for a reader. What is kept only in case somebody wants it goes first."""
         if not self._buffers.fits_nowait(_whole_pages(size)):
             self._unstaged.clear()
+            if not self._buffers.fits_nowait(_whole_pages(size)):
+                self._hinted.clear()
         with trio.move_on_after(self._source.threads.time_limit_s):
             return await self._buffers.take(_whole_pages(size), urgent=True)
         raise SourceTimeout("no memory: too many reads hang in the source")
-
-    def _keep_unstaged(self, key: Key, data: memoryview) -> None:
-        self._unstaged[key] = data
-        held_bytes = sum(len(view) for view in self._unstaged.values())
-        while self._unstaged and held_bytes * UNSTAGED_SHARE > self._buffers.total_bytes:
-            held_bytes -= len(self._unstaged.popitem(last=False)[1])
 
     def _push_nowait(self, node: Node, extent: Extent, data: memoryview, push: Push) -> None:
         """Push a chunk, unless as much as may be is being pushed: then its readers ask for it."""

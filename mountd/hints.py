@@ -140,7 +140,10 @@ class Hints:
     def closed(self, node: Node, file: StagedFile) -> None:
         """A small file was closed: whoever had it fetched, it may be here now."""
         hinted = node.hinted
-        if hinted is not None and hinted[0].objects is not None and file.complete:
+        if hinted is None:
+            return
+        self._fetcher.let_go(file.version, 0)
+        if hinted[0].objects is not None and file.complete:
             course, unit = hinted
             course.objects[unit] = file.object_id or 0
             course.schedule.here(unit, file.size)

@@ -283,7 +283,7 @@ class Opening:
         if node.pushed:
             return
         if file.size > SMALL_BYTES or not self._fetcher.pushes:
-            if 0 not in file.present:
+            if 0 not in file.present and self._fetcher.held_nowait(file.version, 0) is None:
                 self.prefetch.window_nowait(node, file, [0])
             return
         with trio.move_on_after(_OPEN_WAIT_S):

@@ -30,6 +30,7 @@ RANKS = {
     "identity": 1,
     "caller": 1,
     "flight": 2,
+    "kept": 2,
     "source": 2,
     "index": 2,
     "staging": 2,

@@ -1,0 +1,47 @@
+"""Kept: chunks in memory that staging has not taken, a bounded number of bytes of them; the oldest goes first.
+
+`fetcher` has two: one for what found no room and may be asked for again at once, one for what a hint says is read soon
+and would not be worth its place in the cache. Knows nothing of what they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+__all__ = ["Kept"]
+
+Key = TypeVar("Key")
+
+
+class Kept(Generic[Key]):
+    """Event loop only."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held: OrderedDict[Key, memoryview] = OrderedDict()
+        self.bytes = 0
+
+    def keep(self, key: Key, data: memoryview) -> None:
+        """Keep it; the oldest go, and this one too if it is larger than the limit."""
+        self.drop(key)
+        self._held[key] = data
+        self.bytes += len(data)
+        while self.bytes > self._limit_bytes:
+            _, oldest = self._held.popitem(last=False)
+            self.bytes -= len(oldest)
+
+    def get(self, key: Key) -> memoryview | None:
+        """What is kept of `key`."""
+        return self._held.get(key)
+
+    def drop(self, key: Key) -> None:
+        """Nobody needs it any more."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self.bytes -= len(held)
+
+    def clear(self) -> None:
+        """The memory is needed."""
+        self._held.clear()
+        self.bytes = 0
