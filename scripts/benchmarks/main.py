@@ -14,10 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.benchmarks import async_io, common, fastpath, mount, table
+from scripts.benchmarks import async_io, common, eviction, fastpath, mount, table
 from scripts.benchmarks.options import Options
 
-BENCHMARKS = {"async-io": async_io, "fastpath": fastpath, "mount": mount}
+BENCHMARKS = {"async-io": async_io, "eviction": eviction, "fastpath": fastpath, "mount": mount}
 
 
 PLOTS = common.WORK / "plots"
