@@ -177,17 +177,19 @@ class Fetcher:
         return True
 
     def land_nowait(
-        self, node: Node, file: StagedFile, data: memoryview, *, wanted: bool, push: bool, stage: bool
+        self, node: Node, file: StagedFile, data: memoryview, *, wanted: bool, push: bool, stage: bool, hold: bool
     ) -> bool:
         """All bytes of a file of one chunk are here, read by a batch. True if staging has them, or takes them.
 
-        `wanted`: readers wait for them. `stage` False: they are only held in memory, for a reader who comes soon.
+        `wanted`: readers wait for them. `stage` False: they are only held in memory, for a reader who comes soon; so
+        with `hold` is what staging does not take.
         """
         key = (file.version, 0)
         staged = stage and self._stage(key, file, data)
-        if not staged and (wanted or not stage):
+        held = hold or not stage
+        if not staged and (wanted or held):
             # A copy: `data` keeps the buffer of the whole batch.
-            (self._unstaged if stage else self._hinted).keep(key, memoryview(bytes(data)))
+            (self._hinted if held else self._unstaged).keep(key, memoryview(bytes(data)))
         if (push or not stage) and self._page_cache is not None and node.lookups and data:
             self._push_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
         return staged

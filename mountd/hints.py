@@ -203,10 +203,13 @@ class Hints:
         assert objects is not None
         stays = await self._room.stays(course, units)
         paths = [course.layout.path(unit) for unit in units]
-        results = await self._whole_files.stage(paths, stays)
-        for unit, path, stay, result in zip(units, paths, stays, results, strict=True):
+        try:
+            results = await self._whole_files.stage(paths, stays.each)
+        finally:
+            self._room.settled(stays)
+        for unit, path, result in zip(units, paths, results, strict=True):
             if isinstance(result, StagingError):
-                self._held_back = True  # no room after all, or no place in the queue: another time
+                self._held_back = True  # another time
                 continue
             left.discard(unit)
             if isinstance(result, HfsError):
@@ -220,7 +223,7 @@ class Hints:
             if file.object_id is not None:
                 objects[unit] = file.object_id
             if result.fetched:
-                if file.object_id is None and not stay:
+                if file.object_id is None:
                     course.held.add(unit)
                 schedule.arrived(unit, file.size)
                 self._metrics.add("hinted_bytes", file.size)
@@ -271,10 +274,13 @@ class Hints:
                 left.discard(unit)
                 schedule.here(unit, file.chunk(index).size)
                 return
-            (stay,) = await self._room.stays(course, [unit])
-            push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
-            if await self._fetcher.ahead(node, file, index, push=push, stage=stay):
-                self._metrics.add("hinted_bytes", file.chunk(index).size)
+            stays = await self._room.stays(course, [unit])
+            try:
+                push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
+                if await self._fetcher.ahead(node, file, index, push=push, stage=stays.each[0]):
+                    self._metrics.add("hinted_bytes", file.chunk(index).size)
+            finally:
+                self._room.settled(stays)
             self._chunks_at_once += 1
             left.discard(unit)
             schedule.arrived(unit, file.chunk(index).size)

@@ -37,16 +37,16 @@ class HintsFiles:
         self._small_files = small_files
 
     async def stage(self, paths: Sequence[bytes], stays: Sequence[bool]) -> list[HintsFile | HfsError]:
-        """Stage what is not, or hold it in memory where it is not to stay. A file of several chunks is found only.
+        """Stage what is not, or hold it in memory where it is not to stay, or finds no room after all.
 
-        StagingError: there is no room, now.
+        A file of several chunks is found only.
         """
         results: dict[bytes, HintsFile | HfsError] = {}
         for stay in dict.fromkeys(stays):
             some = [path for path, its in zip(paths, stays, strict=True) if its == stay]
             # Not into the page cache: what is needed soon is put there when it is.
             for path, outcome in zip(
-                some, await self._small_files.stage_paths(some, push=False, stage=stay), strict=True
+                some, await self._small_files.stage_paths(some, push=False, stage=stay, hold=True), strict=True
             ):
                 try:
                     results[path] = (
@@ -62,7 +62,7 @@ class HintsFiles:
             raise SourceError(22, f"{path!r} is no regular file")
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         fetched = small.become is Become.FETCHED
-        if not stay and not file.complete:
+        if not file.complete:
             fetched |= self._fetcher.held_nowait(node.version, 0) is not None  # since a moment ago
         if small.become is Become.LARGE and file.present.count == 1:
             fetched = await self._fetcher.ahead(node, file, 0, stage=stay)

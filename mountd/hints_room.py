@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from mountd.learners import Course, Learners
 from mountd.metrics import Metrics
@@ -24,7 +25,7 @@ from mountd.staging import Staging
 from policies.admission import BLOCK_BYTES, blocks_bytes
 from policies.eviction import HINTED_IDLE_S
 
-__all__ = ["HintsRoom"]
+__all__ = ["HintsRoom", "Stays"]
 
 _WINDOW_SHARE = 50
 """2 % of the cache are kept ahead of the readers when it cannot hold everything, or what memory holds, if less."""
@@ -36,6 +37,18 @@ _TIGHT_S = 60.0
 """For so long after a time without room the window is kept small."""
 
 _UNLIMITED_BYTES = 1 << 62
+
+
+_OVERHEAD_BYTES = 2 * BLOCK_BYTES
+"""An object takes whole blocks, and an inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """An answer: which of the units asked for stay, and the room that is promised to them."""
+
+    each: list[bool]
+    promised_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,8 @@ class HintsRoom:
         self._held_bytes = held_bytes
         self._tight_until_s = -1.0
         self._evicting = trio.Lock()
+        self._promised_bytes = 0
+        """Room that was given out by `stays` and is not charged yet."""
         staging.evictor.hinted = self.protects
 
     def budget_bytes(self) -> int:
@@ -76,23 +91,22 @@ class HintsRoom:
                 named.update(number for number in numbers if number in held)
         return named
 
-    async def stays(self, course: Course, units: Sequence[int]) -> list[bool]:
+    async def stays(self, course: Course, units: Sequence[int]) -> Stays:
         """Which of `units` are to be staged; the others are to be held in memory until they are used.
 
-        Makes room for those that are to be staged.
+        Makes room for those that are to be staged. Each call needs a `settled` when they are, or are not.
         """
         asked = np.array(units, np.int32)
-        # An object takes whole blocks and an inode.
-        needs = course.sizes(asked) + 2 * BLOCK_BYTES
-        if not self._staging.shortfall_bytes(int(needs.sum())):
-            return [True] * len(units)
+        needs = course.sizes(asked) + _OVERHEAD_BYTES
+        if not self._shortfall_bytes(int(needs.sum())):
+            return self._promise([True] * len(units), needs)
         now_s = trio.current_time()
         self._tight_until_s = now_s + _TIGHT_S
         self._staging.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
         again_s = course.schedule.second_use_s(asked, now_s)
         stays = [False] * len(units)
         async with self._evicting:
-            room_bytes = int(needs.sum()) - self._staging.shortfall_bytes(int(needs.sum()))
+            room_bytes = int(needs.sum()) - self._shortfall_bytes(int(needs.sum()))
             for i in np.argsort(again_s, kind="stable").tolist():
                 if needs[i] > room_bytes:
                     room_bytes += await self._evict(int(needs[i]), float(again_s[i]))
@@ -100,7 +114,21 @@ class HintsRoom:
                     break  # nor for what is needed later still
                 room_bytes -= int(needs[i])
                 stays[i] = True
-        return stays
+            return self._promise(stays, needs)
+
+    def settled(self, stays: Stays) -> None:
+        """What was to stay has been charged, or will not be."""
+        self._promised_bytes -= stays.promised_bytes
+
+    def _promise(self, stays: list[bool], needs: NDArray[np.int64]) -> Stays:
+        promised_bytes = int(needs[np.array(stays, bool)].sum())
+        self._promised_bytes += promised_bytes
+        return Stays(stays, promised_bytes)
+
+    def _shortfall_bytes(self, wanted_bytes: int) -> int:
+        """How much must go before so much more fits, on top of what was promised."""
+        short_bytes = self._staging.shortfall_bytes(wanted_bytes + self._promised_bytes)
+        return min(short_bytes, wanted_bytes)
 
     async def _evict(self, need_bytes: int, after_s: float) -> int:
         """Evict what is needed last, if all of that is needed later than `after_s`. The bytes given back."""

@@ -85,7 +85,9 @@ class SmallFiles:
         self._refused_bytes: int | None = None
         """The size of a file that staging has not taken: until it would, nothing is read to be thrown away."""
 
-    async def stage_paths(self, paths: Sequence[bytes], *, push: bool, stage: bool = True) -> list[Small | HfsError]:
+    async def stage_paths(
+        self, paths: Sequence[bytes], *, push: bool, stage: bool = True, hold: bool = False
+    ) -> list[Small | HfsError]:
         """As `stage`, by paths relative to the root."""
         directories: dict[bytes, Node | HfsError] = {}
         places: list[Place | HfsError] = []
@@ -102,16 +104,18 @@ class SmallFiles:
             directory = directories[head]
             places.append(directory if isinstance(directory, HfsError) else (directory, name))
         outcomes = iter(
-            await self.stage([place for place in places if isinstance(place, tuple)], push=push, stage=stage)
+            await self.stage([place for place in places if isinstance(place, tuple)], push=push, stage=stage, hold=hold)
         )
         return [next(outcomes) if isinstance(place, tuple) else place for place in places]
 
-    async def stage(self, places: Sequence[Place], *, push: bool, stage: bool = True) -> list[Small | HfsError]:
+    async def stage(
+        self, places: Sequence[Place], *, push: bool, stage: bool = True, hold: bool = False
+    ) -> list[Small | HfsError]:
         """Stage these files, unless they are. For each, in this order, what became of it, or why it could not be.
 
         `push`: put it into the page cache too, where the kernel knows it. `stage` False: only hold it in memory, for
-        a reader who comes soon. A file that staging does not take is a StagingError. Cancelled, it leaves what was
-        fetched, and readers who waited for the rest fetch it themselves.
+        a reader who comes soon. A file that staging does not take is a StagingError, or with `hold` held in memory
+        too. Cancelled, it leaves what was fetched, and readers who waited for the rest fetch it themselves.
         """
         outcomes: dict[Place, Small | HfsError] = {}
         unique = dict.fromkeys(places)
@@ -121,13 +125,13 @@ class SmallFiles:
             await self._staging.prefetch_lookups(unknown)
         left = []
         for place in unique:
-            known = self._known(place, stage=stage)
+            known = self._known(place, stage=stage and not hold)
             if known is None:
                 left.append(place)
             else:
                 outcomes[place] = known
         while left:
-            await self._batch(left, outcomes, push=push, stage=stage)
+            await self._batch(left, outcomes, push=push, stage=stage, hold=hold)
             left = [place for place in left if place not in outcomes]
         return [outcomes[place] for place in places]
 
@@ -168,16 +172,19 @@ class SmallFiles:
     # -- a batch ------------------------------------------------------------------------------------------------------
 
     async def _batch(
-        self, left: Sequence[Place], outcomes: dict[Place, Small | HfsError], *, push: bool, stage: bool
+        self, left: Sequence[Place], outcomes: dict[Place, Small | HfsError], *, push: bool, stage: bool, hold: bool
     ) -> None:
         """One call of the source for the first of `left`: at least one of them has an outcome then, or was left to a
         reader who came in between."""
         batches = self._fetcher.batches
         if stage and self._refused_bytes is not None:
-            if not self._staging.fits_nowait(self._refused_bytes):
+            if self._staging.fits_nowait(self._refused_bytes):
+                self._refused_bytes = None
+            elif hold:
+                stage = False
+            else:
                 outcomes.update((place, StagingError("no room in the cache")) for place in left)
                 return
-            self._refused_bytes = None
         if push:
             await self._fetcher.wait_may_push(self._batch_bytes)
         into = await self._buffers.take(self._batch_bytes, urgent=False)
@@ -199,7 +206,9 @@ class SmallFiles:
                 alone += [place for place in places if place not in batch]
                 for place, read in zip(places, reads, strict=False):
                     outcome = (
-                        self._land(batch, place, read, asked_s, push=push, stage=stage) if place in batch else None
+                        self._land(batch, place, read, asked_s, push=push, stage=stage, hold=hold)
+                        if place in batch
+                        else None
                     )
                     if outcome is not None:
                         outcomes[place] = outcome
@@ -213,10 +222,10 @@ class SmallFiles:
             del into
             batches.land_all(batch)
         for place in alone:
-            outcomes[place] = await self._alone(place, push=push, stage=stage)
+            outcomes[place] = await self._alone(place, push=push, stage=stage, hold=hold)
 
     def _land(
-        self, batch: Batch, place: Place, read: SmallRead, asked_s: float, *, push: bool, stage: bool
+        self, batch: Batch, place: Place, read: SmallRead, asked_s: float, *, push: bool, stage: bool, hold: bool
     ) -> Small | HfsError | None:
         """One file has come. None: it is to be asked for by itself. No checkpoint."""
         batches, wanted = self._fetcher.batches, batch.is_wanted(place)
@@ -235,15 +244,16 @@ class SmallFiles:
         if file.present.full or file.present.count > 1 or self._fetcher.is_coming(version, 0):
             batches.land(batch, place, version, read.data)
             return Small(node, Become.LARGE if file.present.count > 1 and not file.present.full else Become.HERE)
-        staged = self._fetcher.land_nowait(node, file, read.data, wanted=wanted, push=push, stage=stage)
+        staged = self._fetcher.land_nowait(node, file, read.data, wanted=wanted, push=push, stage=stage, hold=hold)
         batches.land(batch, place, version, read.data)
         if stage and not staged:
             self._refused_bytes = len(read.data)
-            return StagingError("no room in the cache, or its disk does not keep up")
+            if not hold:
+                return StagingError("no room in the cache, or its disk does not keep up")
         self._metrics.add("prefetched_chunks")
         return Small(node, Become.FETCHED)
 
-    async def _alone(self, place: Place, *, push: bool, stage: bool) -> Small | HfsError:
+    async def _alone(self, place: Place, *, push: bool, stage: bool, hold: bool) -> Small | HfsError:
         """The usual way: asked for by name, read by itself, tried again after what passes by."""
         try:
             await self._fetcher.batches.wait(place)
@@ -252,13 +262,13 @@ class SmallFiles:
             if node is None:
                 return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
             file = await self._staging.file(node.version, node.path) if node.version is not None else None
-            known = self._without_reading(node, stage=stage)
+            known = self._without_reading(node, stage=stage and not hold)
             if known is not None or file is None:
                 return known or StagingError("nothing is known of it")
             fetched = await self._fetcher.ahead(node, file, 0, push=Push.WHOLE if push else Push.NOTHING, stage=stage)
         except HfsError as error:
             return error
-        if stage and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
+        if stage and not hold and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
             return StagingError("the cache disk did not take it")
         return Small(node, Become.FETCHED if fetched else Become.HERE)
 
