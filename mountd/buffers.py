@@ -43,7 +43,7 @@ class Buffers:
         self.total_bytes = total_bytes
         self.chunk_bytes = chunk_bytes
         self._used_bytes = 0
-        self._free: list[mmap.mmap] = []
+        self._free: dict[int, list[mmap.mmap]] = {chunk_bytes: []}
         self._returned: deque[tuple[int, int, mmap.mmap | None]] = deque()
         self._numbers = count()
         self._out: dict[int, tuple[float, int]] = {}
@@ -63,6 +63,10 @@ class Buffers:
     def waiting(self) -> int:
         """Tasks that wait for a buffer."""
         return len(self._demand) + len(self._prefetch)
+
+    def reuse(self, size: int) -> None:
+        """Buffers of `size` whole pages are wanted again and again: keep some, as of whole chunks."""
+        self._free.setdefault(size, [])
 
     def fits_nowait(self, size: int) -> bool:
         """True if a reader could have `size` bytes without waiting."""
@@ -104,13 +108,10 @@ class Buffers:
     def _make(self, size: int) -> memoryview:
         mapping: mmap.mmap | None = None
         length = -(-size // PAGE_BYTES) * PAGE_BYTES
-        if size > self.chunk_bytes // 2:
-            length = max(length, self.chunk_bytes)
-            mapping = (
-                self._free.pop()
-                if length == self.chunk_bytes and self._free
-                else mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            )
+        if size > self.chunk_bytes // 2 or length in self._free:
+            length = max(length, self.chunk_bytes) if size > self.chunk_bytes // 2 else length
+            free = self._free.get(length)
+            mapping = free.pop() if free else mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             owner = np.frombuffer(mapping, dtype=np.uint8)
         else:
             raw = np.empty(length + PAGE_BYTES, dtype=np.uint8)
@@ -152,8 +153,9 @@ class Buffers:
             else:
                 del self._written_off[number]
             # One spare chunk for each prefetch in flight is enough; the rest goes back to the system.
-            if mapping is not None and length == self.chunk_bytes and len(self._free) < 8:
-                self._free.append(mapping)
+            free = self._free.get(length)
+            if mapping is not None and free is not None and len(free) < 8:
+                free.append(mapping)
 
     def _wake(self) -> None:
         self._collect()

@@ -82,6 +82,7 @@ class SmallFiles:
         self.limit_bytes = min(SMALL_BYTES, chunk_bytes)
         """The largest small file."""
         self._batch_bytes = max(_whole_pages(self.limit_bytes), min(_BATCH_BYTES, chunk_bytes))
+        self._buffers.reuse(self._batch_bytes)
         self._refused_bytes: int | None = None
         """The size of a file that staging has not taken: until it would, nothing is read to be thrown away."""
 

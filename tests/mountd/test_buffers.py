@@ -136,3 +136,16 @@ async def test_a_waiter_that_gives_up_when_its_turn_has_come_passes_it_on() -> N
 
 async def _take(buffers: Buffers) -> None:
     await buffers.take(CHUNK, urgent=True)
+
+
+async def test_buffers_of_a_size_that_is_reused_come_back() -> None:
+    buffers = Buffers(64 * CHUNK, 16 * CHUNK)
+    buffers.reuse(CHUNK)
+    first = await buffers.take(CHUNK, urgent=False)
+    first[:4] = b"once"
+    del first
+    again = await buffers.take(CHUNK, urgent=False)
+    assert again[:4] == b"once"  # the same pages
+    other = await buffers.take(CHUNK, urgent=False)
+    assert other[:4] != b"once"
+    assert buffers.used_bytes == 2 * CHUNK
