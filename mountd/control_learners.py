@@ -52,7 +52,14 @@ async def serve_learner(
     try:
         await send(answer)
         while (body := await next_frame()) is not None:
-            reply = await session.receive(decode_learner(body))
+            message = decode_learner(body)
+            try:
+                reply = await session.receive(message)
+            except Exception as error:  # a defect, or no memory: the mount goes on
+                log.exception("control: the learner of process %d was let go", pid)
+                reply = Failure(f"the daemon failed: {error!r}; its log says more", 1)
+                await send(reply)
+                return
             if reply is not None:
                 await send(reply)
     except ProtocolError as error:

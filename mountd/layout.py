@@ -28,7 +28,7 @@ class LayoutFault(HfsError):
 
 
 class Layout:
-    """See the file's story. Memory: the names and 20 bytes for each file; 28 bytes for each extent."""
+    """See the file's story. Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
 
     def __init__(self, digest: str, frame: LayoutFrame, chunk_bytes: int) -> None:
         """Raises LayoutFault."""
@@ -43,6 +43,8 @@ class Layout:
         self.whole = not frame.extents
         """Samples are whole files."""
         self._starts: NDArray[np.int64] | None = None
+        self._counts: NDArray[np.int64] | None = None
+        """Units of each sample, where it may be several."""
         if self.whole:
             self.samples = self.units = self.files
             self.bytes: int | None = None
@@ -75,23 +77,26 @@ class Layout:
             self._starts = starts
         self.samples = len(where) if self._starts is None else len(self._starts) - 1
         chunks = -(-file_sizes // self.chunk_bytes)
+        if float(chunks.sum(dtype=np.float64)) >= 1 << 31:  # which cannot overflow
+            raise LayoutFault(f"{chunks.sum(dtype=np.float64):.0f} chunks are more than can be planned")
         self._first_units = np.concatenate(([0], np.cumsum(chunks)))
         self.units = int(self._first_units[-1])
-        if self.units >= 1 << 31:
-            raise LayoutFault(f"{self.units} chunks are more than can be planned")
         self._first = (self._first_units[where] + offsets // self.chunk_bytes).astype(np.int32)
         last = self._first_units[where] + (offsets + sizes - 1) // self.chunk_bytes
         self._extra = (last - self._first).astype(np.int32)
         """Chunks of each extent after its first."""
+        if self._starts is not None:
+            self._counts = np.add.reduceat(self._extra + np.int64(1), self._starts[:-1])
+        elif self._extra.any():
+            self._counts = self._extra + np.int64(1)
         self._file_sizes = file_sizes
-        self._where, self._offsets, self._sizes = where, offsets, sizes
         self.bytes = int(file_sizes.sum())
 
     @property
     def memory_bytes(self) -> int:
         """What it takes, about."""
         held = len(self._names) + 20 * self.files
-        return held if self.whole else held + 28 * len(self._first)
+        return held if self.whole else held + 24 * len(self._first)
 
     def path(self, file: int) -> bytes:
         """Of file number `file`, relative to the root of the mount."""
@@ -134,14 +139,24 @@ class Layout:
         """The inverse of `place`."""
         return file if self.whole else int(self._first_units[file]) + chunk
 
+    def count_uses(self, indices: NDArray[np.int64]) -> int:
+        """How many units `uses` would give. Raises LayoutFault for an index out of range."""
+        self._check_indices(indices)
+        if self._counts is None:
+            return len(indices)
+        return int(self._counts[indices].sum(dtype=np.float64))  # which cannot overflow
+
+    def _check_indices(self, indices: NDArray[np.int64]) -> None:
+        wrong = (indices < 0) | (indices >= self.samples)
+        _check(indices, wrong, f"at position {{}} the order names sample {{}} of {self.samples}")
+
     def uses(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64] | None]:
         """What reading these samples in this order needs: units, and for each the position of its sample.
 
         `None` for the positions: use i belongs to the sample at position i. Raises LayoutFault for an index out of
         range.
         """
-        wrong = (indices < 0) | (indices >= self.samples)
-        _check(indices, wrong, f"at position {{}} the order names sample {{}} of {self.samples}")
+        self._check_indices(indices)
         if self.whole:
             return indices.astype(np.int32), None
         if self._starts is None:

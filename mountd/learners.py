@@ -52,6 +52,13 @@ _MAX_MEMORY_BYTES = 1 << 30
 
 _BYTES_A_USE = 16
 """What a schedule keeps of each use of an order (policies/schedule.py)."""
+_BYTES_A_UNIT = 21
+"""What a schedule and a course keep of each unit, and 4 more for each order."""
+_BYTES_A_UNIT_OF_AN_ORDER = 4
+
+_MAX_TEXT = 256
+"""Characters of a name: all of them are in each status."""
+_MAX_TIME_S = 1e9
 
 _REPEATS = 64
 """An order may name a sample more than once (padding, weights), but not be many times as long as there are samples."""
@@ -96,6 +103,11 @@ class Course:
         self.missing = 0
         """Files of the layout that could not be fetched."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes, about, without the orders."""
+        return self.layout.memory_bytes + _BYTES_A_UNIT * self.layout.units
+
     def looked_at(self, size: int) -> None:
         """One file of the list has this many bytes."""
         self._looked_at += 1
@@ -137,7 +149,8 @@ class Learner:
         self._blob = bytearray()
         self._parts: list[NDArray[np.int64]] = []
         self._wait_ns = 0
-        self.order_bytes = 0
+        self._order_bytes = [0, 0]
+        """Of the order that is followed, and of the one after it."""
 
     async def receive(self, message: LearnerMessage) -> Result | Failure | None:
         """What to answer, if anything. Never raises for what a learner may send."""
@@ -165,6 +178,11 @@ class Learner:
         """For people."""
         return f"{self.join.name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
 
+    @property
+    def memory_bytes(self) -> int:
+        """What its orders take, and what has come of a layout or an order that is not complete."""
+        return sum(self._order_bytes) + len(self._blob) + _BYTES_A_USE * sum(map(len, self._parts))
+
     def leave(self) -> None:
         """The connection has ended."""
         if self.course is not None:
@@ -180,6 +198,11 @@ class Learner:
         if len(self._blob) + len(part.data) > MAX_LAYOUT_BYTES:
             self._blob.clear()
             raise LayoutFault(f"a layout of more than {MAX_LAYOUT_BYTES} bytes")
+        try:
+            self._owner.check_room(len(part.data))
+        except LayoutFault:
+            self._blob.clear()
+            raise
         self._blob += part.data
         if not part.last:
             return None
@@ -208,20 +231,25 @@ class Learner:
         length += len(indices)
         if length > min(MAX_ORDER_SAMPLES, _REPEATS * course.layout.samples + _SHORT):
             raise LayoutFault(f"an order of {length} samples or more, of {course.layout.samples} in all, is too long")
-        self._owner.check_room(_BYTES_A_USE * length)
+        self._owner.check_room(_BYTES_A_USE * len(indices))
         self._parts.append(indices)
         if not part.last:
             return None
         indices, self._parts = np.concatenate(self._parts), []
+        order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * course.layout.units
+        # A sample may be many extents, and an extent many units: counted before they are written out.
+        self._owner.check_room(order_bytes + _BYTES_A_USE * course.layout.count_uses(indices))
         units, at = course.layout.uses(indices)
+        order_bytes += _BYTES_A_USE * len(units)
         if part.following:
             course.schedule.follow_next(self.number, part.epoch, units, at, length)
+            self._order_bytes[1] = order_bytes
         else:
             self._note_wait()
             course.begin()
             course.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
             self.epoch, self.samples = part.epoch, length
-            self.order_bytes = _BYTES_A_USE * len(units)
+            self._order_bytes = [order_bytes, 0]
             self._account(part.epoch)
         self._owner.changed()
         return Result(detail={"units": len(units)})
@@ -260,6 +288,9 @@ class Learner:
         return account
 
     def _waited(self, waited: Waited) -> None:
+        times = (waited.exposed_s, waited.compute_s, waited.other_s)
+        if not all(0 <= time_s < _MAX_TIME_S for time_s in times) or waited.batches < 0:
+            return  # nor NaN: what is shown and written as JSON are figures
         account = self._account(waited.epoch)
         account["batches"] = waited.batches
         for name in ("exposed_s", "compute_s", "other_s"):
@@ -324,6 +355,9 @@ class Learners:
         """A connection wants to be a learner. The answer is to be sent; with None that is the end of it."""
         if len(self._learners) >= MAX_LEARNERS:
             return None, Failure(f"{MAX_LEARNERS} learners have joined; more are not followed")
+        for field in ("layout", "name", "job", "process"):
+            if len(getattr(join, field)) > _MAX_TEXT:
+                return None, Failure(f"{field} is longer than {_MAX_TEXT} characters", 2)
         if not 0 <= join.rank < join.world:
             return None, Failure(f"rank {join.rank} of {join.world}: a rank is 0 to {join.world - 1}", 2)
         for other in self._learners.values():
@@ -346,13 +380,14 @@ class Learners:
         self.check_room(2 * len(blob))
         layout = await self._run_in_thread(_read_layout, digest, blob, self._chunk_bytes)
         if digest not in self.courses:
+            self.check_room(layout.memory_bytes + _BYTES_A_UNIT * layout.units)
             self.courses[digest] = Course(layout)
             self._forget_old()
 
     def check_room(self, more_bytes: int) -> None:
         """Raise LayoutFault if so much more would be more than is kept of hints in all."""
-        held = sum(course.layout.memory_bytes for course in self.courses.values())
-        held += sum(learner.order_bytes for learner in self._learners.values())
+        held = sum(course.memory_bytes for course in self.courses.values())
+        held += sum(learner.memory_bytes for learner in self._learners.values())
         if held + more_bytes > _MAX_MEMORY_BYTES:
             raise LayoutFault(f"hints of {held + more_bytes} bytes are more than the {_MAX_MEMORY_BYTES} that are kept")
 
