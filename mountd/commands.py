@@ -247,6 +247,7 @@ class Commands:
         """Tell what is read, until the client goes."""
         recording = self._recorder.start()
         try:
+            await report(Touches([]))  # it has begun
             while True:
                 touches, lost = await recording.take()
                 await report(Touches(touches, lost))

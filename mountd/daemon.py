@@ -32,6 +32,7 @@ from mountd.fuse_push import KernelPageCache
 from mountd.handles import Handles
 from mountd.hints import Hints
 from mountd.hints_files import HintsFiles
+from mountd.hints_ready import HintsReady
 from mountd.hints_room import HintsRoom
 from mountd.identity import source_id
 from mountd.io_mode import IoMode
@@ -127,10 +128,17 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             fetcher,
             HintsFiles(staging, fetcher, small_files),
             HintsRoom(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
+            HintsReady(
+                namespace,
+                staging,
+                fetcher,
+                metrics,
+                memory,
+                pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
+            ),
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),
-            pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
         )
         read_path = ReadPath(
             namespace,

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import trio
 
-from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
+from mountd.errors import HfsError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher, Push
 from mountd.hints_files import HintsFiles
+from mountd.hints_ready import HintsReady
 from mountd.hints_room import HintsRoom
 from mountd.learners import Course, Learners, Work
 from mountd.memory import Memory
@@ -31,8 +32,6 @@ from mountd.node import Node
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
-from policies.geometry import Extent
-from policies.iomode import SMALL_BYTES
 
 __all__ = ["Hints"]
 
@@ -52,8 +51,7 @@ _LOOK_AGAIN_S = 1.0
 """How often room is looked for while no reader goes on: a full cache disk may be emptied by somebody."""
 
 _NEAR_UNITS = 256
-_READY_BYTES = 64 << 20
-"""What is made ready before its use: so many units, and no more bytes than this."""
+"""Uses ahead of the sampler that are made ready: two batches, and less than a tenth of a second of a fast reader."""
 
 
 class Hints:
@@ -67,11 +65,10 @@ class Hints:
         fetcher: Fetcher,
         files: HintsFiles,
         room: HintsRoom,
+        ready: HintsReady,
         metrics: Metrics,
         memory: Memory,
         wake: Callable[[], None],
-        *,
-        pushes_small: Callable[[], bool],
     ) -> None:
         self._learners = learners
         self._namespace = namespace
@@ -79,25 +76,24 @@ class Hints:
         self._fetcher = fetcher
         self._whole_files = files
         self._room = room
+        self._ready = ready
         self._metrics = metrics
         self._memory = memory
         self._wake = wake
-        self._pushes_small = pushes_small
         self._held_back = False
         """Something was not staged for want of room: nothing more before a reader has gone on, or time has passed."""
         self._chunks_at_once = _FIRST_CHUNKS
         self._chunks_under_way = 0
         self._planned: dict[Version, tuple[Course, int]] = {}
-        self._pushed: set[tuple[Version, int]] = set()
-        """Chunks put into the page cache, for all we know still there."""
         self._more = trio.Event()
         learners.changed = self.changed
 
     def changed(self) -> None:
         """A schedule has changed: more may be foreseen, or near."""
         followed = self._learners.courses.values()
-        if any(course not in followed for course, _ in self._planned.values()):
-            self._planned = {version: plan for version, plan in self._planned.items() if plan[0] in followed}
+        for version in [version for version, (course, _) in self._planned.items() if course not in followed]:
+            del self._planned[version]
+            self._ready.forget(version)
         self._go_on()
         self._more.set()
 
@@ -114,7 +110,7 @@ class Hints:
 
     def asked(self, version: Version, index: int) -> None:
         """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
-        self._pushed.discard((version, index))
+        self._ready.asked(version, index)
 
     def missed(self, version: Version, index: int) -> None:
         """A chunk of a planned file was to be here, and is not."""
@@ -279,6 +275,8 @@ class Hints:
                 push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
                 if await self._fetcher.ahead(node, file, index, push=push, stage=stays.each[0]):
                     self._metrics.add("hinted_bytes", file.chunk(index).size)
+                    if push is Push.WHOLE:
+                        self._ready.pushed(file.version, index)
             finally:
                 self._room.settled(stays)
             self._chunks_at_once += 1
@@ -307,67 +305,7 @@ class Hints:
 
     async def _make_ready(self, course: Course, learner: int) -> None:
         units = course.schedule.near(learner, _NEAR_UNITS, trio.current_time())
-        if not course.layout.whole:
-            for unit in units:
-                await self._push_chunk(course, unit)
-            return
-        budget_bytes = _READY_BYTES
-        for unit in units:
-            path = course.layout.path(unit)
-            try:
-                node = await self._namespace.resolve(path)
-            except SourceError:
-                continue  # its reader meets it
-            if node.version is None:
-                continue
-            node.hinted = (course, unit)
-            budget_bytes -= node.version.size
-            if budget_bytes > 0 and self._should_push(node):
-                await self._push_small(node)
-
-    def _should_push(self, node: Node) -> bool:
-        """Nobody has it open, so nothing can be on its way into its page cache; and the kernel knows it."""
-        assert node.version is not None
-        size = node.version.size
-        return (
-            self._fetcher.pushes
-            and self._pushes_small()
-            and 0 < size <= SMALL_BYTES
-            and node.lookups > 0
-            and not node.opens
-            and not node.pushed
-            and self._namespace.is_fresh_nowait(node)
-            and self._memory.has_room(_READY_BYTES)
-        )
-
-    async def _push_small(self, node: Node) -> None:
-        assert node.version is not None
-        file = self._staging.file_nowait(node.version)
-        if file is None or not file.complete:
-            return
-        data = self._staging.read_nowait(file, Extent(0, file.size))
-        if data is None:
-            data = await self._staging.read_chunk(file, 0)
-            if node.opens or node.pushed or not node.lookups:
-                return  # its reader was faster
+        if course.layout.whole:
+            await self._ready.files(course, units)
         else:
-            await trio.lowlevel.checkpoint()
-            if node.opens or node.pushed or not node.lookups:
-                return
-        node.pushed = self._fetcher.push_nowait(node, memoryview(data))
-        self._metrics.add("hinted_pushes")
-
-    async def _push_chunk(self, course: Course, unit: int) -> None:
-        """A chunk that was staged before, for handles that are read through the page cache."""
-        number, index = course.layout.place(unit)
-        file = course.staged.get(number)
-        if file is None or index is None or index not in file.present or not self._fetcher.pushes:
-            return
-        node = await self._namespace.resolve(course.layout.path(number))
-        if node.version != file.version or node.opens <= node.passed or not self._memory.has_room(_READY_BYTES):
-            return
-        if (file.version, index) in self._pushed:
-            return
-        self._pushed.add((file.version, index))
-        await self._fetcher.push(node, file.chunk(index).start, memoryview(await self._staging.read_chunk(file, index)))
-        self._metrics.add("hinted_pushes")
+            await self._ready.chunks(course, units)

@@ -41,6 +41,7 @@ COUNTERS: dict[str, str] = {
     "stats_ahead": "files whose attributes were asked for because names are looked up in the order of a listing",
     "hinted_bytes": "bytes fetched because an order names them",
     "hinted_pushes": "files and chunks put into the page cache a moment before their use",
+    "hinted_readahead_bytes": "bytes of staged files read into the page cache a moment before their use",
     "hinted_evictions": "staged files evicted because the orders need them last",
     "hints_missing": "files and chunks that an order names and that could not be fetched",
     "hints_refused": "layouts and orders that were refused",

@@ -42,6 +42,7 @@ class FakeStaging:
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()
+        self.ahead: list[tuple[bytes, Extent]] = []
 
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         if self.in_memory:
@@ -108,6 +109,10 @@ class FakeStaging:
             if on_done is not None:
                 on_done()
         self.queue.clear()
+
+    async def will_need(self, extents: list[tuple[StagedFile, Extent]]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.ahead += [(file.path, extent) for file, extent in extents]
 
     def shortfall_bytes(self, size: int) -> int:
         return max(0, size - self.room_bytes)

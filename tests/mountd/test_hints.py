@@ -245,6 +245,57 @@ async def test_files_that_the_kernel_knows_are_pushed_before_they_are_opened() -
         assert parts.pushed == [(b"d/1", 0, SIZE)]
 
 
+async def test_staged_files_that_the_kernel_does_not_know_are_read_ahead_from_the_disk() -> None:
+    async with daemon(source_of(3), workers=1, push=True) as parts:
+        learner = await joined(parts, list_of(3))
+        await told(learner, order([1, 2, 0]))
+        await trio.sleep(5)
+        parts.staging.would_block = True
+        parts.staging.ahead.clear()
+        await told(learner, order([1, 2, 0], 1))
+        await trio.sleep(5)
+        assert parts.staging.ahead == [(b"d/%d" % i, Extent(0, SIZE)) for i in (1, 2, 0)]
+        assert parts.pushed == []
+
+
+async def test_chunks_are_pushed_once_and_again_when_the_kernel_has_let_them_go() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 3 * CHUNK)
+    async with daemon(source, workers=1, push=True) as parts:
+        number = await parts.open(b"f")
+        learner = await joined(parts, samples_of(b"f", 3 * CHUNK, CHUNK // 4))
+        await told(learner, order(list(range(12))))
+        await trio.sleep(5)
+        assert sorted(parts.pushed) == [(b"f", i * CHUNK, CHUNK) for i in range(3)]
+        parts.pushed.clear()
+        for position in range(12):
+            await told(learner, At(position))
+            await trio.sleep(1)
+        assert parts.pushed == []
+        await parts.read(number, CHUNK + 5, 100)
+        await told(learner, order([4, 5, 0], 1))
+        await trio.sleep(5)
+        assert parts.pushed == [(b"f", CHUNK, CHUNK)]
+
+
+async def test_chunks_of_a_file_that_is_passed_through_are_read_ahead_from_the_disk() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 3 * CHUNK)
+    async with daemon(source, workers=1, push=True) as parts:
+        learner = await joined(parts, samples_of(b"f", 3 * CHUNK, CHUNK // 4))
+        await told(learner, order([0, 4, 8]))
+        await trio.sleep(5)
+        node = await parts.namespace.resolve(b"f")
+        node.opens = node.passed = 1
+        await told(learner, order([8, 0, 9, 1], 1))
+        await trio.sleep(5)
+        assert parts.staging.ahead == [(b"f", Extent(2 * CHUNK, 3 * CHUNK)), (b"f", Extent(0, CHUNK))]
+        await told(learner, order([8, 0], 2))
+        await trio.sleep(5)
+        assert len(parts.staging.ahead) == 2
+        node.opens = node.passed = 0
+
+
 async def test_a_learner_that_leaves_takes_its_wishes_with_it() -> None:
     async with daemon(source_of(50), workers=1) as parts:
         parts.source.delay_s = 1.0

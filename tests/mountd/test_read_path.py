@@ -20,6 +20,7 @@ from mountd.fetcher import Fetcher
 from mountd.handles import Handles
 from mountd.hints import Hints
 from mountd.hints_files import HintsFiles
+from mountd.hints_ready import HintsReady
 from mountd.hints_room import HintsRoom
 from mountd.io_mode import IoMode
 from mountd.learners import Learners
@@ -146,10 +147,10 @@ async def daemon(
             fetcher,
             HintsFiles(staging, fetcher, small_files),  # type: ignore[arg-type]  # a fake
             HintsRoom(learners, staging, metrics, 4 * CHUNK),  # type: ignore[arg-type]  # a fake
+            HintsReady(namespace, staging, fetcher, metrics, memory, pushes_small=lambda: True),  # type: ignore[arg-type]  # a fake
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),
-            pushes_small=lambda: True,
         )
         read_path = ReadPath(
             namespace,
