@@ -12,6 +12,7 @@ of operations under way say.
 
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.async_io_files import FileSet, check_followed, job, wait_staged
@@ -37,6 +38,8 @@ COPY_LIMIT_S = 600.0
 def copy_by_hand(work: Work, files: FileSet, source: SlowFs) -> float:
     """Seconds of COPIES `cp` at once to the cache disk."""
     target = work.new("copied")
+    for folder in {target / Path(name).parent for name in files.names}:
+        folder.mkdir(parents=True, exist_ok=True)  # two `cp` that make the same one at once fail
     copy = (
         f"cd '{source.path}' && xargs -a '{files.list}' -d '\\n' -P {COPIES} -n {COPY_FILES} cp --parents -t '{target}'"
     )
