@@ -33,6 +33,16 @@ _WINDOW_SHARE = 50
 _BATCH_SHARE = 100
 """1 % of it makes room at a time: each eviction is a durable commit."""
 
+_CANDIDATE_SHARE = 20
+"""What 5 % of it hold is looked for at a time: what is needed last does not change quickly."""
+
+_LOOK_S_A_USE = 1e-6
+"""So long after a look until the next, for each next use that it has asked for (which takes 50 ns): a million staged
+files of eight learners are looked at every 16 s, some dozens every time."""
+
+_LOOK_AT_ONCE_USES = 50_000
+"""More is looked for in a thread: the mount answers meanwhile."""
+
 _TIGHT_S = 60.0
 """For so long after a time without room the window is kept small."""
 
@@ -56,7 +66,14 @@ class _Victim:
     course: Course
     unit: int
     room_bytes: int
-    use_s: float
+
+    def is_here(self) -> bool:
+        """It is staged still."""
+        if self.course.objects is not None:
+            return bool(self.course.objects[self.unit])
+        number, index = self.course.layout.place(self.unit)
+        file = self.course.staged.get(number)
+        return file is not None and index is not None and index in file.present
 
 
 class HintsRoom:
@@ -69,6 +86,10 @@ class HintsRoom:
         self._held_bytes = held_bytes
         self._tight_until_s = -1.0
         self._evicting = trio.Lock()
+        self._candidates: list[_Victim] = []
+        """What is needed last, the last first, as of the last look."""
+        self._look_again_s = -1.0
+        self._gone_since_look = False
         self._promised_bytes = 0
         """Room that was given out by `stays` and is not charged yet."""
         staging.evictor.hinted = self.protects
@@ -134,10 +155,11 @@ class HintsRoom:
         """Evict what is needed last, if all of that is needed later than `after_s`. The bytes given back."""
         if after_s == math.inf:
             return 0
-        batch_bytes = max(need_bytes, self._staging.limit_bytes() // _BATCH_SHARE)
-        victims = [victim for victim in self._last(batch_bytes) if victim.use_s > after_s]
-        if sum(victim.room_bytes for victim in victims) < need_bytes:
+        await self._look(need_bytes)
+        victims = self._choose(need_bytes, need_bytes, after_s)
+        if not victims:
             return 0
+        victims += self._choose(self._staging.limit_bytes() // _BATCH_SHARE - need_bytes, 0, after_s)
         freed_bytes = 0
         objects: dict[int, _Victim] = {}
         for victim in victims:
@@ -156,6 +178,7 @@ class HintsRoom:
             course.objects[units] = 0
             course.schedule.evicted(np.array(units, np.int32))  # all at once: one by one it would be slow
             self._metrics.add("hinted_evictions", len(units))
+        self._gone_since_look |= freed_bytes > 0
         return freed_bytes
 
     async def _give_up(self, victim: _Victim) -> bool:
@@ -168,22 +191,70 @@ class HintsRoom:
         self._metrics.add("hinted_evictions")
         return True
 
-    def _last(self, need_bytes: int) -> list[_Victim]:
-        """What of the staged is needed last, the last first, until `need_bytes` have come together."""
+    def _choose(self, want_bytes: int, least_bytes: int, after_s: float) -> list[_Victim]:
+        """Take the first candidates that hold `want_bytes`, as far as they are here and needed later than `after_s`.
+
+        None of them, if these hold less than `least_bytes`.
+        """
+        count = 0
+        while want_bytes > 0 and count < len(self._candidates):
+            want_bytes -= self._candidates[count].room_bytes
+            count += 1
+        first, self._candidates = self._candidates[:count], self._candidates[count:]
+        first = [victim for victim in first if victim.is_here()]
+        chosen: list[_Victim] = []
+        others: list[_Victim] = []
         now_s = trio.current_time()
-        found: list[_Victim] = []
-        for course in self._learners.courses.values():
-            units = course.staged_units()
-            uses_s = course.schedule.next_use_s(units, now_s)
-            rooms = course.schedule.bytes_of(units) + BLOCK_BYTES
-            order = np.argsort(-uses_s, kind="stable")
-            enough = int(np.searchsorted(np.cumsum(rooms[order]), need_bytes)) + 1
-            found += [
-                _Victim(course, int(units[i]), blocks_bytes(int(rooms[i])), float(uses_s[i])) for i in order[:enough]
-            ]
-        found.sort(key=lambda victim: -victim.use_s)
-        for i, victim in enumerate(found):
+        for course in {victim.course for victim in first}:
+            its = [victim for victim in first if victim.course is course]
+            uses_s = course.schedule.next_use_s(np.array([victim.unit for victim in its], np.int32), now_s)
+            for victim, use_s in zip(its, uses_s.tolist(), strict=True):
+                (chosen if use_s > after_s else others).append(victim)
+        if sum(victim.room_bytes for victim in chosen) < least_bytes:
+            chosen, others = [], first
+        self._candidates = others + self._candidates
+        return chosen
+
+    def _are_few(self, need_bytes: int) -> bool:
+        for victim in self._candidates:
             need_bytes -= victim.room_bytes
             if need_bytes <= 0:
-                return found[: i + 1]
-        return found
+                return False
+        return True
+
+    async def _look(self, need_bytes: int) -> None:
+        """Look for candidates, if it is time, or if those that there were have gone."""
+        now_s = trio.current_time()
+        if now_s < self._look_again_s and not (self._gone_since_look and self._are_few(need_bytes)):
+            return
+        self._gone_since_look = False
+        staged = [(course, course.staged_units()) for course in self._learners.courses.values()]
+        uses = sum(len(units) * max(1, 2 * len(course.learners)) for course, units in staged)
+        self._look_again_s = now_s + uses * _LOOK_S_A_USE
+        want_bytes = max(4 * need_bytes, self._staging.limit_bytes() // _CANDIDATE_SHARE)
+        if uses <= _LOOK_AT_ONCE_USES:
+            self._candidates = _last(staged, want_bytes, now_s)
+        else:
+            self._candidates = await self._learners.run_in_thread(_last, staged, want_bytes, now_s)
+
+
+def _last(staged: Sequence[tuple[Course, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:
+    """What of the staged units of courses is needed last, the last first, until `want_bytes` have come together.
+
+    May run in a thread beside changes of the schedules: whoever acts on it asks again.
+    """
+    found: list[_Victim] = []
+    uses_of: list[float] = []
+    for course, units in staged:
+        uses_s = course.schedule.next_use_s(units, now_s)
+        rooms = course.schedule.bytes_of(units) + BLOCK_BYTES
+        order = np.argsort(-uses_s, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(rooms[order]), want_bytes)) + 1
+        found += [_Victim(course, int(units[i]), blocks_bytes(int(rooms[i]))) for i in order[:enough]]
+        uses_of += uses_s[order[:enough]].tolist()
+    candidates = [found[i] for i in np.argsort(-np.array(uses_of), kind="stable")]
+    for i, victim in enumerate(candidates):
+        want_bytes -= victim.room_bytes
+        if want_bytes <= 0:
+            return candidates[: i + 1]
+    return candidates

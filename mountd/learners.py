@@ -343,7 +343,7 @@ class Learners:
         """Called when a schedule has changed; set by `hints`."""
         self.courses: OrderedDict[str, Course] = OrderedDict()
         self._chunk_bytes = chunk_bytes
-        self._run_in_thread = run_in_thread
+        self.run_in_thread = run_in_thread
         self._numbers = count()
         self._learners: dict[int, Learner] = {}
         self._past: list[dict[str, Any]] = []
@@ -378,7 +378,7 @@ class Learners:
         if digest in self.courses:
             return
         self.check_room(2 * len(blob))
-        layout = await self._run_in_thread(_read_layout, digest, blob, self._chunk_bytes)
+        layout = await self.run_in_thread(_read_layout, digest, blob, self._chunk_bytes)
         if digest not in self.courses:
             self.check_room(layout.memory_bytes + _BYTES_A_UNIT * layout.units)
             self.courses[digest] = Course(layout)

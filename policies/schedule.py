@@ -227,17 +227,22 @@ class Schedule:
     # --- Eviction
 
     def next_use_s(self, units: Indices | None, now_s: float) -> NDArray[np.float64]:
-        """When each of `units` (all if None) is expected to be used next; float64, inf where no use is known."""
+        """When each of `units` (all if None) is expected to be used next; float64, inf where no use is known.
+
+        The only one that may be asked in another thread than the rest; it may then see half of a change.
+        """
         asked = np.arange(self._units) if units is None else units
         soonest = np.full(len(asked), np.inf)
         rates = self._rates()
-        for found in self._learners.values():
+        for found in list(self._learners.values()):
             after_s = _AFTER_ALL_S if found.is_stopped(self._state, now_s) else 0.0
             for uses, position in found.orders():
                 heads = uses.heads(asked)
                 known = np.flatnonzero(heads < uses.n)
                 ahead = np.maximum(uses.positions(heads[known]) - position, 0)
-                soonest[known] = np.minimum(soonest[known], now_s + after_s + ahead / rates[found.number])
+                soonest[known] = np.minimum(
+                    soonest[known], now_s + after_s + ahead / rates.get(found.number, _UNKNOWN_RATE)
+                )
         return soonest
 
     # --- Accounts
@@ -302,7 +307,7 @@ class Schedule:
 
     def _rates(self) -> dict[int, float]:
         """Samples a second to reckon with, by number of the learner."""
-        rates = {found.number: found.pace.rate for found in self._learners.values()}
+        rates = {found.number: found.pace.rate for found in list(self._learners.values())}
         fastest = max((rate for rate in rates.values() if rate is not None), default=_UNKNOWN_RATE)
         return {
             number: max(fastest if rate is None else rate, fastest / _SLOWEST_PART) for number, rate in rates.items()

@@ -1,0 +1,134 @@
+"""Room for what hints name: who goes, how seldom all that is staged is looked at, and never on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from mountd import hints_room
+from mountd.hints_room import HintsRoom
+from mountd.learners import Course, Learners
+from mountd.metrics import Metrics
+from mountd.protocol import Join, Result
+from mountd.protocol_hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+
+FILES = 400
+STAGED = 200
+FILE_BYTES = 110_000
+
+
+class FullStaging:
+    """Has room for what was evicted, and nothing else."""
+
+    def __init__(self) -> None:
+        self.room_bytes = 0
+        self.evicted: list[int] = []
+        self.evictor = self
+        self.hinted: object = None
+
+    def refused(self, wanted_bytes: int, idle_s: int) -> None:
+        pass
+
+    def shortfall_bytes(self, wanted_bytes: int) -> int:
+        return max(0, wanted_bytes - self.room_bytes)
+
+    def limit_bytes(self) -> int:
+        return STAGED * FILE_BYTES
+
+    async def evict_objects(self, numbers: Sequence[int]) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        self.evicted += [number - 1 for number in numbers]
+        return list(numbers)
+
+
+class Threads:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calls += 1
+        return await trio.to_thread.run_sync(call, *arguments)
+
+
+async def full(following: Sequence[int], threads: Threads | None = None) -> tuple[HintsRoom, FullStaging, Course, Any]:
+    """A learner in an epoch of all files in their order; the first of them are staged, and fill the cache."""
+    learners = Learners(8 << 20, Metrics(), (threads or Threads()).run)
+    blob = encode_layout(LayoutFrame(files=b"\0".join(b"%d" % i for i in range(FILES))))
+    learner, _ = learners.join(Join(layout=layout_digest(blob)), 1)
+    assert learner is not None
+    for message in (
+        LayoutPart(blob, True),
+        Order(0, np.arange(FILES, dtype="<i8").tobytes()),
+        Order(1, np.array(following, "<i8").tobytes(), following=True),
+        At(STAGED),
+    ):
+        answer = await learner.receive(message)
+        assert answer is None or isinstance(answer, Result)
+    course = learner.course
+    assert course is not None
+    assert course.objects is not None
+    course.objects[:STAGED] = np.arange(STAGED) + 1
+    for unit in range(STAGED):
+        course.schedule.here(unit, FILE_BYTES)
+        course.schedule.seen(unit, trio.current_time())
+    staging = FullStaging()
+    return HintsRoom(learners, staging, Metrics(), 1 << 20), staging, course, learner  # type: ignore[arg-type]
+
+
+async def asked(room: HintsRoom, course: Course, units: Sequence[int]) -> list[bool]:
+    stays = await room.stays(course, units)
+    room.settled(stays)
+    return stays.each
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_what_is_needed_last_goes_for_what_is_needed_sooner(
+    in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints_room, "_LOOK_AT_ONCE_USES", 0 if in_thread else 1 << 30)
+    threads = Threads()
+    room, staging, course, _ = await full(list(range(FILES))[::-1], threads)
+    before = threads.calls
+    assert await asked(room, course, [STAGED + 1]) == [True]
+    assert threads.calls - before == in_thread
+    assert staging.evicted[:2] == [0, 1]  # what comes last in the epoch after
+    assert not course.objects[:2].any()  # type: ignore[index]
+    assert await asked(room, course, [0]) == [False]  # it is needed later than all that is here
+
+
+async def test_what_is_needed_last_is_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often room is asked for: for what finds none, and for what is given it."""
+    looks = []
+    look = hints_room._last
+    monkeypatch.setattr(hints_room, "_last", lambda *arguments: looks.append(1) or look(*arguments))
+    monkeypatch.setattr(hints_room, "_LOOK_S_A_USE", 1.0)
+    room, staging, course, _ = await full(list(range(FILES)))
+    for _ in range(50):
+        assert await asked(room, course, [FILES - 1]) == [False]
+    assert looks == [1]
+    assert staging.evicted == []
+    room, staging, course, _ = await full(list(range(FILES))[::-1])
+    looks.clear()
+    for unit in range(STAGED, STAGED + 20):
+        assert await asked(room, course, [unit]) == [True]
+    assert staging.evicted == list(range(len(staging.evicted)))
+    assert len(staging.evicted) >= 20
+    assert len(looks) <= 1 + len(staging.evicted) // 4
+
+
+async def test_what_has_become_needed_sooner_since_the_look_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hints_room, "_LOOK_S_A_USE", 1.0)
+    monkeypatch.setattr(hints_room, "_CANDIDATE_SHARE", 1)
+    room, staging, course, learner = await full(list(range(FILES))[::-1])
+    assert await asked(room, course, [STAGED]) == [True]
+    first = list(staging.evicted)
+    # A new order: those that were the last are the first now.
+    await learner.receive(Order(1, np.arange(FILES, dtype="<i8").tobytes()))
+    await learner.receive(Order(2, np.arange(FILES, dtype="<i8").tobytes(), following=True))
+    staging.evicted.clear()
+    assert await asked(room, course, [first[0]]) == [False]
+    assert staging.evicted == []
