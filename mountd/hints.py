@@ -97,6 +97,11 @@ class Hints:
         self._go_on()
         self._more.set()
 
+    def _hold_back(self) -> None:
+        if not self._held_back:
+            self._held_back = True
+            self._more.set()  # the time starts
+
     def _go_on(self) -> None:
         self._held_back = False
         self._wake()
@@ -187,6 +192,9 @@ class Hints:
                 await self._stage_files(work.course, work.units, left)
             else:
                 await self._stage_chunk(work.course, work.units[0], left)
+        except Exception:
+            self._hold_back()  # whatever it was, not at once again
+            raise
         finally:
             if not work.course.layout.whole:
                 self._chunks_under_way -= 1
@@ -205,7 +213,7 @@ class Hints:
             self._room.settled(stays)
         for unit, path, result in zip(units, paths, results, strict=True):
             if isinstance(result, StagingError):
-                self._held_back = True  # another time
+                self._hold_back()  # another time
                 continue
             left.discard(unit)
             if isinstance(result, HfsError):
@@ -226,7 +234,7 @@ class Hints:
             elif file.complete or self._fetcher.is_coming(file.version, 0):
                 schedule.here(unit, file.size)
             else:
-                self._held_back = True  # a large file that found no room, in part
+                self._hold_back()  # a large file that found no room, in part
                 schedule.refused(unit)
 
     def _missing(self, course: Course, unit: int, path: bytes, error: HfsError) -> None:
@@ -291,10 +299,10 @@ class Hints:
     async def run(self) -> None:
         """Make ready what is used next. Never returns."""
         while True:
-            with trio.move_on_after(_LOOK_AGAIN_S if self._held_back else math.inf):
+            with trio.move_on_after(_LOOK_AGAIN_S if self._held_back else math.inf) as waiting:
                 await self._more.wait()
             self._more = trio.Event()
-            if self._held_back:
+            if waiting.cancelled_caught:
                 self._go_on()
             for course in list(self._learners.courses.values()):
                 for number in list(course.learners):

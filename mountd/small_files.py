@@ -12,6 +12,7 @@ for each file; nothing is told to readers, who find what is here and fetch what 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import mmap
@@ -40,6 +41,11 @@ for 64 ms on a Lustre that needs 4 ms a file."""
 
 _BATCH_BYTES = 2 << 20
 """The buffer of a batch: 16 threads with one each take half of what prefetch may have by default."""
+
+
+_LOOKS = 64
+"""Files that are looked at before they are read, where an earlier run may have staged them; as many more after each
+that was. A look is a round trip to the source, so it must not go on for a data set of which nothing is staged."""
 
 
 class Become(enum.Enum):
@@ -83,6 +89,7 @@ class SmallFiles:
         """The largest small file."""
         self._batch_bytes = max(_whole_pages(self.limit_bytes), min(_BATCH_BYTES, chunk_bytes))
         self._buffers.reuse(self._batch_bytes)
+        self._looks = _LOOKS
         self._refused_bytes: int | None = None
         """The size of a file that staging has not taken: until it would, nothing is read to be thrown away."""
 
@@ -120,6 +127,8 @@ class SmallFiles:
         """
         outcomes: dict[Place, Small | HfsError] = {}
         unique = dict.fromkeys(places)
+        if self._staging.may_have_more and self._looks > 0:
+            await self._look_first([place for place in unique if self._is_unknown(place)])
         unknown = [node.version for place in unique if (node := self._node(place)) is not None and node.version]
         unknown = [version for version in unknown if self._staging.file_nowait(version) is None]
         if unknown:
@@ -135,6 +144,32 @@ class SmallFiles:
             await self._batch(left, outcomes, push=push, stage=stage, hold=hold)
             left = [place for place in left if place not in outcomes]
         return [outcomes[place] for place in places]
+
+    def _is_unknown(self, place: Place) -> bool:
+        return place[0].children is not None and self._namespace.known_nowait(*place) is None
+
+    async def _look_first(self, places: Sequence[Place]) -> None:
+        """Ask what these are: an earlier run may have staged them, and then nothing of them is to be read."""
+        by_directory: dict[Node, list[bytes]] = {}
+        for directory, name in places:
+            by_directory.setdefault(directory, []).append(name)
+
+        async def look(directory: Node, names: list[bytes]) -> None:
+            with contextlib.suppress(HfsError):  # met again by who reads it
+                dentries = await self._namespace.children(directory, names)
+                versions = [dentry.node.version for dentry in dentries if dentry.node is not None]
+                await self._staging.prefetch_lookups([version for version in versions if version is not None])
+
+        async with trio.open_nursery() as nursery:
+            for directory, names in by_directory.items():
+                nursery.start_soon(look, directory, names)
+        found = sum(self._is_staged(place) for place in places)
+        self._looks = _LOOKS if found else self._looks - len(places)
+
+    def _is_staged(self, place: Place) -> bool:
+        node = self._node(place)
+        file = self._staging.file_nowait(node.version) if node is not None and node.version is not None else None
+        return file is not None and file.present.full
 
     # -- what is known without asking ---------------------------------------------------------------------------------
 
@@ -242,6 +277,8 @@ class SmallFiles:
         file = self._staging.file_nowait(version, node.path)
         if file is None:
             return None
+        if file.present.full:
+            self._looks = _LOOKS  # it was read for nothing
         if file.present.full or file.present.count > 1 or self._fetcher.is_coming(version, 0):
             batches.land(batch, place, version, read.data)
             return Small(node, Become.LARGE if file.present.count > 1 and not file.present.full else Become.HERE)

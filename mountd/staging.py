@@ -100,6 +100,11 @@ class Staging:
 
     # -- find --------------------------------------------------------------------------------------------------------
 
+    @property
+    def may_have_more(self) -> bool:
+        """Files that are in memory nowhere may be staged: by an earlier run, or long ago."""
+        return not self.files.all_in_memory
+
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         """The staged file if that needs no long look at the index, else None: use `file`. `path`: last known."""
         return self.files.get_nowait(version, path)

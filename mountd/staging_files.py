@@ -75,6 +75,11 @@ class Files:
         self._uses: dict[int, int] = {}
         self._paths: dict[int, bytes] = {}
 
+    @property
+    def all_in_memory(self) -> bool:
+        """Memory knows all that is staged: an unknown file is not."""
+        return self._all_in_memory
+
     def __len__(self) -> int:
         return len(self._known)
 

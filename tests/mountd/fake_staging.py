@@ -39,6 +39,7 @@ class FakeStaging:
         self.broken = False
         self.room_bytes = 1 << 60
         self.pins = 0
+        self.may_have_more = False
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()

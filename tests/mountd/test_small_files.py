@@ -409,3 +409,18 @@ async def test_without_a_time_to_live_each_batch_asks_anew() -> None:
         assert become(await parts.stage(*names(2))) == [Become.FETCHED, Become.HERE]
         await trio.testing.wait_all_tasks_blocked()
         assert all(map(parts.is_right, names(2)))
+
+
+async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
+    source = tree(200)
+    async with parts_of(source) as parts:
+        parts.staging.may_have_more = True
+        for i in range(100, 200):
+            version = source.tree[b"d/%d" % i].version(source.source_id)
+            (await parts.staging.file(version, b"d/%d" % i)).present.add_all()
+        for start in range(0, 200, 10):
+            await parts.small.stage_paths([b"d/%d" % i for i in range(start, start + 10)], push=False)
+        # Of the first hundred nothing was staged, so the looking stops; one vain batch later it goes on.
+        read = [path for batch in source.batches for path in batch]
+        assert set(range(100)) <= {int(path[2:]) for path in read}
+        assert len(read) <= 110
