@@ -60,7 +60,7 @@ def test_learners_take_all_samples_between_them_whatever_the_strategy(files: lis
             for answer in answers:
                 assert answer["batches"] == -(-answer["samples"] // 4)
                 assert 0 <= answer["late"] <= answer["batches"]
-                assert 0 < answer["first_s"] <= answer["exposed_s"] <= spent
+                assert 0 < answer["opened_s"] < answer["first_s"] <= answer["exposed_s"] <= spent
         # A part is counted in samples, or in whole groups where these are read.
         for strategy, samples in ((TF, 6), (TF_PRE, 6), (ASYNC, 10), (ASYNC_DB, 10)):
             (answer,) = common.together(learners[:1], request(strategy, count=6))[1]
@@ -106,9 +106,19 @@ def test_the_layout_says_where_every_sample_of_all_files_lies(files: list[Path])
 
 def test_a_part_is_scaled_in_all_that_grows_with_it() -> None:
     part = Epoch(
-        epoch_s=3, exposed_s=2, compute_s=1, first_s=0.5, late=4, batches=5, source_s=2.5, source_bytes=6, reads=7
+        epoch_s=3,
+        exposed_s=2,
+        compute_s=1,
+        opened_s=1.5,
+        first_s=1.75,
+        late=4,
+        batches=5,
+        source_s=2.5,
+        source_bytes=6,
+        reads=7,
     )
-    assert part.scaled(10) == Epoch(30, 20, 10, 0.5, 40, 50, 25, 60, 70)
+    # But the files are opened once only: 1.5 s, and ten times the 0.5 s that remain.
+    assert part.scaled(10) == Epoch(16.5, 6.5, 10, 1.5, 1.75, 40, 50, 25, 60, 70)
 
 
 def test_the_last_change_is_when_the_last_value_came() -> None:

@@ -35,6 +35,7 @@ def cosmoflow(work: Work, options: Options, command: str, preset: str = "lustre"
         got.add(f"{name} exposed_s", epoch.exposed_s)
         got.add(f"{name} exposed", epoch.exposed_s / epoch.compute_s)
         got.add(f"{name} bound", epoch.epoch_s / bound_s)
+        got.add(f"{name} opened_s", epoch.opened_s)
         got.add(f"{name} first_s", epoch.first_s)
         got.add(f"{name} source_s", epoch.source_s)
         got.add(f"{name} bytes", epoch.source_bytes / volumes.file_bytes)
@@ -52,6 +53,7 @@ def cosmoflow(work: Work, options: Options, command: str, preset: str = "lustre"
         rows = [
             got.row("  exposed I/O", f"{name} exposed_s", unit="s"),
             got.row("  epoch", f"{name} epoch_s", unit="s"),
+            got.row("  until all files were open", f"{name} opened_s", unit="s"),
             got.row("  until the first batch", f"{name} first_s", unit="s"),
             got.row("  last byte from the source", f"{name} source_s", unit="s"),
             got.row("  source bytes / files", f"{name} bytes"),
@@ -82,7 +84,7 @@ def cosmoflow(work: Work, options: Options, command: str, preset: str = "lustre"
     ]
 
 
-KEYS = ("epoch_s", "exposed_s", "exposed", "bound", "first_s", "source_s", "bytes")
+KEYS = ("epoch_s", "exposed_s", "exposed", "bound", "opened_s", "first_s", "source_s", "bytes")
 
 
 def cosmoflow_busy(work: Work, options: Options, command: str) -> list[Row]:

@@ -100,6 +100,8 @@ class Epoch:
     epoch_s: float
     exposed_s: float
     compute_s: float
+    opened_s: float
+    """Until all files were open, which is part of what is exposed."""
     first_s: float
     """Until the first batch."""
     late: int
@@ -112,7 +114,10 @@ class Epoch:
 
     def scaled(self, parts: float) -> "Epoch":
         """Of `parts` times as many samples, each of which costs as much as these."""
-        times = {name: getattr(self, name) * parts for name in ("epoch_s", "exposed_s", "compute_s", "source_s")}
+        # Files are opened once, whatever is read of them then.
+        exposed_s = self.opened_s + (self.exposed_s - self.opened_s) * parts
+        times = {name: getattr(self, name) * parts for name in ("compute_s", "source_s")}
+        times |= {"exposed_s": exposed_s, "epoch_s": exposed_s + times["compute_s"]}
         counts = {name: round(getattr(self, name) * parts) for name in ("late", "batches", "source_bytes", "reads")}
         return replace(self, **times, **counts)
 
@@ -224,6 +229,7 @@ class Job:
             epoch_s,
             max(answer["exposed_s"] for answer in answers),
             max(answer["compute_s"] for answer in answers),
+            max(answer["opened_s"] for answer in answers),
             max(answer["first_s"] for answer in answers),
             max(answer["late"] for answer in answers),
             max(answer["batches"] for answer in answers),

@@ -50,7 +50,7 @@ def part_of(options: Options, preset: str) -> int:
 
 def add_epoch(got: Results, name: str, epoch: Epoch, size: int) -> None:
     """The figures of one strategy, under keys that begin with its name."""
-    for what in ("exposed_s", "epoch_s", "first_s", "late", "source_s", "reads"):
+    for what in ("exposed_s", "epoch_s", "opened_s", "first_s", "late", "source_s", "reads"):
         got.add(f"{name} {what}", getattr(epoch, what))
     got.add(f"{name} exposed", epoch.exposed_s / epoch.compute_s)
     got.add(f"{name} bytes", epoch.source_bytes / size)
@@ -71,7 +71,20 @@ def measured(job: Job, got: Results, preset: str) -> None:
                 got.add(f"{name} bound", got.last(f"{name} source_s") / job.data.bandwidth_s(preset))
 
 
-KEYS = ("exposed_s", "epoch_s", "first_s", "late", "source_s", "reads", "exposed", "bytes", "less", "of own", "bound")
+KEYS = (
+    "exposed_s",
+    "epoch_s",
+    "opened_s",
+    "first_s",
+    "late",
+    "source_s",
+    "reads",
+    "exposed",
+    "bytes",
+    "less",
+    "of own",
+    "bound",
+)
 
 
 def samples(work: Work, options: Options, command: str, preset: str = "lustre") -> list[Row]:
@@ -96,6 +109,7 @@ def samples(work: Work, options: Options, command: str, preset: str = "lustre") 
             *([] if strategy is TF else [row("    times less exposed I/O than TF", strategy, "less")]),
             row("    exposed I/O / compute", strategy, "exposed"),
             row("    epoch", strategy, "epoch_s", unit="s"),
+            row("    until all files were open", strategy, "opened_s", unit="s"),
             row("    until the first batch", strategy, "first_s", unit="s"),
             row("    batches that were waited for", strategy, "late", unit=""),
             row("    last byte from the source", strategy, "source_s", unit="s"),

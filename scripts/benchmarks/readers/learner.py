@@ -214,10 +214,12 @@ class Learner:
 
     def epoch(self, *, sample_compute_s: float, batch: int, overlap: bool, **how: Any) -> dict[str, Any]:
         """`sample_compute_s`: what is computed for each sample of a batch."""
-        begin = asked = time.monotonic()
+        begin = time.monotonic()
         samples = Samples(self.args.files)
+        opened_s = time.monotonic() - begin
         pool = Pool(lambda: samples.buffer(batch), 1 + (QUEUED if overlap else 0))
         compute_s, waits, taken = 0.0, [], []
+        asked = time.monotonic()
         for array, numbers in self.batches(samples, {**how, "batch": batch, "overlap": overlap}, pool):
             got = time.monotonic()
             waits.append(got - asked)
@@ -236,7 +238,8 @@ class Learner:
             "end_s": end,
             "exposed_s": end - begin - compute_s,
             "compute_s": compute_s,
-            "first_s": waits[0],
+            "opened_s": opened_s,
+            "first_s": opened_s + waits[0],
             "worst_s": max(waits[1:], default=0.0),
             "late": sum(wait > LATE_S for wait in waits),
             "batches": len(waits),
