@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.benchmarks import async_io, common, data, table
+from scripts.benchmarks import async_io, async_io_images, common, data, table
 from scripts.benchmarks.async_io_belady_bound import least_source_bytes
 from scripts.benchmarks.async_io_files import FileSet, check_followed, job
 from scripts.benchmarks.async_io_images import copy_by_hand, use_of
@@ -97,11 +97,16 @@ def test_a_hint_that_was_not_followed_is_an_error() -> None:
 
 def test_a_copy_by_hand_copies_all(work: common.Work, files: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
-    monkeypatch.setattr(common.shutil, "rmtree", lambda path: copied.extend(common.files_at(path)))
+    monkeypatch.setattr(async_io_images, "hollow", copied.append)
     source = SimpleNamespace(path=files.folder)
     assert copy_by_hand(work, files, source) > 0  # type: ignore[arg-type]  # a stand-in
-    assert sum(path.stat().st_size for path in copied) == files.bytes
-    assert {path.parent.name for path in copied} == {"class_0", "class_1", "class_2"}
+    assert FileSet(work, copied[0]).names == files.names
+    assert FileSet(work, copied[0]).bytes == files.bytes
+
+
+def test_what_is_emptied_keeps_its_files_and_gives_their_space_back(files: FileSet) -> None:
+    common.hollow(files.folder)
+    assert [path.stat().st_blocks for path in files.below(files.folder)] == [0] * 70
 
 
 def test_use_of_the_source_is_that_between_the_counters() -> None:
