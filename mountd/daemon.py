@@ -170,6 +170,8 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         prefetch = read_path.prefetch = opening.prefetch = Prefetch(
             read_path, hints, metrics, workers=config.prefetch_threads
         )
+        residency = Residency(namespace, config.mountpoint, nursery)
+        opening.only_looks = residency.is_looking
         status = Status(
             config,
             origins,
@@ -182,7 +184,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             buffers=buffers,
             readers=readers,
             learners=learners,
-            residency=Residency(namespace, config.mountpoint, nursery),
+            residency=residency,
             io_mode=io_mode,
             in_flight=lambda: fetcher.in_flight,
         )

@@ -11,6 +11,7 @@ Called by `fuse` and `fuse_at_once`. Event loop only; opens no path.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import trio
 
@@ -49,6 +50,8 @@ class Opening:
     """Opens and closes. The daemon sets `prefetch` before the mount answers."""
 
     prefetch: Prefetch
+    only_looks: Callable[[int], bool] = staticmethod(lambda _thread_id: False)
+    """Whether a thread opens files without any use for them (see `residency`); set by the daemon."""
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class Opening:
                 return None
         self._learn(node)
         self._staging.pin(file)
-        number = self._opened(node, file, backing_id)
+        number = self._opened(node, file, backing_id, thread_id)
         if push is not None:
             node.pushed = self._fetcher.push_nowait(node, push)
         if node.sent_away:
@@ -137,7 +140,7 @@ class Opening:
             self._staging.unpin(file)
             raise
         # No checkpoint since the mode was chosen.
-        number = self._opened(node, file, backing_id)
+        number = self._opened(node, file, backing_id, thread_id)
         if backing_id is None and 0 < file.size <= self._chunk_bytes:
             try:
                 await self._open_small(node, file)
@@ -153,7 +156,7 @@ class Opening:
         if node.version is not None and not (node.pushed or node.opens):
             self._io_mode.opening(node.version.size)
 
-    def _opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
+    def _opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int) -> int:
         number = self._handles.add_file(FileHandle(node, file, backing_id))
         self._namespace.opened(node)
         if backing_id is None:
@@ -161,7 +164,7 @@ class Opening:
         else:
             self._metrics.add("opens_passed")
             node.passed += 1
-        if 0 < file.size <= self._chunk_bytes:
+        if 0 < file.size <= self._chunk_bytes and not self.only_looks(thread_id):
             self._noticed(node, file)
         return number
 

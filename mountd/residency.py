@@ -33,7 +33,15 @@ class Residency:
         self._root = os.fsencode(mountpoint)
         self._nursery = nursery
         self._running: trio.Event | None = None
+        self._pid = 0
         self.figures: dict[str, object] = {"note": NOTE, "sampled_files": 0, "sampled_bytes": 0, "resident_bytes": None}
+
+    def is_looking(self, pid: int) -> bool:
+        """Whether this process opens files to look at them only: that is no use of them."""
+        return pid == self._pid != 0
+
+    def _started(self, pid: int) -> None:
+        self._pid = pid  # in the thread; one step for the interpreter
 
     async def refresh(self) -> None:
         """Sample again; returns after 50 ms at the latest, with or without a new sample."""
@@ -48,11 +56,12 @@ class Residency:
         used = (n for n in self._namespace.files() if (n.pushed or n.opens) and not n.passed and not n.retired)
         paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
         try:
-            found = await trio.to_thread.run_sync(resident, paths, abandon_on_cancel=True)
+            found = await trio.to_thread.run_sync(resident, paths, self._started, abandon_on_cancel=True)
         except OSError:
             found = None
         finally:
             self._running = None
+            self._pid = 0
             done.set()
         if found is not None:
             cached, total = found
