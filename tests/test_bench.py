@@ -170,6 +170,28 @@ def test_one_benchmark_at_a_time_and_what_a_broken_one_left_is_removed(tmp_path:
         assert not again.run.exists()
 
 
+def test_a_run_waits_until_the_files_of_the_last_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(common.time, "sleep", waited.append)
+    for count in (3, common.FELT_FILES):
+        with common.work_folder(tmp_path) as work:
+            folder = work.new("many")
+            for number in range(count):
+                (folder / str(number)).touch()
+    assert not waited
+    for _ in range(2):
+        with common.work_folder(tmp_path):
+            pass
+    assert len(waited) == 2
+    assert common.FORGOTTEN_S - 30 < waited[1] <= waited[0] <= common.FORGOTTEN_S
+    assert "still keeps" in capsys.readouterr().err
+    os.utime(tmp_path / ".removed", (0, 0))
+    with common.work_folder(tmp_path):
+        assert len(waited) == 2
+
+
 # --- Data sets
 
 

@@ -33,6 +33,11 @@ READER_LIMIT_S = 1800.0
 """Far above what any request to a reader takes."""
 
 
+FELT_FILES = 1000
+FORGOTTEN_S = 61.0
+"""A minute of the kernel's coarse clock, and a second."""
+
+
 class BenchError(Exception):
     """Something could not be measured; the message says what and why."""
 
@@ -117,23 +122,47 @@ def work_folder(folder: Path) -> Iterator[Work]:
         except BlockingIOError:
             raise BenchError(f"another benchmark is running in {folder}") from None
         work = Work(folder)
-        _clear(work.run)
+        removed = folder / ".removed"
+        if _clear(work.run):
+            removed.touch()
+        _wait_forgotten(removed)
         try:
             yield work
         finally:
             # A second Ctrl-C must not stop this half-way: it takes seconds.
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
-                _clear(work.run)
+                if _clear(work.run):
+                    removed.touch()
             finally:
                 signal.signal(signal.SIGINT, before)
 
 
-def _clear(folder: Path) -> None:
+def _clear(folder: Path) -> bool:
+    """True if this has removed so many files that it would be felt; see `_wait_forgotten`."""
     for point in mounts_below(folder):
         unmount(point)
-    if folder.exists():
-        shutil.rmtree(folder)
+    if not folder.exists():
+        return False
+    many = sum(len(names) for _, _, names in os.walk(folder)) >= FELT_FILES
+    shutil.rmtree(folder)
+    if many:
+        run("sync", "-f", folder.parent)
+    return many
+
+
+def _wait_forgotten(removed: Path) -> None:
+    """Wait until ext4 gives out again the inodes of the run whose files were removed when `removed` was touched.
+
+    It makes no file of an inode that was deleted, and written, within the last minute (`recently_deleted` in
+    fs/ext4/ialloc.c), but looks at each of them for every file it makes: a run that followed at once staged small files
+    at half the speed.
+    """
+    if removed.exists() and (left_s := removed.stat().st_mtime + FORGOTTEN_S - time.time()) > 0:
+        print(
+            f"bench: waits {left_s:.0f} s: the file system still keeps what the last run has removed", file=sys.stderr
+        )
+        time.sleep(left_s)
 
 
 class SlowFs:
@@ -236,8 +265,7 @@ def hfs_mount(work: Work, source: Path, cache: Path | None = None, options: Sequ
 def hollow(folder: Path) -> None:
     """Give the space of the files at or below `folder` back, and leave the files: they go with the run.
 
-    ext4 makes no file of an inode that was deleted in the last minutes, but looks at each of them: thousands that are
-    removed here would cost the next cache, or copy, half a millisecond for every file.
+    Removed ones would cost the next cache, or copy, up to a millisecond for every file: see `_wait_forgotten`.
     """
     for file in files_at(folder):
         os.truncate(file, 0)
