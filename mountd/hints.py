@@ -85,15 +85,19 @@ class Hints:
         self._chunks_at_once = _FIRST_CHUNKS
         self._chunks_under_way = 0
         self._planned: dict[Version, tuple[Course, int]] = {}
+        self._forgotten = 0
+        """Courses whose files are no longer among them."""
         self._more = trio.Event()
         learners.changed = self.changed
 
     def changed(self) -> None:
         """A schedule has changed: more may be foreseen, or near."""
-        followed = self._learners.courses.values()
-        for version in [version for version, (course, _) in self._planned.items() if course not in followed]:
-            del self._planned[version]
-            self._ready.forget(version)
+        if self._forgotten != self._learners.forgotten:
+            self._forgotten = self._learners.forgotten
+            followed = set(self._learners.courses.values())
+            gone = {version for version, (course, _) in self._planned.items() if course not in followed}
+            self._planned = {version: plan for version, plan in self._planned.items() if version not in gone}
+            self._ready.forget(gone)
         self._go_on()
         self._more.set()
 
@@ -310,6 +314,9 @@ class Hints:
                         await self._make_ready(course, number)
                     except HfsError as error:
                         log.debug("making ready: %s", error)
+                    except Exception:  # a defect: the mount goes on
+                        self._metrics.add("unexpected_errors")
+                        log.exception("unforeseen error while making ready")
 
     async def _make_ready(self, course: Course, learner: int) -> None:
         units = course.schedule.near(learner, _NEAR_UNITS, trio.current_time())

@@ -9,7 +9,7 @@ fetches, as always. Event loop only; opens no path.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -71,10 +71,10 @@ class HintsReady:
         """A read of a chunk has come to us: the kernel has let it go, or part of it."""
         self._pushed.discard((version, index))
 
-    def forget(self, version: Version) -> None:
-        """No order names this file any more."""
-        self._pushed = {key for key in self._pushed if key[0] != version}
-        self._read_ahead_s = {key: at_s for key, at_s in self._read_ahead_s.items() if key[0] != version}
+    def forget(self, versions: Collection[Version]) -> None:
+        """No order names these files any more. `versions`: a set, or what else is searched quickly."""
+        self._pushed = {key for key in self._pushed if key[0] not in versions}
+        self._read_ahead_s = {key: at_s for key, at_s in self._read_ahead_s.items() if key[0] not in versions}
 
     # -- chunks of large files ----------------------------------------------------------------------------------------
 
@@ -159,6 +159,8 @@ class HintsReady:
             await trio.lowlevel.checkpoint()
         if node.opens or node.pushed or not node.lookups or not self._namespace.is_fresh_nowait(node):
             return  # its reader was faster: bytes may be on their way to it. Or the source has another version
+        if not self._pushes_small():
+            return  # the kernel opens without asking now, so nobody knows who reads it: see `push_nowait`
         node.pushed = self._fetcher.push_nowait(node, memoryview(data))
         self._metrics.add("hinted_pushes")
 

@@ -342,6 +342,8 @@ class Learners:
         self.changed: Callable[[], None] = lambda: None
         """Called when a schedule has changed; set by `hints`."""
         self.courses: OrderedDict[str, Course] = OrderedDict()
+        self.forgotten = 0
+        """Courses that were, so far."""
         self._chunk_bytes = chunk_bytes
         self.run_in_thread = run_in_thread
         self._numbers = count()
@@ -403,6 +405,7 @@ class Learners:
         idle = [digest for digest, course in self.courses.items() if not course.learners]
         for digest in idle[: max(0, len(idle) - _KEPT_COURSES)]:
             del self.courses[digest]
+            self.forgotten += 1
 
     def shown(self) -> dict[str, Any]:
         """For `hfs status`: learners now and before, and layouts."""
