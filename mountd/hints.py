@@ -255,6 +255,9 @@ class Hints:
         async def stream() -> None:
             while missing:
                 index = missing.pop(0)
+                if not self._staging.admits_nowait(file, file.chunk(index).size):
+                    missing.clear()  # it would be read to be thrown away
+                    return
                 try:
                     await self._fetcher.ahead(node, file, index, push=Push.NOTHING)
                 except HfsError:
@@ -284,6 +287,9 @@ class Hints:
                 return
             stays = await self._room.stays(course, [unit])
             try:
+                if stays.each[0] and not self._staging.admits_nowait(file, file.chunk(index).size):
+                    self._hold_back()  # the cache disk rests
+                    return
                 push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
                 if await self._fetcher.ahead(node, file, index, push=push, stage=stays.each[0]):
                     self._metrics.add("hinted_bytes", file.chunk(index).size)

@@ -1,4 +1,5 @@
-"""What hints keep from one message to the next: it goes with its layout, costs nothing each time, survives a defect."""
+"""What hints keep and what they throw away: plans go with their layout and cost nothing each time, a defect is no end,
+and nothing is read from the source that nobody can keep."""
 
 from __future__ import annotations
 
@@ -92,3 +93,29 @@ async def test_nothing_is_pushed_once_the_kernel_opens_without_asking() -> None:
         await trio.sleep(5)
         assert len(asked) == 2
         assert parts.pushed == []
+
+
+async def test_a_file_that_is_larger_than_the_cache_is_not_read_to_be_thrown_away() -> None:
+    async with daemon(source_of(1, 20 * CHUNK), workers=4) as parts:
+        parts.staging.room_bytes = parts.staging.capacity_bytes = 5 * CHUNK
+        learner = await joined(parts, list_of(1))
+        await told(learner, order([0]))
+        await trio.sleep(100)
+        assert len(parts.source.reads) <= 5 + 4
+        handle = await parts.open(b"d/0")
+        for chunk in range(20):
+            assert len(await parts.read(handle, chunk * CHUNK, 1000)) == 1000
+
+
+async def test_while_the_cache_disk_rests_no_chunk_is_read_to_be_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with daemon(large(8 * CHUNK), workers=4) as parts:
+        learner = await joined(parts, samples_of(b"f", 8 * CHUNK, CHUNK // 4))
+        with monkeypatch.context() as resting:
+            resting.setattr(parts.staging, "admits_nowait", lambda *_: False)
+            resting.setattr(parts.staging, "put_nowait", lambda *_: False)
+            await told(learner, order(list(range(32))))
+            await trio.sleep(100)
+            assert parts.source.reads == []
+        await trio.sleep(10)
+        assert len(parts.source.reads) == 8  # and then it goes on
+        assert learner.shown()["staged_share"] == 1.0
