@@ -97,16 +97,11 @@ def test_a_hint_that_was_not_followed_is_an_error() -> None:
 
 def test_a_copy_by_hand_copies_all(work: common.Work, files: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
-    monkeypatch.setattr(async_io_images, "hollow", copied.append)
+    monkeypatch.setattr(async_io_images.shutil, "rmtree", copied.append)
     source = SimpleNamespace(path=files.folder)
     assert copy_by_hand(work, files, source) > 0  # type: ignore[arg-type]  # a stand-in
     assert FileSet(work, copied[0]).names == files.names
     assert FileSet(work, copied[0]).bytes == files.bytes
-
-
-def test_what_is_emptied_keeps_its_files_and_gives_their_space_back(files: FileSet) -> None:
-    common.hollow(files.folder)
-    assert [path.stat().st_blocks for path in files.below(files.folder)] == [0] * 70
 
 
 def test_use_of_the_source_is_that_between_the_counters() -> None:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -31,11 +32,6 @@ COMMAND_LIMIT_S = 120.0
 
 READER_LIMIT_S = 1800.0
 """Far above what any request to a reader takes."""
-
-
-FELT_FILES = 1000
-FORGOTTEN_S = 61.0
-"""A minute of the kernel's coarse clock, and a second."""
 
 
 class BenchError(Exception):
@@ -98,11 +94,13 @@ class Work:
     def __init__(self, folder: Path) -> None:
         self.data, self.run = folder / "data", folder / "run"
         self._names = 0
+        self._token = secrets.token_hex(3)
 
     def new(self, name: str) -> Path:
         """A new empty folder that is gone with the run."""
         self._names += 1
-        path = self.run / f"{name}-{self._names}"
+        # Other names than those of the last run, so other parts of the disk too: see `_spread`.
+        path = self.run / f"{name}-{self._names}-{self._token}"
         path.mkdir(parents=True)
         return path
 
@@ -122,47 +120,36 @@ def work_folder(folder: Path) -> Iterator[Work]:
         except BlockingIOError:
             raise BenchError(f"another benchmark is running in {folder}") from None
         work = Work(folder)
-        removed = folder / ".removed"
-        if _clear(work.run):
-            removed.touch()
-        _wait_forgotten(removed)
+        _clear(work.run)
+        work.run.mkdir()
+        _spread(work.run)
         try:
             yield work
         finally:
             # A second Ctrl-C must not stop this half-way: it takes seconds.
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
-                if _clear(work.run):
-                    removed.touch()
+                _clear(work.run)
             finally:
                 signal.signal(signal.SIGINT, before)
 
 
-def _clear(folder: Path) -> bool:
-    """True if this has removed so many files that it would be felt; see `_wait_forgotten`."""
+def _spread(folder: Path) -> None:
+    """Have ext4 put what is made in each folder of this one into a part of the disk of its own.
+
+    For every file that it makes it looks at all inodes of the part that were deleted in the last minutes
+    (`recently_deleted` in fs/ext4/ialloc.c), and gives out none of them. Where caches of thousands of files come and go
+    that is a millisecond a file: what the run before, or anybody, has removed would be measured.
+    """
+    with contextlib.suppress(OSError):  # nor has any other file system these parts
+        subprocess.run(["chattr", "+T", folder], stderr=subprocess.DEVNULL, check=False)
+
+
+def _clear(folder: Path) -> None:
     for point in mounts_below(folder):
         unmount(point)
-    if not folder.exists():
-        return False
-    many = sum(len(names) for _, _, names in os.walk(folder)) >= FELT_FILES
-    shutil.rmtree(folder)
-    if many:
-        run("sync", "-f", folder.parent)
-    return many
-
-
-def _wait_forgotten(removed: Path) -> None:
-    """Wait until ext4 gives out again the inodes of the run whose files were removed when `removed` was touched.
-
-    It makes no file of an inode that was deleted, and written, within the last minute (`recently_deleted` in
-    fs/ext4/ialloc.c), but looks at each of them for every file it makes: a run that followed at once staged small files
-    at half the speed.
-    """
-    if removed.exists() and (left_s := removed.stat().st_mtime + FORGOTTEN_S - time.time()) > 0:
-        print(
-            f"bench: waits {left_s:.0f} s: the file system still keeps what the last run has removed", file=sys.stderr
-        )
-        time.sleep(left_s)
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 class SlowFs:
@@ -246,7 +233,7 @@ class Mount:
 
 @contextlib.contextmanager
 def hfs_mount(work: Work, source: Path, cache: Path | None = None, options: Sequence[str] = ()) -> Iterator[Mount]:
-    """hfs over `source`, with a new empty cache unless one is given. A cache made here is emptied at the end."""
+    """hfs over `source`, with a new empty cache unless one is given. A cache made here is removed at the end."""
     own = work.new("cache") if cache is None else None
     path = work.new("mount")
     mount = None
@@ -259,16 +246,7 @@ def hfs_mount(work: Work, source: Path, cache: Path | None = None, options: Sequ
         elif path in mounts_below(path):
             unmount(path)
         if own is not None:
-            hollow(own)
-
-
-def hollow(folder: Path) -> None:
-    """Give the space of the files at or below `folder` back, and leave the files: they go with the run.
-
-    Removed ones would cost the next cache, or copy, up to a millisecond for every file: see `_wait_forgotten`.
-    """
-    for file in files_at(folder):
-        os.truncate(file, 0)
+            shutil.rmtree(own, ignore_errors=True)
 
 
 class Reader:
