@@ -47,8 +47,9 @@ log = logging.getLogger(__name__)
 MAX_LEARNERS = 256
 """Connections: sixteen processes with sixteen samplers each."""
 
-_MAX_MEMORY_BYTES = 1 << 30
-"""Layouts and orders together: eight million files of fifty bytes and eight learners that read all of them."""
+_MAX_MEMORY_BYTES = 2 << 30
+"""Layouts and orders together: eight million files of fifty bytes and eight learners that read an eighth of them each,
+in this epoch and the next, take 1.5 GB."""
 
 _BYTES_A_USE = 16
 """What a schedule keeps of each use of an order (policies/schedule.py)."""
