@@ -33,6 +33,7 @@ from mountd.handles import Handles
 from mountd.hints import Hints
 from mountd.hints_files import HintsFiles
 from mountd.hints_ready import HintsReady
+from mountd.hints_repeated import HintsRepeated
 from mountd.hints_room import HintsRoom
 from mountd.identity import source_id
 from mountd.io_mode import IoMode
@@ -139,6 +140,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),
+            chunks_at_once=config.prefetch_threads,
         )
         read_path = ReadPath(
             namespace,
@@ -162,6 +164,7 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             metrics,
             siblings,
             hints,
+            HintsRepeated(learners, nursery),
             recorder,
             io_mode,
             passthrough,

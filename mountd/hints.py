@@ -32,6 +32,7 @@ from mountd.node import Node
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
+from policies.concurrency import Concurrency
 
 __all__ = ["Hints"]
 
@@ -39,10 +40,6 @@ log = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 16
 """Small files of one piece of work: one trip to a thread for all of them, and no longer than 0.1 s on a slow source."""
-
-_FIRST_CHUNKS = 3
-"""Chunks fetched at a time at the start of an order: so many streams fill a source that gives each two fifths of its
-bandwidth. More would make the very first one, which somebody waits for, later; each that arrives allows one more."""
 
 _WARM_STREAMS = 4
 """Chunks of one large file of a list at a time."""
@@ -69,6 +66,8 @@ class Hints:
         metrics: Metrics,
         memory: Memory,
         wake: Callable[[], None],
+        *,
+        chunks_at_once: int,
     ) -> None:
         self._learners = learners
         self._namespace = namespace
@@ -80,9 +79,11 @@ class Hints:
         self._metrics = metrics
         self._memory = memory
         self._wake = wake
+        self._starved = False
+        """All that may be ahead is: a reader who goes on makes room for more."""
         self._held_back = False
         """Something was not staged for want of room: nothing more before a reader has gone on, or time has passed."""
-        self._chunks_at_once = _FIRST_CHUNKS
+        self._concurrency = Concurrency(chunks_at_once)
         self._chunks_under_way = 0
         self._planned: dict[Version, tuple[Course, int]] = {}
         self._forgotten = 0
@@ -112,10 +113,14 @@ class Hints:
 
     # -- what readers do ----------------------------------------------------------------------------------------------
 
-    def plans(self, version: Version) -> bool:
-        """Whether the chunks of this large file have their turn in an order that is being followed."""
+    def soon_bytes(self, version: Version, index: int) -> int | None:
+        """How much of a chunk is read about now, by the orders; None if no order that is followed names it."""
         plan = self._planned.get(version)
-        return plan is not None and bool(plan[0].learners)
+        if plan is None:
+            return None
+        course, number = plan
+        samples = course.schedule.soon(course.layout.unit(number, index))
+        return None if samples is None else samples * course.sample_bytes
 
     def asked(self, version: Version, index: int) -> None:
         """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
@@ -138,7 +143,8 @@ class Hints:
             course.held.discard(unit)
             course.schedule.evicted(np.array([unit], np.int32))
         course.schedule.seen(unit, trio.current_time())
-        if self._held_back:
+        if self._held_back or self._starved:
+            self._starved = False
             self._go_on()
         return True
 
@@ -178,14 +184,17 @@ class Hints:
             if not course.learners:
                 continue
             whole = course.layout.whole
-            if not whole and self._chunks_under_way >= self._chunks_at_once:
+            if not whole and self._chunks_under_way >= self._concurrency.limit:
                 continue
             units = course.schedule.take(_FILES_AT_ONCE if whole else 1, self._room.budget_bytes(), now_s)
             if units:
                 self._learners.courses.move_to_end(course.layout.digest)  # courses take turns
                 if not whole:
+                    if not self._chunks_under_way:
+                        self._concurrency.begin(now_s)
                     self._chunks_under_way += 1
                 return Work(course, tuple(units))
+            self._starved |= self._room.is_tight
         return None
 
     async def carry_out(self, work: Work) -> None:
@@ -293,11 +302,11 @@ class Hints:
                 push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
                 if await self._fetcher.ahead(node, file, index, push=push, stage=stays.each[0]):
                     self._metrics.add("hinted_bytes", file.chunk(index).size)
+                    self._concurrency.arrived(file.chunk(index).size, trio.current_time())
                     if push is Push.WHOLE:
                         self._ready.pushed(file.version, index)
             finally:
                 self._room.settled(stays)
-            self._chunks_at_once += 1
             left.discard(unit)
             schedule.arrived(unit, file.chunk(index).size)
         except HfsError as error:

@@ -94,9 +94,14 @@ class HintsRoom:
         """Room that was given out by `stays` and is not charged yet."""
         staging.evictor.hinted = self.protects
 
+    @property
+    def is_tight(self) -> bool:
+        """There was no room a moment ago."""
+        return trio.current_time() < self._tight_until_s
+
     def budget_bytes(self) -> int:
         """How much may be fetched and not used."""
-        if trio.current_time() >= self._tight_until_s:
+        if not self.is_tight:
             return _UNLIMITED_BYTES
         return min(self._staging.limit_bytes() // _WINDOW_SHARE, self._held_bytes)
 

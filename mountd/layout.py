@@ -69,6 +69,7 @@ class Layout:
         _check(sizes, sizes < 1, "extent {} has {} bytes")
         # The sum may not fit; the difference always does.
         _check(sizes, sizes > file_sizes[where] - offsets, "extent {} of {} bytes reaches past the end of its file")
+        self._sample_bytes = int(sizes.mean())
         if frame.starts:
             starts = _array(frame.starts, "<i8", "starts")
             if len(starts) < 2 or starts[0] != 0 or starts[-1] != len(where):
@@ -97,6 +98,10 @@ class Layout:
         """What it takes, about."""
         held = len(self._names) + 20 * self.files
         return held if self.whole else held + 24 * len(self._first)
+
+    def sample_bytes(self) -> int:
+        """Bytes of an extent, on average; of whole files it is not known."""
+        return 0 if self.whole else self._sample_bytes
 
     def path(self, file: int) -> bytes:
         """Of file number `file`, relative to the root of the mount."""

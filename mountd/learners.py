@@ -93,6 +93,7 @@ class Course:
             _SMALL_FILE_BYTES if sizes is None else sizes,
             guard_samples=GUARD_SAMPLES if layout.whole else 0,
         )
+        self.sample_bytes = layout.sample_bytes()
         self.objects: NDArray[np.int64] | None = np.zeros(layout.units, np.int64) if layout.whole else None
         """Of whole files: the staged object of each, 0 where none is known."""
         self.learners: dict[int, Learner] = {}
@@ -158,7 +159,7 @@ class Learner:
         try:
             match message:
                 case At():
-                    self._at(message.position)
+                    self.reached(message.position)
                 case Waited():
                     self._waited(message)
                 case Over():
@@ -260,7 +261,8 @@ class Learner:
             raise LayoutFault("an order came before its layout")
         return self.course
 
-    def _at(self, position: int) -> None:
+    def reached(self, position: int) -> None:
+        """So many samples of the order have been given out. Nonsense is harmless."""
         if self.course is not None and self.epoch is not None:
             self.course.schedule.advance(self.number, min(max(position, 0), self.samples), trio.current_time())
             self._owner.changed()

@@ -19,6 +19,7 @@ from mountd.errors import HfsError, SourceError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.handles import FileHandle, Handles
 from mountd.hints import Hints
+from mountd.hints_repeated import HintsRepeated
 from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
@@ -63,6 +64,7 @@ class Opening:
         metrics: Metrics,
         siblings: SiblingWatch,
         hints: Hints,
+        repeated: HintsRepeated,
         recorder: Recorder,
         io_mode: IoMode,
         passthrough: Passthrough,
@@ -77,6 +79,7 @@ class Opening:
         self._metrics = metrics
         self._siblings = siblings
         self._hints = hints
+        self._repeated = repeated
         self._recorder = recorder
         self._io_mode = io_mode
         self._passthrough = passthrough
@@ -257,8 +260,11 @@ class Opening:
         """A small file is about to be read: what says so of others?"""
         self._recorder.touched(node, 0, file.size)
         staged = 0 in file.present
-        if not self._hints.opened(node, staged=staged):
+        hinted = self._hints.opened(node, staged=staged)
+        if not hinted:
             self._siblings.opened(node, staged=staged)
+        if not hinted or self._repeated.names(node):
+            self._repeated.opened(node)
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""

@@ -219,7 +219,7 @@ class ReadPath:
             sequential=advice is not None and advice.kind is Kind.SEQUENTIAL,
             missing_chunks=file.present.count - len(file.present),
             can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
-            planned=self._hints.plans(file.version),
+            planned_soon_bytes=self._hints.soon_bytes(file.version, extent.start // file.chunk_bytes),
         )
 
     def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision) -> None:
@@ -238,6 +238,8 @@ class ReadPath:
             limits = Limits(file.chunk_bytes, max(file.chunk_bytes, self._window_bytes), unseen_bytes)
             self._limits[file.chunk_bytes] = limits
         advice = advise(handle.pattern, extent, file.size, limits)
+        if self._hints.soon_bytes(file.version, extent.start // file.chunk_bytes) is not None:
+            return advice  # the order says what comes next
         for window in advice.windows:
             indexes = [i for i in chunk_range(window, file.chunk_bytes) if i not in file.present]
             if not self._staging.admits_nowait(file, file.chunk_bytes):

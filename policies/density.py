@@ -70,6 +70,9 @@ _PLANNED_PERCENT = 5
 """Of what has come. A random reader of a file that comes at the source's bandwidth is held by that anyway; this lets it
 go on meanwhile, for a twentieth of the bandwidth."""
 
+_PLANNED_SOON_PARTS = 16
+"""A sixteenth of 8 MiB are 27 samples of 19 KB: one after the other they take as long as the chunk."""
+
 _MAX_COUNTED_CHUNKS = 4096
 """Chunks whose touches are counted. Past it (a file of more than 128 GiB at 8 MiB) the counts start again."""
 
@@ -118,19 +121,25 @@ class Density:
         self.alone_bytes = 0
 
     def missed(
-        self, read: Extent, *, sequential: bool, missing_chunks: int, can_stage: bool, planned: bool = False
+        self,
+        read: Extent,
+        *,
+        sequential: bool,
+        missing_chunks: int,
+        can_stage: bool,
+        planned_soon_bytes: int | None = None,
     ) -> Decision:
         """What to do for `read`, whose bytes are neither here nor on the way; counts it as a touch.
 
         `sequential`: readahead says so. `missing_chunks`: chunks of the file that are not present. `can_stage`: one
-        chunk more would be admitted. `planned`: a hint gives every chunk its turn. A read that starts in one chunk and
-        ends in the next is a touch of the first.
+        chunk more would be admitted. `planned_soon_bytes`: a hint gives the chunk its turn, and says how much of it is
+        read about now. A read that starts in one chunk and ends in the next is a touch of the first.
         """
         size = read.end - read.start
         if self._whole or sequential or 2 * size >= self._chunk_bytes:
             return _CHUNK
-        if planned:
-            return self._missed_before_its_turn(size, missing_chunks)
+        if planned_soon_bytes is not None:
+            return self._missed_before_its_turn(size, missing_chunks, planned_soon_bytes)
         if not can_stage:
             return _ALONE
         self.touches = touches = self.touches + 1
@@ -152,10 +161,14 @@ class Density:
         self._by_chunk[index] = count
         return _ALONE
 
-    def _missed_before_its_turn(self, size: int, missing_chunks: int) -> Decision:
-        """All of the file is coming, so what is read alone is read twice: a few per cent of what has come already."""
+    def _missed_before_its_turn(self, size: int, missing_chunks: int, soon_bytes: int) -> Decision:
+        """All of the file is coming, so what is read alone is read twice: a few per cent of what has come already.
+
+        Where much of the chunk is read now, as in groups of neighbouring samples, waiting for it is the shortest way.
+        """
         had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
-        if self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT:
+        dear = self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
+        if dear or soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
             return _CHUNK
         self.alone_bytes += _alone_bytes(size)
         return _ALONE

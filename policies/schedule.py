@@ -46,6 +46,9 @@ _UNKNOWN_RATE = 100.0
 """Samples a second as long as nobody's rate is known: only ratios matter."""
 _LOOK_AT_USES = 1 << 18
 """Uses that one `take` looks at, over all learners: about a millisecond."""
+_READ_BEHIND_SAMPLES = 512
+_READ_AHEAD_SAMPLES = 256
+"""What is read about now: a loader has some batches of it in its queue, and draws the next."""
 _NOBODY = -1
 
 
@@ -223,6 +226,18 @@ class Schedule:
             return []
         units: list[int] = found.uses.ready(found.uses.over_at(found.position), limit, self._state).tolist()
         return units
+
+    def soon(self, unit: int) -> int | None:
+        """How many of the samples that are read about now need this unit, over all learners; None if none ever will.
+
+        0: only later ones do.
+        """
+        wanted, count = False, 0
+        for found in self._learners.values():
+            for uses, position in found.orders():
+                wanted |= uses.head(unit) < uses.n
+                count += uses.samples_of(unit, position - _READ_BEHIND_SAMPLES, position + _READ_AHEAD_SAMPLES)
+        return count if wanted or count else None
 
     # --- Eviction
 

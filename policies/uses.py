@@ -196,6 +196,16 @@ class Uses:
             self.cursor = use
             self._found = self._found[: np.searchsorted(self._found, use)]
 
+    def samples_of(self, unit: int, start: int, end: int) -> int:
+        """How many samples at positions in [start, end) need `unit`."""
+        first, last = self.over_at(max(start, 0)), self.over_at(max(end, 0))
+        mine = np.flatnonzero(self.order[first:last] == unit)
+        if self.at is None or not len(mine):
+            return len(mine)
+        # A use lasts until the next begins: neighbours that need the same unit are one.
+        begins = np.append(self.at[first : last + 1], end)
+        return int(np.maximum(begins[mine + 1] - begins[mine], 1).sum())
+
     # --- What comes next
 
     def ready(self, start: int, limit: int, state: NDArray[np.uint8]) -> NDArray[np.int32]:

@@ -27,6 +27,7 @@ RANKS = {
     "statx": 1,
     "attributes": 1,
     "listing": 1,
+    "path_numbers": 1,
     "identity": 1,
     "caller": 1,
     "flight": 2,

@@ -21,6 +21,7 @@ from mountd.handles import Handles
 from mountd.hints import Hints
 from mountd.hints_files import HintsFiles
 from mountd.hints_ready import HintsReady
+from mountd.hints_repeated import HintsRepeated
 from mountd.hints_room import HintsRoom
 from mountd.io_mode import IoMode
 from mountd.learners import Learners
@@ -151,6 +152,7 @@ async def daemon(
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),
+            chunks_at_once=16,
         )
         read_path = ReadPath(
             namespace,
@@ -174,6 +176,7 @@ async def daemon(
             metrics,
             siblings,
             hints,
+            HintsRepeated(learners, nursery),
             recorder,
             io_mode,
             passthrough,  # type: ignore[arg-type]  # a fake
