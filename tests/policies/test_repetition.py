@@ -139,7 +139,7 @@ def test_it_is_proven_anew_each_time() -> None:
     told(order[:4000], watch)
     followed = told([*range(20_000, 20_192), *order[4000:8000]], watch)
     assert watch.passes == 2
-    assert [number for number, passes in followed if passes == 2][0] >= 192 + 192
+    assert next(number for number, passes in followed if passes == 2) >= 192 + 192
 
 
 def test_what_has_little_left_is_not_followed() -> None:
