@@ -73,7 +73,7 @@ def test_a_defect_ends_one_connection(tmp_path: Path, logs: Logs, monkeypatch: p
             client = await served.client()
             await client.join()
             with monkeypatch.context() as broken:
-                broken.setattr(learners_file.Learner, "_at", lambda *_: 1 // 0)
+                broken.setattr(learners_file.Learner, "reached", lambda *_: 1 // 0)
                 await client.say(At(1))
                 answer = await client.heard()
             assert isinstance(answer, Failure)
