@@ -57,7 +57,7 @@ _SMALLEST_RECORD = 4
 """In lags, and it is 512 items at least: what is opened again soon is not seen, which makes small sets look ordered."""
 _AGREES = math.log(0.8 / 0.6)
 _DISAGREES = math.log(0.2 / 0.4)
-_PROOF_LAGS = 0.7
+_PROOF_LAGS = 1.5
 _LEAST_BLOCKS = 4
 """Of the record must lie ahead: less is not worth it."""
 _NEAR = 2048
