@@ -336,7 +336,7 @@ class Schedule:
         while learners and len(taken) < limit:
             left = limit - len(taken)
             # Each learner's part and some more: where one comes more often than that, there is another round.
-            each = min(left, 8 + 2 * left // len(learners))
+            each = min(left, 8 + 5 * left // (4 * len(learners)))
             asked = [(found, self._wanted(found, each, rates[found.number], look_at)) for found in learners]
             wanting = [(found, wanted) for found, wanted in asked if wanted is not None]
             if not wanting:
