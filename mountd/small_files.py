@@ -228,6 +228,8 @@ class SmallFiles:
         places = [place for place in left if place not in batches][:BATCH_FILES]
         alone = [] if places else list(left)  # others fetch them: wait for that
         batch = batches.take_off(places)
+        looked_up: list[tuple[Place, SmallRead]] = []
+        """Somebody asks for the name just now, and it was not known: his answer is waited for, nothing read again."""
         try:
             asked_s = trio.current_time()
             if places:
@@ -241,11 +243,16 @@ class SmallFiles:
                 # No checkpoint from here on.
                 alone += [place for place in places if place not in batch]
                 for place, read in zip(places, reads, strict=False):
-                    outcome = (
-                        self._land(batch, place, read, asked_s, push=push, stage=stage, hold=hold)
-                        if place in batch
-                        else None
-                    )
+                    node = self._found(place, read, asked_s) if place in batch else None
+                    outcome = self._land(batch, place, read, node, push=push, stage=stage, hold=hold)
+                    if outcome is not None:
+                        outcomes[place] = outcome
+                    elif place in batch and node is None and read.data is not None:
+                        looked_up.append((place, read))
+                    else:
+                        alone.append(place)
+                for place, read in looked_up:
+                    outcome = await self._land_later(batch, place, read, push=push, stage=stage, hold=hold)
                     if outcome is not None:
                         outcomes[place] = outcome
                     else:
@@ -260,13 +267,28 @@ class SmallFiles:
         for place in alone:
             outcomes[place] = await self._alone(place, push=push, stage=stage, hold=hold)
 
+    def _found(self, place: Place, read: SmallRead, asked_s: float) -> Node | None:
+        return self._namespace.found(*place, read.attributes, asked_s) if read.attributes is not None else None
+
+    async def _land_later(
+        self, batch: Batch, place: Place, read: SmallRead, *, push: bool, stage: bool, hold: bool
+    ) -> Small | HfsError | None:
+        """As `_land`, once it is known what the name is. Who wants the file meanwhile waits for the batch."""
+        try:
+            (dentry,) = await self._namespace.children(place[0], [place[1]])
+            node = dentry.node
+            if node is not None and node.version is not None and self._staging.file_nowait(node.version) is None:
+                await self._staging.file(node.version, node.path)
+        except HfsError:
+            return None
+        return self._land(batch, place, read, node, push=push, stage=stage, hold=hold)
+
     def _land(
-        self, batch: Batch, place: Place, read: SmallRead, asked_s: float, *, push: bool, stage: bool, hold: bool
+        self, batch: Batch, place: Place, read: SmallRead, node: Node | None, *, push: bool, stage: bool, hold: bool
     ) -> Small | HfsError | None:
         """One file has come. None: it is to be asked for by itself. No checkpoint."""
         batches, wanted = self._fetcher.batches, batch.is_wanted(place)
-        node = self._namespace.found(*place, read.attributes, asked_s) if read.attributes is not None else None
-        if node is None or node.version is None or read.attributes is None:
+        if place not in batch or node is None or node.version is None or read.attributes is None:
             return None
         version = read.attributes.version(self._source.source_id)
         if node.version != version:

@@ -242,6 +242,20 @@ async def test_what_is_newer_than_a_batch_is_not_put_back() -> None:
         assert parts.is_right(b"d/0")
 
 
+async def test_what_somebody_looks_up_while_it_is_read_is_not_read_again() -> None:
+    """The look-up is under way when the batch comes back, and the name was not known: its answer is waited for."""
+    async with parts_of(tree()) as parts:
+        await parts.namespace.resolve(b"d")
+        parts.source.delay_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.stage, *names(4))
+            await trio.sleep(3.5)  # the last one is being read
+            assert (await parts.namespace.resolve(b"d/1")).attributes.size == SIZE
+        await trio.testing.wait_all_tasks_blocked()
+        assert parts.by_itself() == []
+        assert all(map(parts.is_right, names(4)))
+
+
 async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
     async with parts_of(tree()) as parts:
         await parts.namespace.resolve(b"d")
