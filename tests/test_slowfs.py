@@ -26,9 +26,11 @@ PAGE = 4096
 class Mount:
     """One mounted slowfs. `end` unmounts it if nobody has and waits for its process."""
 
-    def __init__(self, backing: Path, mountpoint: Path, *options: str) -> None:
+    def __init__(self, backing: Path, mountpoint: Path, *options: str, descriptors: int | None = None) -> None:
         self.backing, self.path = backing, mountpoint
-        subprocess.run([SLOWFS / "slowfs", *options, backing, mountpoint], check=True, timeout=PATIENCE_S)
+        # prlimit, as no code of this process may run in the child: it has threads
+        limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
+        subprocess.run([*limit, SLOWFS / "slowfs", *options, backing, mountpoint], check=True, timeout=PATIENCE_S)
         self.pid: int = self.state()["pid"]
         self._process = os.pidfd_open(self.pid)
 
@@ -73,10 +75,10 @@ def mount(built: None, tmp_path: Path) -> Iterator[Callable[..., Mount]]:
     backing = tmp_path / "backing"
     backing.mkdir()
 
-    def make(*options: str) -> Mount:
+    def make(*options: str, **more: int) -> Mount:
         mountpoint = tmp_path / f"mount{len(mounts)}"
         mountpoint.mkdir()
-        mounts.append(Mount(backing, mountpoint, *options))
+        mounts.append(Mount(backing, mountpoint, *options, **more))
         return mounts[-1]
 
     yield make
@@ -255,6 +257,28 @@ class TestShows:
         files(slow.backing, 1)
         assert os.listdir(slow.path) == ["file0"]
         assert slow.state()["readdir_names"] == 1
+
+    def test_more_files_than_descriptors(self, mount: Callable[..., Mount], tmp_path: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("file handles can be opened by root only")
+        folder = tmp_path / "backing/folder"
+        folder.mkdir()
+        for number in range(300):
+            (folder / f"{number:03}").write_text(f"this is {number}")
+        slow = mount("--set", "lookup_us=1", descriptors=100)
+        shown = slow.path / "folder"
+        for _ in range(2):
+            for number in range(300):
+                assert os.stat(shown / f"{number:03}").st_ino == os.stat(folder / f"{number:03}").st_ino
+                assert (shown / f"{number:03}").read_text() == f"this is {number}"
+        assert 50 <= len(os.listdir(f"/proc/{slow.pid}/fd")) < 100
+        # A file that has taken the place of another, perhaps its inode number too, is not taken for it.
+        for number in range(100, 300):
+            (folder / f"{number:03}").unlink()
+        for number in range(100, 300):
+            (folder / f"new {number:03}").write_text(f"now {number}")
+        for number in range(100, 300):
+            assert (shown / f"new {number:03}").read_text() == f"now {number}"
 
 
 @pytest.mark.fuse

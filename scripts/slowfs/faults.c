@@ -59,8 +59,11 @@ void remove_faults(bool hangs_only) { // with lock held
 bool strike(struct job *job) {
     if (job->kind == GETATTR && job->ino == FUSE_ROOT_ID) return false; // the way to the control file stays open
     char link[32], path[PATH_MAX + NAME_MAX + 2], *below = path;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", node_of(job->ino)->fd);
+    struct node *node = node_of(job->ino);
+    int fd = take_fd(node);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, PATH_MAX);
+    give_fd(node, fd);
     path[n < 0 ? 0 : n] = 0;
     if (!strncmp(path, backing, strlen(backing))) below += strlen(backing);
     if (job->kind == LOOKUP) strcat(strcat(path, "/"), job->name);

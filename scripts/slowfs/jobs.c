@@ -92,21 +92,20 @@ static ssize_t list(struct job *job, struct handle *handle, char *buffer, u64 *u
 }
 
 // Does what the job asks for; the answer is in job->out, job->fi or `*data`. Returns bytes, or minus an errno.
-static ssize_t execute(struct job *job, char **data, u64 *units) {
-    struct node *node = node_of(job->ino);
+static ssize_t execute_on(struct job *job, struct node *node, int fd, char **data, u64 *units) {
     struct handle *handle = (struct handle *)job->fi.fh;
     char path[32];
     ssize_t got = 0;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", node->fd);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     switch (job->kind) {
     case LOOKUP:
-        got = -find_node(node, job->name, &job->out.entry);
+        got = -find_node(fd, job->name, &job->out.entry);
         job->out.entry.attr_timeout = job->out.entry.entry_timeout = 1.0;
         return got == -ENOENT ? job->out.entry.ino = 0, 0 : got; // an entry that says "no such name"
-    case GETATTR: return fstatat(node->fd, "", &job->out.attr, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+    case GETATTR: return fstatat(fd, "", &job->out.attr, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
     case STATFS: return fstatvfs(root.fd, &job->out.fs) < 0 ? -errno : 0;
     case OPENDIR:
-    case OPEN: return -open_handle(node, job->kind == OPENDIR, &job->fi);
+    case OPEN: return -open_handle(node, fd, job->kind == OPENDIR, &job->fi);
     case RELEASE: return close_handle(handle), 0;
     default: break;
     }
@@ -115,7 +114,7 @@ static ssize_t execute(struct job *job, char **data, u64 *units) {
     switch (job->kind) {
     case READDIR: return list(job, handle, *data, units);
     case READLINK:
-        got = readlinkat(node->fd, "", *data, size - 1);
+        got = readlinkat(fd, "", *data, size - 1);
         if (got >= 0) (*data)[got] = 0;
         return got < 0 ? -errno : got;
     case GETXATTR: // without a name: the list of names
@@ -133,6 +132,15 @@ static ssize_t execute(struct job *job, char **data, u64 *units) {
     if (job->half) got /= 2;
     read_bytes += (u64)got;
     return got;
+}
+
+static ssize_t execute(struct job *job, char **data, u64 *units) {
+    struct node *node = node_of(job->ino);
+    if (job->kind == READ || job->kind == RELEASE) return execute_on(job, node, -1, data, units); // the handle is enough
+    int fd = take_fd(node);
+    if (fd < 0) return -errno;
+    ssize_t result = execute_on(job, node, fd, data, units);
+    return give_fd(node, fd), result;
 }
 
 static void reply(struct job *job, ssize_t result, const char *data) {

@@ -11,7 +11,6 @@
 #include "slowfs.h"
 #include <poll.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -270,19 +269,10 @@ int main(int argc, char **argv) {
         }
     }
     if (argc - at != 2) return usage();
-    struct stat st;
-    root.fd = open(argv[at], O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (root.fd < 0 || fstat(root.fd, &st) < 0 || !realpath(argv[at], backing)) return perror(argv[at]), 1;
+    if ((errno = open_root(argv[at])) || !realpath(argv[at], backing)) return perror(argv[at]), 1;
     if (!realpath(argv[at + 1], mountpoint)) return perror(argv[at + 1]), 1;
-    root.dev = st.st_dev, root.ino = st.st_ino;
     if (!strcmp(backing, "/")) *backing = 0;
     clock_gettime(CLOCK_REALTIME, &started);
-    struct rlimit files = {1 << 20, 1 << 20}; // one descriptor for each file the kernel knows
-    if (setrlimit(RLIMIT_NOFILE, &files)) {
-        getrlimit(RLIMIT_NOFILE, &files);
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
     make_buffers();
     char options[] = "fsname=slowfs,subtype=slowfs,default_permissions,allow_other";
     if (geteuid()) *strrchr(options, ',') = 0; // only root's mounts are open to others everywhere

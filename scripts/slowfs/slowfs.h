@@ -42,7 +42,8 @@ struct node {
     struct node *next;
     dev_t dev;
     ino_t ino;
-    int fd;
+    int fd;                     // O_PATH; take_fd() gives it
+    struct name_of_file *name; // of a node without one, else NULL
     u64 lookups;
     off_t size; // as of the last open, with the two times: unchanged means the kernel's pages are good
     struct timespec mtime, ctime;
@@ -52,7 +53,10 @@ extern char backing[PATH_MAX];
 struct node *node_of(fuse_ino_t ino);
 void forget_node(fuse_ino_t ino, u64 count);
 // 0 or an errno; 0 adds to the node's lookups
-int find_node(struct node *parent, const char *name, struct fuse_entry_param *entry);
+int find_node(int parent, const char *name, struct fuse_entry_param *entry);
+int open_root(const char *path); // 0 or an errno
+int take_fd(struct node *node);  // to be given back; -1 and errno: it is gone
+void give_fd(struct node *node, int fd);
 
 struct handle { // an open file or directory
     int fd;
@@ -63,7 +67,7 @@ struct handle { // an open file or directory
     u64 stream_free;  // guarded by lock
     pthread_mutex_t dir_lock;
 };
-int open_handle(struct node *node, bool directory, struct fuse_file_info *fi); // 0 or an errno
+int open_handle(struct node *node, int node_fd, bool directory, struct fuse_file_info *fi); // 0 or an errno
 void close_handle(struct handle *handle);
 
 // ---- jobs.c: requests on their way ----
