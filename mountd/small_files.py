@@ -201,6 +201,8 @@ class SmallFiles:
             return Small(node, Become.HERE)
         if file.present.count > 1:
             return Small(node, Become.LARGE)  # staged in smaller chunks by an earlier run
+        if self._fetcher.is_coming(node.version, 0):
+            return Small(node, Become.HERE)  # a reader fetches it
         if not stage:
             return Small(node, Become.HERE) if self._fetcher.held_nowait(node.version, 0) is not None else None
         return None if self._staging.admits_nowait(file, file.size) else StagingError("no room in the cache")

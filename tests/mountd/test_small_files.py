@@ -256,6 +256,20 @@ async def test_what_somebody_looks_up_while_it_is_read_is_not_read_again() -> No
         assert all(map(parts.is_right, names(4)))
 
 
+async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
+    async with parts_of(tree()) as parts:
+        for name in names(4):
+            await parts.namespace.resolve(name)
+        parts.source.delay_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.demand, b"d/1")
+            await trio.sleep(0.5)
+            assert become(await parts.stage(*names(4)))[1] is Become.HERE
+        assert parts.by_itself() == [b"d/1"]
+        small = [path for what, path in parts.source.calls if what == "read small"]
+        assert sorted(small) == sorted(set(names(4)) - {b"d/1"})
+
+
 async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
     async with parts_of(tree()) as parts:
         await parts.namespace.resolve(b"d")
