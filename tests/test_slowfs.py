@@ -5,58 +5,19 @@ never from a clock; readers that may hang are processes of their own.
 """
 
 import errno
-import json
 import mmap
 import os
-import select
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-SLOWFS = Path(__file__).parents[1] / "scripts/slowfs"
-PATIENCE_S = 20  # far above what any wait takes; reached only by a failure
+from tests.slowfs_mounted import PATIENCE_S, SLOWFS, Mount
+
 PAGE = 4096
-
-
-class Mount:
-    """One mounted slowfs. `end` unmounts it if nobody has and waits for its process."""
-
-    def __init__(self, backing: Path, mountpoint: Path, *options: str, descriptors: int | None = None) -> None:
-        self.backing, self.path = backing, mountpoint
-        # prlimit, as no code of this process may run in the child: it has threads
-        limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
-        subprocess.run([*limit, SLOWFS / "slowfs", *options, backing, mountpoint], check=True, timeout=PATIENCE_S)
-        self.pid: int = self.state()["pid"]
-        self._process = os.pidfd_open(self.pid)
-
-    def state(self) -> dict[str, Any]:
-        return json.loads((self.path / ".slowfs").read_bytes())
-
-    def tell(self, *commands: str) -> None:
-        (self.path / ".slowfs").write_text("".join(f"{command}\n" for command in commands))
-
-    def until(self, holds: Callable[[dict[str, Any]], bool]) -> None:
-        """Asks again until `holds` of the state; the test's own time limit ends what never comes."""
-        while not holds(self.state()):
-            os.sched_yield()
-
-    def gone(self) -> bool:
-        """Has the process ended (waits for it a while)?"""
-        return bool(select.select([self._process], [], [], PATIENCE_S)[0])
-
-    def end(self) -> None:
-        if os.path.ismount(self.path):
-            command = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
-            subprocess.run([*command, self.path], check=True, timeout=PATIENCE_S)
-        if not self.gone():
-            os.kill(self.pid, signal.SIGKILL)
-            self.gone()
-        os.close(self._process)
 
 
 @pytest.fixture(scope="module")
