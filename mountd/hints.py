@@ -47,6 +47,9 @@ _WARM_STREAMS = 4
 _LOOK_AGAIN_S = 1.0
 """How often room is looked for while no reader goes on: a full cache disk may be emptied by somebody."""
 
+_LOOKS = 4
+"""A look for work covers a quarter of a million uses; where all is here it ends without having seen the rest."""
+
 _NEAR_UNITS = 256
 """Uses ahead of the sampler that are made ready: two batches, and less than a tenth of a second of a fast reader."""
 
@@ -186,7 +189,11 @@ class Hints:
             whole = course.layout.whole
             if not whole and self._chunks_under_way >= self._concurrency.limit:
                 continue
-            units = course.schedule.take(_FILES_AT_ONCE if whole else 1, self._room.budget_bytes(), now_s)
+            units: list[int] = []
+            for _ in range(_LOOKS):
+                units = course.schedule.take(_FILES_AT_ONCE if whole else 1, self._room.budget_bytes(), now_s)
+                if units or not course.schedule.searching:
+                    break
             if units:
                 self._learners.courses.move_to_end(course.layout.digest)  # courses take turns
                 if not whole:

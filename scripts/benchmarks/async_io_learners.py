@@ -47,6 +47,8 @@ class Strategy:
     overlap: bool
     mounted: bool = False
     hint: bool = False
+    chunk: str = ""
+    """Of the mount; empty: the default."""
 
 
 TF = Strategy("TF", "random", "sample", overlap=False)
@@ -55,7 +57,9 @@ ASYNC = Strategy("Async", "groups", "group", overlap=False)
 ASYNC_DB = Strategy("Async-DB", "groups", "group", overlap=True)
 MOUNT = Strategy("mount", "random", "sample", overlap=True, mounted=True)
 MOUNT_HINT = Strategy("mount + hint", "random", "sample", overlap=True, mounted=True, hint=True)
-MOUNT_GROUPS = Strategy("mount + group shuffle", "groups", "sample", overlap=True, mounted=True, hint=True)
+MOUNT_GROUPS = Strategy("mount + group shuffle", "groups", "sample", overlap=True, mounted=True, hint=True, chunk="2M")
+"""A group of 12 MB lies in two or three chunks of 8 MiB, which are read whole: 1.7 times what it needs, and at the
+start of an epoch nothing is left over from a neighbour yet. Of chunks of 2 MiB it is 1.15 times."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ class Job:
                 read_ahead(source.path, READ_AHEAD_KB)
                 return self._read(source, source.path, strategy, group, part)
             more = self._hints() if strategy.hint else []
-            with hfs_mount(self.work, source.path) as mount:
+            chunk = ("--chunk", strategy.chunk) if strategy.chunk else ()
+            with hfs_mount(self.work, source.path, options=chunk) as mount:
                 if strategy.hint:
                     more += ["--mount", mount.path]
                 return self._read(source, mount.path, strategy, group, part, *more)

@@ -122,7 +122,12 @@ def samples(work: Work, options: Options, command: str, preset: str = "lustre") 
         f" compute {compute_s:.3g} s, epoch 1{options.scale(A_FILE, A_FILE_QUICK)}"
     )
     return [
-        row(f"{what}: mount + group shuffle: times less exposed I/O than TF", MOUNT_GROUPS, "less", at_least(100)),
+        row(
+            f"{what}: mount (--chunk 2M) + group shuffle: times less exposed I/O than TF",
+            MOUNT_GROUPS,
+            "less",
+            at_least(100),
+        ),
         row("  exposed I/O / compute", MOUNT_GROUPS, "exposed", at_most(0.02)),
         row("  epoch / epoch of Async-DB", MOUNT_GROUPS, "of own", at_most(1.05)),
         row("  mount + hint, full random order: times less exposed I/O than TF", MOUNT_HINT, "less", at_least(12)),
