@@ -36,7 +36,8 @@ for line in sys.argv[2:]:
 @contextlib.contextmanager
 def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """`hfs-hint` in the background, ended as by Ctrl-C, which is no error."""
-    command = [str(part) for part in (HINT, *arguments)]
+    # Who runs the tests in the background has SIGINT ignored, and so would the command.
+    command = ["env", "--default-signal=INT", *(str(part) for part in (HINT, *arguments))]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
