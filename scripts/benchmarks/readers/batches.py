@@ -65,14 +65,16 @@ class Job:
         names = args.list.read_text().splitlines()
         self.files = Files([f"{args.root}/{name}" for name in names], args.drop)
         self.sampler: Any = None
+        if args.hint:
+            from hfs.hint import hinted  # not timed, as other imports; without a hint a job has nothing of hfs
+
+            self.hinted = hinted
 
     def _sampler(self, seed: int) -> Iterable[int]:
         plain = Shuffled(len(self.files), seed)
         if not self.hint:
             return plain
-        from hfs.hint import hinted  # here: a job without a hint has nothing of hfs
-
-        return hinted(plain, files=self.files.paths, mount=self.root)
+        return self.hinted(plain, files=self.files.paths, mount=self.root)
 
     def epoch(self, epoch: int, seed: int, compute_s: float) -> dict[str, Any]:
         begin = time.monotonic()
