@@ -144,6 +144,8 @@ class Hints:
         course, unit = hinted
         if not staged:
             course.held.discard(unit)
+            if unit in course.under_way:
+                course.overtaken.add(course.layout.path(unit))
             course.schedule.evicted(np.array([unit], np.int32))
         course.schedule.seen(unit, trio.current_time())
         if self._held_back or self._starved:
@@ -207,6 +209,7 @@ class Hints:
     async def carry_out(self, work: Work) -> None:
         """Have the units of `work` staged. Never raises HfsError."""
         left = set(work.units)
+        work.course.under_way.update(work.units)
         try:
             if work.course.layout.whole:
                 await self._stage_files(work.course, work.units, left)
@@ -218,6 +221,7 @@ class Hints:
         finally:
             if not work.course.layout.whole:
                 self._chunks_under_way -= 1
+            work.course.land(work.units)
             for unit in left:
                 work.course.schedule.refused(unit)
             self._wake()
@@ -228,7 +232,7 @@ class Hints:
         stays = await self._room.stays(course, units)
         paths = [course.layout.path(unit) for unit in units]
         try:
-            results = await self._whole_files.stage(paths, stays.each)
+            results = await self._whole_files.stage(paths, stays.each, lambda path: path not in course.overtaken)
         finally:
             self._room.settled(stays)
         for unit, path, result in zip(units, paths, results, strict=True):
@@ -254,8 +258,9 @@ class Hints:
             elif file.complete or self._fetcher.is_coming(file.version, 0):
                 schedule.here(unit, file.size)
             else:
-                self._hold_back()  # a large file that found no room, in part
-                schedule.refused(unit)
+                if file.present.count > 1:
+                    self._hold_back()  # a large file that found no room, in part
+                schedule.refused(unit)  # or a small one that its reader has fetched for himself
 
     def _missing(self, course: Course, unit: int, path: bytes, error: HfsError) -> None:
         if course.missing == 0:

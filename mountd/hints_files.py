@@ -6,11 +6,12 @@ among the results, never one that is raised. The work is done by `small_files`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mountd.errors import HfsError, SourceError
 from mountd.fetcher import Fetcher
+from mountd.flight_batches import Place
 from mountd.node import Node
 from mountd.small_files import Become, Small, SmallFiles
 from mountd.staging import Staging
@@ -36,17 +37,26 @@ class HintsFiles:
         self._fetcher = fetcher
         self._small_files = small_files
 
-    async def stage(self, paths: Sequence[bytes], stays: Sequence[bool]) -> list[HintsFile | HfsError]:
+    async def stage(
+        self, paths: Sequence[bytes], stays: Sequence[bool], wanted: Callable[[bytes], bool]
+    ) -> list[HintsFile | HfsError]:
         """Stage what is not, or hold it in memory where it is not to stay, or finds no room after all.
 
-        A file of several chunks is found only.
+        A file of several chunks is found only, and so is one that is not `wanted` any more when its turn comes.
         """
+
+        def is_wanted(place: Place) -> bool:
+            directory, name = place
+            return wanted(b"/".join(filter(None, (directory.path, name))))
+
         results: dict[bytes, HintsFile | HfsError] = {}
         for stay in dict.fromkeys(stays):
             some = [path for path, its in zip(paths, stays, strict=True) if its == stay]
             # Not into the page cache: what is needed soon is put there when it is.
             for path, outcome in zip(
-                some, await self._small_files.stage_paths(some, push=False, stage=stay, hold=True), strict=True
+                some,
+                await self._small_files.stage_paths(some, push=False, stage=stay, hold=True, wanted=is_wanted),
+                strict=True,
             ):
                 try:
                     results[path] = (

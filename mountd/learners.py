@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -99,6 +99,10 @@ class Course:
         self.learners: dict[int, Learner] = {}
         self.staged: dict[int, StagedFile] = {}
         """Of extents: the staged file of each file, once a chunk of it was wanted."""
+        self.under_way: set[int] = set()
+        """Units that a worker has taken and not staged yet."""
+        self.overtaken: set[bytes] = set()
+        """The paths of those whole files that a reader opens meanwhile, and fetches himself: once is enough."""
         self.held: set[int] = set()
         """Whole files that are not staged, only held in memory until they are read."""
         self._looked_at, self._looked_at_bytes = 1, _SMALL_FILE_BYTES
@@ -109,6 +113,12 @@ class Course:
     def memory_bytes(self) -> int:
         """What it takes, about, without the orders."""
         return self.layout.memory_bytes + _BYTES_A_UNIT * self.layout.units
+
+    def land(self, units: Sequence[int]) -> None:
+        """These are no longer under way."""
+        self.under_way.difference_update(units)
+        if self.overtaken:
+            self.overtaken.difference_update(map(self.layout.path, units))
 
     def looked_at(self, size: int) -> None:
         """One file of the list has this many bytes."""

@@ -16,7 +16,7 @@ import contextlib
 import enum
 import errno
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -65,6 +65,13 @@ class Small(NamedTuple):
     become: Become
 
 
+Wanted = Callable[[Place], bool]
+
+
+def _always(_place: Place) -> bool:
+    return True
+
+
 class SmallFiles:
     """See the file's story."""
 
@@ -94,7 +101,7 @@ class SmallFiles:
         """The size of a file that staging has not taken: until it would, nothing is read to be thrown away."""
 
     async def stage_paths(
-        self, paths: Sequence[bytes], *, push: bool, stage: bool = True, hold: bool = False
+        self, paths: Sequence[bytes], *, push: bool, stage: bool = True, hold: bool = False, wanted: Wanted = _always
     ) -> list[Small | HfsError]:
         """As `stage`, by paths relative to the root."""
         directories: dict[bytes, Node | HfsError] = {}
@@ -112,18 +119,25 @@ class SmallFiles:
             directory = directories[head]
             places.append(directory if isinstance(directory, HfsError) else (directory, name))
         outcomes = iter(
-            await self.stage([place for place in places if isinstance(place, tuple)], push=push, stage=stage, hold=hold)
+            await self.stage(
+                [place for place in places if isinstance(place, tuple)],
+                push=push,
+                stage=stage,
+                hold=hold,
+                wanted=wanted,
+            )
         )
         return [next(outcomes) if isinstance(place, tuple) else place for place in places]
 
     async def stage(
-        self, places: Sequence[Place], *, push: bool, stage: bool = True, hold: bool = False
+        self, places: Sequence[Place], *, push: bool, stage: bool = True, hold: bool = False, wanted: Wanted = _always
     ) -> list[Small | HfsError]:
         """Stage these files, unless they are. For each, in this order, what became of it, or why it could not be.
 
         `push`: put it into the page cache too, where the kernel knows it. `stage` False: only hold it in memory, for
         a reader who comes soon. A file that staging does not take is a StagingError, or with `hold` held in memory
-        too. Cancelled, it leaves what was fetched, and readers who waited for the rest fetch it themselves.
+        too. `wanted` is asked of each just before it is read; what is not any more counts as here. Cancelled, it
+        leaves what was fetched, and readers who waited for the rest fetch it themselves.
         """
         outcomes: dict[Place, Small | HfsError] = {}
         unique = dict.fromkeys(places)
@@ -141,7 +155,7 @@ class SmallFiles:
             else:
                 outcomes[place] = known
         while left:
-            await self._batch(left, outcomes, push=push, stage=stage, hold=hold)
+            await self._batch(left, outcomes, push=push, stage=stage, hold=hold, wanted=wanted)
             left = [place for place in left if place not in outcomes]
         return [outcomes[place] for place in places]
 
@@ -210,7 +224,14 @@ class SmallFiles:
     # -- a batch ------------------------------------------------------------------------------------------------------
 
     async def _batch(
-        self, left: Sequence[Place], outcomes: dict[Place, Small | HfsError], *, push: bool, stage: bool, hold: bool
+        self,
+        left: Sequence[Place],
+        outcomes: dict[Place, Small | HfsError],
+        *,
+        push: bool,
+        stage: bool,
+        hold: bool,
+        wanted: Wanted,
     ) -> None:
         """One call of the source for the first of `left`: at least one of them has an outcome then, or was left to a
         reader who came in between."""
@@ -227,6 +248,13 @@ class SmallFiles:
             await self._fetcher.wait_may_push(self._batch_bytes)
         into = await self._buffers.take(self._batch_bytes, urgent=False)
         # No checkpoint from here until all are registered.
+        for place in left:
+            node = self._node(place)
+            if node is not None and not wanted(place):
+                outcomes[place] = Small(node, Become.HERE)
+        left = [place for place in left if place not in outcomes]
+        if not left:
+            return
         places = [place for place in left if place not in batches][:BATCH_FILES]
         alone = [] if places else list(left)  # others fetch them: wait for that
         batch = batches.take_off(places)
@@ -243,13 +271,25 @@ class SmallFiles:
                         if self._staging.file_nowait(version) is None:
                             await self._staging.file(version, b"/".join(filter(None, (directory.path, name))))
                 # No checkpoint from here on.
-                alone += [place for place in places if place not in batch]
+                for place in [place for place in places if place not in batch]:
+                    # A reader was faster, and fetches it himself. Held for him it need not be any more.
+                    node = self._node(place)
+                    if hold and node is not None:
+                        outcomes[place] = Small(node, Become.HERE)
+                    else:
+                        alone.append(place)
                 for place, read in zip(places, reads, strict=False):
-                    node = self._found(place, read, asked_s) if place in batch else None
+                    if place not in batch:
+                        continue
+                    node = self._found(place, read, asked_s)
+                    if node is not None and not wanted(place) and not batch.is_wanted(place):
+                        batches.land(batch, place)
+                        outcomes[place] = Small(node, Become.HERE)
+                        continue
                     outcome = self._land(batch, place, read, node, push=push, stage=stage, hold=hold)
                     if outcome is not None:
                         outcomes[place] = outcome
-                    elif place in batch and node is None and read.data is not None:
+                    elif node is None and read.data is not None:
                         looked_up.append((place, read))
                     else:
                         alone.append(place)
