@@ -156,13 +156,20 @@ class Fetcher:
             return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
 
     async def ahead(
-        self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING, stage: bool = True
+        self,
+        node: Node,
+        file: StagedFile,
+        index: int,
+        *,
+        push: Push = Push.NOTHING,
+        stage: bool = True,
+        unless_held: bool = False,
     ) -> bool:
         """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
 
         The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that
         prefetch has to wait for. Without `stage` it is only held in memory for a while, as what finds no room in the
-        cache is. Raises as `chunk`.
+        cache is; with `unless_held` it is not fetched if it is held already. Raises as `chunk`.
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
@@ -173,6 +180,8 @@ class Fetcher:
         into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
         if index in file.present or self.is_coming(file.version, index):
             return False
+        if unless_held and self.held_nowait(file.version, index) is not None:
+            return False  # its reader has come while this waited for a buffer
         await self._flights.run(key, lambda: self._fetch(key, node, file, into, push=push, stage=stage))
         return True
 

@@ -262,7 +262,7 @@ class ReadPath:
             return
         density = self._densities.get(file.version)
         random = density is not None and density.touches >= _PUSH_TOUCHES
-        if await self._fetcher.ahead(node, file, index, push=Push.WHOLE if random else Push.AHEAD):
+        if await self._fetcher.ahead(node, file, index, push=Push.WHOLE if random else Push.AHEAD, unless_held=True):
             self._metrics.add("prefetched_chunks")
 
     async def prefetch_siblings(self, places: Sequence[tuple[Node, bytes]]) -> int:

@@ -367,7 +367,9 @@ class SmallFiles:
             known = self._without_reading(node, stage=stage and not hold)
             if known is not None or file is None:
                 return known or StagingError("nothing is known of it")
-            fetched = await self._fetcher.ahead(node, file, 0, push=Push.WHOLE if push else Push.NOTHING, stage=stage)
+            fetched = await self._fetcher.ahead(
+                node, file, 0, push=Push.WHOLE if push else Push.NOTHING, stage=stage, unless_held=hold
+            )
         except HfsError as error:
             return error
         if stage and not hold and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
