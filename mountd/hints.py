@@ -191,9 +191,10 @@ class Hints:
             whole = course.layout.whole
             if not whole and self._chunks_under_way >= self._concurrency.limit:
                 continue
+            limit = self._files_at_once(course) if whole else 1
             units: list[int] = []
             for _ in range(_LOOKS):
-                units = course.schedule.take(_FILES_AT_ONCE if whole else 1, self._room.budget_bytes(), now_s)
+                units = course.schedule.take(limit, self._room.budget_bytes(), now_s)
                 if units or not course.schedule.searching:
                     break
             if units:
@@ -205,6 +206,12 @@ class Hints:
                 return Work(course, tuple(units))
             self._starved |= self._room.is_tight
         return None
+
+    @staticmethod
+    def _files_at_once(course: Course) -> int:
+        """One as long as nothing is ahead: then somebody waits for each of them, and many threads fetch one each."""
+        files_ahead = course.schedule.ahead_bytes // max(1, course.mean_bytes)
+        return min(_FILES_AT_ONCE, 1 + files_ahead // _FILES_AT_ONCE)
 
     async def carry_out(self, work: Work) -> None:
         """Have the units of `work` staged. Never raises HfsError."""

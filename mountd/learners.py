@@ -139,10 +139,15 @@ class Course:
         gone[list(self.held)] = False
         self.schedule.evicted(np.flatnonzero(gone))
 
+    @property
+    def mean_bytes(self) -> int:
+        """Of a file of a list, by those that were looked at."""
+        return self._looked_at_bytes // self._looked_at
+
     def sizes(self, units: NDArray[np.int32]) -> NDArray[np.int64]:
         """Bytes of `units`; of files of a list their mean, since it is asked before they are looked at."""
         if self.layout.whole:
-            return np.full(len(units), self._looked_at_bytes // self._looked_at, np.int64)
+            return np.full(len(units), self.mean_bytes, np.int64)
         return self.schedule.bytes_of(units)
 
 
