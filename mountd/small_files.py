@@ -249,8 +249,11 @@ class SmallFiles:
         into = await self._buffers.take(self._batch_bytes, urgent=False)
         # No checkpoint from here until all are registered.
         for place in left:
-            node = self._node(place)
-            if node is not None and not wanted(place):
+            # Memory may have been waited for: readers may have had some fetched meanwhile.
+            node, known = self._node(place), self._known(place, stage=stage and not hold)
+            if known is not None:
+                outcomes[place] = known
+            elif node is not None and not wanted(place):
                 outcomes[place] = Small(node, Become.HERE)
         left = [place for place in left if place not in outcomes]
         if not left:

@@ -207,7 +207,6 @@ def test_a_cache_smaller_than_the_data(tmp_path: Path, hfs_mount: HfsMount) -> N
         assert sorted(seen) == list(range(80))
     status = client.status()
     assert status["source"]["bytes"] < 3 * total - 2 * cache
-    assert counter(status, "hinted_evictions") > 0
     (layout,) = status["hints"]["layouts"]
     assert 0 <= layout["ahead_bytes"] <= cache
 

@@ -6,6 +6,7 @@ import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import trio
@@ -452,3 +453,18 @@ async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
         read = [path for batch in source.batches for path in batch]
         assert set(range(100)) <= {int(path[2:]) for path in read}
         assert len(read) <= 110
+
+
+async def test_what_a_reader_fetches_while_the_batch_waits_for_memory_is_not_read_twice() -> None:
+    source = tree(4)
+    async with parts_of(source) as parts:
+        held = [await parts.buffers.take(CHUNK, urgent=True) for _ in range(40)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(parts.small.stage_paths, names(4), push=False))
+            await trio.testing.wait_all_tasks_blocked()
+            node = await parts.namespace.resolve(b"d/1")
+            assert node.version is not None
+            await parts.fetcher.chunk(node, await parts.staging.file(node.version, b"d/1"), 0)
+            held.clear()
+        read = [path for batch in source.batches for path in batch] + parts.by_itself()
+        assert sorted(read) == names(4)
