@@ -113,7 +113,7 @@ def timed(loader: Any, sampler: object = None) -> Timed:  # noqa: ANN401 - any i
 class Timed:
     """A loader that keeps the times of its epochs. All else is the loader's."""
 
-    def __init__(self, loader: Any, sampler: object = None) -> None:  # noqa: ANN401
+    def __init__(self, loader: Any, sampler: object = None) -> None:  # noqa: ANN401 - any loader, and whatever its attributes are
         self.loader = loader
         self.epochs: list[EpochTimes] = []
         """Of the epochs that have ended, in the order of their ends."""
@@ -150,7 +150,7 @@ class Timed:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any loader, and whatever its attributes are
         if name == "loader" or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)  # while it is copied or unpickled
         return getattr(self.loader, name)

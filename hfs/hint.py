@@ -106,7 +106,7 @@ class _Unsized:
 
     __slots__ = ("__weakref__", "_hfs_hints", "_hfs_sampler")
 
-    def __init__(self, sampler: Any, hints: Hints) -> None:  # noqa: ANN401
+    def __init__(self, sampler: Any, hints: Hints) -> None:  # noqa: ANN401 - any sampler, and whatever its attributes are
         object.__setattr__(self, "_hfs_sampler", sampler)
         object.__setattr__(self, "_hfs_hints", hints)
 
@@ -122,12 +122,12 @@ class _Unsized:
         # state sees the same calls in the same order.
         return _given_out(iter(sampler), limit, orders.epoch_of(sampler), sampler, self._hfs_hints)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any sampler, and whatever its attributes are
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)  # copying and pickling look for these, and mean this object
         return getattr(object.__getattribute__(self, "_hfs_sampler"), name)
 
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any sampler, and whatever its attributes are
         setattr(self._hfs_sampler, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -160,5 +160,5 @@ class Hinted(_Unsized):
     def __len__(self) -> int:
         return len(self._hfs_sampler)
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - any sampler, and whatever its attributes are
         return self._hfs_sampler[index]

@@ -132,13 +132,13 @@ def repeats(sampler: object) -> bool:
 def _ahead(sampler: Any, epoch: int) -> Iterable[Any] | None:  # noqa: ANN401 - any sampler
     kind = (type(sampler).__module__, type(sampler).__qualname__)
     if kind in _ALWAYS_THE_SAME:
-        return sampler  # type: ignore[no-any-return]
+        return sampler  # type: ignore[no-any-return]  # a sampler of a class that was just looked at
     if kind in _SEEDED_BY_EPOCH or (kind[0] == _SEEDED_MODULE and hasattr(sampler, "set_epoch")):
         ahead = copy.copy(sampler)
         ahead.set_epoch(epoch)
-        return ahead  # type: ignore[no-any-return]
+        return ahead  # type: ignore[no-any-return]  # a sampler of a class that was just looked at
     if kind == _BATCH_SAMPLER and (inner := _ahead(sampler.sampler, epoch)) is not None:
         ahead = copy.copy(sampler)
         ahead.sampler = inner
-        return ahead  # type: ignore[no-any-return]
+        return ahead  # type: ignore[no-any-return]  # a sampler of a class that was just looked at
     return None

@@ -103,7 +103,7 @@ def _extents(file: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN40
     return _chunked(found, name)
 
 
-def _contiguous(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401
+def _contiguous(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401 - an object of h5py, which is not imported here for its types
     offset, rows = found.id.get_offset(), found.shape[0]
     if offset is None:
         raise LayoutError(f"{name}: nothing has been written to it")
@@ -111,7 +111,7 @@ def _contiguous(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: A
     return np.ones(rows, np.int64), offset + size * np.arange(rows), np.full(rows, size)
 
 
-def _chunked(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401
+def _chunked(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401 - an object of h5py, which is not imported here for its types
     rows, deep = found.shape[0], found.chunks[0]
     places: list[tuple[int, int, int]] = []
     found.id.chunk_iter(lambda info: places.append((info.chunk_offset[0], info.byte_offset, info.size)))
@@ -132,7 +132,7 @@ def _chunked(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN4
     return counts, table[which, 1], table[which, 2]
 
 
-def _dataset_names(file: Any) -> list[str]:  # noqa: ANN401
+def _dataset_names(file: Any) -> list[str]:  # noqa: ANN401 - an object of h5py, which is not imported here for its types
     import h5py
 
     names: list[str] = []

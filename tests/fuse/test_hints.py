@@ -96,7 +96,7 @@ def begun(sampler: Any) -> Iterator[tuple[int, Iterator[int]]]:
     try:
         yield next(rest), rest
     finally:
-        rest.close()  # type: ignore[attr-defined]
+        rest.close()  # type: ignore[attr-defined]  # it is a generator
 
 
 def train(**settings: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ data = pytest.importorskip("torch.utils.data")
 COUNT = 64
 
 
-class Numbers(data.Dataset):  # type: ignore[misc,name-defined]
+class Numbers(data.Dataset):  # type: ignore[misc,name-defined]  # torch may be missing
     """Sample i is (i, the process that read it)."""
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ def test_the_epoch_after_is_known_where_the_sampler_is_seeded_by_it(daemon: Fake
 
 
 def test_the_epoch_after_is_not_drawn_where_that_would_change_the_training(daemon: FakeDaemon) -> None:
-    class Noisy(data.distributed.DistributedSampler):  # type: ignore[misc,name-defined]
+    class Noisy(data.distributed.DistributedSampler):  # type: ignore[misc,name-defined]  # torch may be missing
         def __iter__(self) -> Iterator[int]:
             return iter(torch.randperm(COUNT).tolist())
 

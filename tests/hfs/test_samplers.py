@@ -164,10 +164,10 @@ def test_a_number_out_of_range_is_refused(arguments: dict[str, int], message: st
 
 def test_what_is_no_integer_is_refused() -> None:
     with pytest.raises(TypeError):
-        GroupShuffleSampler(100, 2.5)  # type: ignore[arg-type]
-    sampler = GroupShuffleSampler(np.int64(100), np.int32(10))  # type: ignore[arg-type]
+        GroupShuffleSampler(100, 2.5)  # type: ignore[arg-type]  # what people pass all the same
+    sampler = GroupShuffleSampler(np.int64(100), np.int32(10))  # type: ignore[arg-type]  # what people pass all the same
     with pytest.raises(TypeError):
-        sampler.set_epoch("1")  # type: ignore[arg-type]
+        sampler.set_epoch("1")  # type: ignore[arg-type]  # what people pass all the same
     assert type(sampler.n) is type(sampler.group) is int
 
 

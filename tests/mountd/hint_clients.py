@@ -89,7 +89,7 @@ class Client:
 
     async def join(self, blob: bytes = FILES, **options: object) -> Result:
         """Join and bring the layout if it is wanted."""
-        await self.say(Join(layout_digest(blob), **options))  # type: ignore[arg-type]
+        await self.say(Join(layout_digest(blob), **options))  # type: ignore[arg-type]  # options of Join
         answer = await self.heard()
         assert isinstance(answer, Result), answer
         if answer.detail["layout"] == "wanted":

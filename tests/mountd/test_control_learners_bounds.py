@@ -55,7 +55,7 @@ def test_names_are_short(tmp_path: Path, field: str) -> None:
     async def test() -> None:
         async with daemon(tmp_path / "s") as served:
             client = await served.client()
-            await client.say(Join(**{"layout": "0" * 32, field: "x" * 10_000}))  # type: ignore[arg-type]
+            await client.say(Join(**{"layout": "0" * 32, field: "x" * 10_000}))  # type: ignore[arg-type]  # the field is a parameter
             answer = await client.heard()
             assert isinstance(answer, Failure)
             assert field in answer.message

@@ -76,7 +76,7 @@ async def full(following: Sequence[int], threads: Threads | None = None) -> tupl
         course.schedule.here(unit, FILE_BYTES)
         course.schedule.seen(unit, trio.current_time())
     staging = FullStaging()
-    return HintsRoom(learners, staging, Metrics(), 1 << 20), staging, course, learner  # type: ignore[arg-type]
+    return HintsRoom(learners, staging, Metrics(), 1 << 20), staging, course, learner  # type: ignore[arg-type]  # a fake
 
 
 async def asked(room: HintsRoom, course: Course, units: Sequence[int]) -> list[bool]:
@@ -96,7 +96,7 @@ async def test_what_is_needed_last_goes_for_what_is_needed_sooner(
     assert await asked(room, course, [STAGED + 1]) == [True]
     assert threads.calls - before == in_thread
     assert staging.evicted[:2] == [0, 1]  # what comes last in the epoch after
-    assert not course.objects[:2].any()  # type: ignore[index]
+    assert not course.objects[:2].any()  # type: ignore[index]  # it has whole files
     assert await asked(room, course, [0]) == [False]  # it is needed later than all that is here
 
 
