@@ -8,11 +8,11 @@ others. A reader who needs one of the files now tells the thread to hurry: it en
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from mountd import small_native
 from mountd.attributes import Attributes
 from mountd.statx import identity
 
@@ -22,35 +22,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PAGE_BYTES = 4096
 _WHOLE = 0
 
-_Found = tuple[int, tuple[int, ...] | None, int]
-"""0: read; -1: attributes only, since it is no regular file or too large; -2: it changed meanwhile; else an errno. Its
-attributes. Where its bytes begin."""
-
-
-class _Extension(Protocol):
-    def read(
-        self,
-        directories: list[int],
-        names: list[bytes],
-        into: memoryview,
-        limit_bytes: int,
-        careful: bool,
-        progress: bytearray,
-        /,
-    ) -> list[_Found]: ...
-
-    def hurry(self, progress: bytearray, /) -> int: ...
-
-
-def _load() -> _Extension | None:
-    try:
-        extension: _Extension = importlib.import_module("mountd._small_files")
-    except ImportError:
-        return None
-    return extension
-
-
-_extension = _load()
+_extension = small_native.load()
 
 
 class SmallRead(NamedTuple):
@@ -118,10 +90,10 @@ def _read_plain(
     limit_bytes: int,
     careful: bool,
     progress: bytearray,
-) -> list[_Found]:
+) -> list[small_native.Found]:
     """As the extension's, without it."""
     numbers = memoryview(progress).cast("i")
-    found: list[_Found] = []
+    found: list[small_native.Found] = []
     used = 0
     for number, (directory, name) in enumerate(zip(directories, names, strict=True)):
         if not name or b"/" in name or b"\0" in name or name in (b".", b".."):

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import importlib
 import mmap
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from mountd import small_native
 from mountd.openat2 import CACHED, How, open_now
 
 __all__ = ["Disk", "DiskSpace"]
@@ -34,19 +33,7 @@ _OBJECT = How(os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, CACHED)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class _Extension(Protocol):
-    def write(self, directory: int, paths: list[bytes], contents: list[memoryview], /) -> list[int]: ...
-
-
-def _load() -> _Extension | None:
-    try:
-        extension: _Extension = importlib.import_module("mountd._small_files")
-    except ImportError:
-        return None
-    return extension
-
-
-_extension = _load()
+_extension = small_native.load()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ RANKS = {
     "beneath": 1,
     "workers": 1,
     "statx": 1,
+    "small_native": 1,
     "attributes": 1,
     "listing": 1,
     "path_numbers": 1,

@@ -1,8 +1,9 @@
-"""Hides the compiled extension: Python imports this file by itself when its folder is first in PYTHONPATH.
+"""Hides the compiled extensions: Python imports this file by itself when its folder is first in PYTHONPATH.
 
-For tests of a daemon on a machine where the extension was not built (tests/fuse/modes.py).
+For tests of a daemon on a machine where they were not built (tests/fuse/modes.py).
 """
 
 import sys
 
 sys.modules["mountd._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
+sys.modules["mountd._small_files"] = None  # type: ignore[assignment]  # as above
