@@ -80,12 +80,12 @@ def errno_of(action: Callable[[], object]) -> int:
     return 0
 
 
-def read_direct(path: Path, size: int) -> bytes:
-    """One read(2) of `size` bytes (a multiple of a page) past the page cache."""
+def read_direct(path: Path, size: int, offset: int = 0) -> bytes:
+    """One read of `size` bytes at `offset` (multiples of a page) past the page cache."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         with mmap.mmap(-1, size) as buffer:
-            return buffer[: os.readv(descriptor, [buffer])]
+            return buffer[: os.preadv(descriptor, [buffer], offset)]
     finally:
         os.close(descriptor)
 
@@ -262,6 +262,17 @@ class TestCounts:
         slow.tell("reset")
         state = slow.state()
         assert (state["lookup"], state["read_bytes"], state["latency_us"]["open"]) == (0, 0, 0)
+
+    def test_reads_in_the_order_of_their_file(self, mount: Callable[..., Mount]) -> None:
+        slow = mount()
+        for name in ("a", "b"):
+            (slow.backing / name).write_bytes(bytes(8 * PAGE))
+        for name, page in (("a", 0), ("b", 4), ("a", 2), ("b", 2), ("a", 2), ("a", 1), ("a", 3)):
+            assert read_direct(slow.path / name, PAGE, page * PAGE) == bytes(PAGE)
+        # Each file is a row of its own: of a all but the step from 2 to 1, of b all but that from 4 to 2.
+        assert (slow.state()["read"], slow.state()["read_ordered"]) == (7, 5)
+        slow.tell("reset")
+        assert slow.state()["read_ordered"] == 0
 
     def test_bytes_are_charged_by_bandwidth(self, mount: Callable[..., Mount]) -> None:
         slow = mount("--set", "stream_bps=1000000000", "--set", "shared_bps=2000000000")

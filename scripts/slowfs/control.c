@@ -6,8 +6,8 @@ size_t write_report(char *text) {
 #define PUT(...) n += (size_t)snprintf(text + n, REPORT_SIZE - n, __VA_ARGS__)
     PUT("{");
     for (int i = 0; i < KINDS; i++) PUT("\"%s\": %" PRIu64 ", ", kind_name[i], ops[i]);
-    PUT("\"read_bytes\": %" PRIu64 ", \"readdir_names\": %" PRIu64 ", \"transfer_us\": %" PRIu64 ", \"latency_us\": {",
-        read_bytes, readdir_names, transfer_us);
+    PUT("\"read_bytes\": %" PRIu64 ", \"read_ordered\": %" PRIu64 ", \"readdir_names\": %" PRIu64 ", \"transfer_us\": %" PRIu64 ", \"latency_us\": {",
+        read_bytes, read_ordered, readdir_names, transfer_us);
     for (int i = 0; i < KINDS; i++) PUT("%s\"%s\": %" PRIu64, i ? ", " : "", kind_name[i], latency_us[i]);
     pthread_mutex_lock(&lock);
     PUT("}, \"in_flight\": %" PRIu64 ", \"in_flight_max\": %" PRIu64 ", \"busy_us\": %" PRIu64 ", \"queued\": %" PRIu64 ", \"parked\": %" PRIu64
@@ -32,7 +32,7 @@ bool obey(char *line) {
         unpark_all(0);
     } else if (!strcmp(line, "reset")) {
         for (int i = 0; i < KINDS; i++) ops[i] = latency_us[i] = 0;
-        read_bytes = readdir_names = transfer_us = faults_struck = 0;
+        read_bytes = read_ordered = readdir_names = transfer_us = faults_struck = 0;
         in_flight_max = (u64)in_flight;
         pthread_mutex_lock(&lock);
         forget_busy();

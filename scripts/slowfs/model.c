@@ -40,8 +40,8 @@ bool set(const char *key, const char *text) {
     return index >= 0;
 }
 
-_Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, readdir_names, transfer_us, faults_struck, in_flight,
-    in_flight_max;
+_Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
+    in_flight, in_flight_max;
 
 void count_start(void) {
     u64 now = ++in_flight, max = in_flight_max;

@@ -130,6 +130,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
 
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
     if (ino != CONTROL_INO) {
+        read_ordered += off >= atomic_exchange(&node_of(ino)->last_read, off);
         submit(req, READ, ino, "", size, off, fi);
         return;
     }

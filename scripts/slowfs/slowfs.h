@@ -26,8 +26,8 @@ enum kind { LOOKUP, GETATTR, OPENDIR, READDIR, OPEN, READ, RELEASE, GETXATTR, RE
 enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, SETTINGS }; // before these: a latency in us for each kind
 extern const char *const kind_name[KINDS];
 extern _Atomic u64 setting[SETTINGS];
-extern _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, readdir_names, transfer_us, faults_struck, in_flight,
-    in_flight_max;
+extern _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
+    in_flight, in_flight_max;
 bool set(const char *key, const char *text); // false: no such key or value
 void count_start(void);
 u64 transfer_ns(u64 bytes, u64 bps);
@@ -47,6 +47,7 @@ struct node {
     u64 lookups;
     off_t size; // as of the last open, with the two times: unchanged means the kernel's pages are good
     struct timespec mtime, ctime;
+    _Atomic off_t last_read; // where the READ before this one began
 };
 extern struct node root;
 extern char backing[PATH_MAX];
