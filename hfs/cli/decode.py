@@ -1,0 +1,66 @@
+"""`hfs decode`: turns encoded samples back into NumPy files."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import click
+
+from hfs.cli.encode import jobs_option, overwrite_option, refuse_existing, show
+from hfs.codecs.codec import Wanted
+from hfs.codecs.converting import Outcome, decode_file, in_processes
+from hfs.codecs.dataset import SUFFIX
+from mountd.errors import ConfigError
+
+__all__ = ["decode"]
+
+
+@click.command()
+@click.argument("source", metavar="SRC", type=click.Path(exists=True))
+@click.argument("destination", metavar="DST", type=click.Path(file_okay=False))
+@click.option(
+    "--dtype", type=click.Choice(["float16", "float32"]), help="Of the values. [default: as they were, or float16]"
+)
+@click.option("--op", type=click.Choice(["log1p"]), help="Applied to each value.")
+@click.option(
+    "--channels", type=click.Choice(["first", "last"]), help="The axis of the channels. [default: where it was]"
+)
+@jobs_option
+@overwrite_option
+@click.pass_context
+def decode(
+    ctx: click.Context,
+    source: str,
+    destination: str,
+    dtype: str | None,
+    op: Literal["log1p"] | None,
+    channels: Literal["first", "last"] | None,
+    jobs: int,
+    overwrite: bool,
+) -> None:
+    """Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST; .npz where labels lie beside.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 some files could not be decoded.
+    """
+    files = [source]
+    root = os.path.dirname(source)
+    if os.path.isdir(source):
+        root = source
+        files = sorted(
+            os.path.join(folder, file)
+            for folder, _, names in os.walk(source)
+            for file in names
+            if file.endswith(SUFFIX)
+        )
+    if not files:
+        raise ConfigError(f"{source}: no {SUFFIX} file lies below it")
+    outputs = [os.path.join(destination, os.path.splitext(os.path.relpath(file, root or "."))[0]) for file in files]
+    refuse_existing([f"{one}{suffix}" for one in outputs for suffix in (".npy", ".npz")], overwrite=overwrite)
+    pairs = list(zip(files, outputs, strict=True))
+    wanted = Wanted(dtype=dtype, op=op, channels=channels)
+    show(ctx, "decoded", len(files), lambda: in_processes(_one, pairs, (wanted,), jobs))
+
+
+def _one(pair: tuple[str, str], wanted: Wanted) -> Outcome:
+    return decode_file(*pair, wanted)

@@ -1,0 +1,137 @@
+"""`hfs encode`: makes encoded samples of those in HDF5 and NumPy files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import click
+
+from hfs.cli import render
+from hfs.cli.exit_codes import FAILED, PARTLY
+from hfs.cli.shared import complain, printable
+from hfs.codecs.accuracy import Accuracy
+from hfs.codecs.converting import Outcome, encode_sample, in_processes
+from hfs.codecs.dataset import SUFFIX
+from hfs.codecs.registry import codecs
+from hfs.codecs.sources import Many, found
+from mountd.errors import ConfigError
+
+__all__ = ["encode", "jobs_option", "overwrite_option", "refuse_existing", "show"]
+
+_SHOWN = 20
+"""Faults that are shown of many."""
+
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=lambda: len(os.sched_getaffinity(0)),
+    metavar="N",
+    help="Processes at work at once. [default: as many as there are cores]",
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files of DST that exist.")
+
+
+@click.command()
+@click.argument("source", metavar="SRC", type=click.Path(exists=True))
+@click.argument("destination", metavar="DST", type=click.Path(file_okay=False))
+@click.option(
+    "--codec",
+    default="auto",
+    metavar="CODEC",
+    help="cosmoflow (counts, lossless), deepcam (float32 fields, lossy), plain, or auto: by the type of the values.",
+)
+@click.option("--data", "name", metavar="NAME", help="The array to encode. [default: the largest of a file]")
+@click.option(
+    "--samples",
+    "many",
+    type=click.Choice(["auto", "one", "many"]),
+    default="auto",
+    help="One sample a file, or many along the first axis. [default: by the number of axes]",
+)
+@click.option(
+    "--channels", type=click.Choice(["first", "last"]), help="The axis of the channels. [default: the shorter]"
+)
+@click.option(
+    "--max-relative-error",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="E",
+    help="deepcam: no value differs by more than this share of itself.",
+)
+@jobs_option
+@overwrite_option
+@click.pass_context
+def encode(
+    ctx: click.Context,
+    source: str,
+    destination: str,
+    codec: str,
+    name: str | None,
+    many: Many,
+    channels: str | None,
+    max_relative_error: float | None,
+    jobs: int,
+    overwrite: bool,
+) -> None:
+    """Encode the samples in SRC (HDF5, .npy, .npz, or a directory of such) into .hfsc files in DST.
+
+    Every sample is decoded again and compared. The other arrays of a file (labels) are kept beside it as they are;
+    texts and attributes are not. Exit codes: 0 done, 1 failed, 2 usage, 3 some samples could not be encoded.
+    """
+    if codec not in {"auto", *codecs()}:
+        raise ConfigError(f"codec: {codec!r} is not known; there are auto, {', '.join(codecs())}")
+    samples = found(source, name, many)
+    refuse_existing([os.path.join(destination, one.output + SUFFIX) for one in samples], overwrite=overwrite)
+    options = {"channels": channels, "max_relative_error": max_relative_error}
+    show(
+        ctx, "encoded", len(samples), lambda: in_processes(encode_sample, samples, (destination, codec, options), jobs)
+    )
+
+
+def refuse_existing(outputs: list[str], *, overwrite: bool) -> None:
+    """Raises ConfigError for two samples of one name, and for files that exist."""
+    if len(set(outputs)) < len(outputs):
+        double = next(one for one in outputs if outputs.count(one) > 1)
+        raise ConfigError(f"{double} would be made twice: files of one name and several suffixes; convert them apart")
+    if not overwrite and (there := [one for one in outputs if os.path.exists(one)]):
+        raise ConfigError(f"{there[0]} exists" + f" (and {len(there) - 1} more)" * (len(there) > 1) + ": --overwrite?")
+
+
+def show(ctx: click.Context, done: str, count: int, work: Callable[[], Iterator[Outcome]]) -> None:
+    """Do the work under a progress bar, and say what came of it. Ends the command with its exit code."""
+    from rich import progress
+
+    outcomes: list[Outcome] = []
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    console = render.stderr()
+    with progress.Progress(
+        *columns, progress.TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("samples", total=count)
+        for outcome in work():
+            outcomes.append(outcome)
+            bar.advance(task)
+    faults = sorted((one for one in outcomes if one.fault), key=lambda one: one.name)
+    for one in faults[:_SHOWN]:
+        complain(f"{one.name}: {one.fault}" if one.name not in str(one.fault) else str(one.fault))
+    if len(faults) > _SHOWN:
+        complain(f"{len(faults) - _SHOWN:,} more samples failed")
+    for line in _summary(done, [one for one in outcomes if not one.fault]):
+        click.echo(printable(line))
+    if faults:
+        ctx.exit(PARTLY if len(faults) < len(outcomes) else FAILED)
+
+
+def _summary(done: str, outcomes: list[Outcome]) -> Iterator[str]:
+    for codec in sorted({one.codec for one in outcomes}):
+        of = [one for one in outcomes if one.codec == codec]
+        raw, encoded = (sum(one.raw_bytes for one in of), sum(one.encoded_bytes for one in of))
+        ratio = f"{raw / encoded:.2f}x" if encoded else ""
+        yield f"{len(of):,} samples {done}, {codec}: {render.size(raw)} raw, {render.size(encoded)} encoded, {ratio}"
+        close = sum((one.accuracy for one in of if one.accuracy), Accuracy())
+        if close.values:
+            share, elsewhere = close.off / close.values, (close.off - close.near_zero_off) / close.values
+            yield f"  off by more than 10 %: {share:.3%} of the values, {elsewhere:.3%} that are not near zero"
+            yield f"  largest error: {close.worst:.2g} standard deviations of its channel"
+        elif done == "encoded":
+            yield "  all values as they were"

@@ -1,0 +1,132 @@
+"""The work of `hfs encode` and `hfs decode`: one file after the other, or several at once, each checked.
+
+A sample is decoded again as soon as it is encoded: what a lossless codec wrote is compared, what a lossy one wrote is
+measured. Files appear under their name when they are complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import multiprocessing
+import os
+import secrets
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hfs.codecs import registry
+from hfs.codecs.accuracy import Accuracy, accuracy
+from hfs.codecs.codec import CodecError, Wanted
+from hfs.codecs.container import pack, unpack
+from hfs.codecs.dataset import SUFFIX, read
+from hfs.codecs.sample import decode_all, decode_entry, encode_entry
+from hfs.codecs.sources import Source, load
+
+__all__ = ["Outcome", "decode_file", "encode_sample", "in_processes"]
+
+_Item = TypeVar("_Item")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a sample: bytes before and after, and how close it is; or `fault`, one line."""
+
+    name: str
+    codec: str = ""
+    raw_bytes: int = 0
+    encoded_bytes: int = 0
+    accuracy: Accuracy | None = None
+    fault: str | None = None
+
+
+def encode_sample(source: Source, folder: str, codec: str, options: Mapping[str, Any]) -> Outcome:
+    """Encode it into a file below `folder`. Never raises for what is wrong with one sample."""
+    name = source.path if source.index is None else f"{source.path}[{source.index}]"
+    try:
+        data, beside = load(source)
+        entries = [encode_entry(source.name, data, codec, options)]
+        entries += [encode_entry(other, array, "plain", {}) for other, array in beside.items()]
+        packed = pack(entries)
+        made = unpack(packed)[0]
+        chosen = registry.find(made.codec)
+        close = None
+        if chosen.lossless:
+            if not np.array_equal(decode_entry(made, Wanted()), data):
+                raise CodecError("what was encoded does not decode to what it was: please report this")
+        else:
+            close = accuracy(data, decode_entry(made, Wanted(dtype="float32")), made.parameters.get("channels"))
+        write(os.path.join(folder, source.output + SUFFIX), packed)
+        raw_bytes = data.nbytes + sum(array.nbytes for array in beside.values())
+        return Outcome(name, made.codec, raw_bytes, len(packed), close)
+    except CodecError as error:
+        return Outcome(name, fault=str(error))
+
+
+def decode_file(path: str, output: str, wanted: Wanted) -> Outcome:
+    """Decode an .hfsc file into .npy, or .npz if there are arrays beside. Never raises for what is wrong with it."""
+    try:
+        data = read(path)
+        found = decode_all(data, wanted)
+        file = io.BytesIO()
+        if len(found) == 1:
+            np.save(file, next(iter(found.values())))
+        else:
+            # Not np.savez: to it an array called "file" is an argument.
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, array in found.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+        write(f"{output}.npy" if len(found) == 1 else f"{output}.npz", file.getbuffer())
+        return Outcome(
+            path, unpack(data, verify=False)[0].codec, sum(array.nbytes for array in found.values()), len(data)
+        )
+    except CodecError as error:
+        return Outcome(path, fault=str(error))
+
+
+def write(path: str, data: bytes | memoryview) -> None:
+    """The file, all of it or nothing. Raises CodecError."""
+    part = f"{path}.{secrets.token_hex(4)}.part"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(part, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise CodecError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def in_processes(
+    work: Callable[..., Outcome], items: Sequence[_Item], arguments: Iterable[Any], jobs: int
+) -> Iterator[Outcome]:
+    """work(item, *arguments) for each, in `jobs` processes, as they end."""
+    rest = tuple(arguments)
+    if jobs <= 1 or len(items) <= 1:
+        for item in items:
+            yield work(item, *rest)
+        return
+    # Spawned: libraries for HDF5 keep locks and threads that a fork would tear apart.
+    pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"))
+    try:
+        waiting: set[Future[Outcome]] = set()
+        for item in items:
+            waiting.add(pool.submit(work, item, *rest))
+            if len(waiting) > 2 * jobs:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
