@@ -74,7 +74,7 @@ class Layout:
             starts = _array(frame.starts, "<i8", "starts")
             if len(starts) < 2 or starts[0] != 0 or starts[-1] != len(where):
                 raise LayoutFault(f"the samples' extents are not 0 to {len(where)}")
-            _check(starts[1:], np.diff(starts) < 1, "sample {} has no extent: its last is before {}")
+            _check(starts[1:], np.diff(starts) < 0, "the extents of sample {} end at {}, before they begin")
             self._starts = starts
         self.samples = len(where) if self._starts is None else len(self._starts) - 1
         chunks = -(-file_sizes // self.chunk_bytes)
@@ -87,7 +87,9 @@ class Layout:
         self._extra = (last - self._first).astype(np.int32)
         """Chunks of each extent after its first."""
         if self._starts is not None:
-            self._counts = np.add.reduceat(self._extra + np.int64(1), self._starts[:-1])
+            # Not reduceat: it counts one extent for a sample that has none.
+            ends = np.append(0, np.cumsum(self._extra + np.int64(1)))
+            self._counts = np.diff(ends[self._starts])
         elif self._extra.any():
             self._counts = self._extra + np.int64(1)
         self._file_sizes = file_sizes

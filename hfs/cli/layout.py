@@ -1,40 +1,150 @@
-"""`hfs layout build`: makes the layout of a data set, once, for hints (`layout="train.h5.layout"`)."""
+"""`hfs layout`: makes the layout of a data set, once, for hints (`layout="train.layout"`), shows it and checks it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import click
+import numpy as np
 
 from hfs import mountinfo
+from hfs.cli import Group, render
+from hfs.cli.shared import complain, printable
+from hfs.layouts.layout import Layout, LayoutError
 from mountd.errors import ConfigError
 
 __all__ = ["layout"]
 
+_SHOWN = 3
+"""Samples, files and faults that are shown of many."""
 
-@click.group()
+_SPOT_CHECKS = 100
+"""Samples whose bytes are looked at: an error in a hundredth of them is found in two of three cases."""
+
+
+@click.group(cls=Group)
 def layout() -> None:
-    """Work on layouts: which bytes of a file each sample of a data set is."""
+    """Work on layouts: which bytes of which files each sample of a data set is."""
+
+
+def _options_of_formats(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that formats say they have, each once."""
+    from hfs.layouts.registry import formats
+
+    known = formats()
+    options = {option.name: option for one in known.values() for option in one.options}
+    for option in reversed(options.values()):
+        names = ", ".join(one.name for one in known.values() if option.name in {o.name for o in one.options})
+        wanted: dict[str, Any] = {"is_flag": True} if option.kind is bool else {"metavar": option.metavar}
+        flag = f"--{option.name.replace('_', '-')}"
+        command = click.option(flag, option.name, multiple=option.multiple, help=f"{names}: {option.help}", **wanted)(
+            command
+        )
+    shown = f"One of auto, {', '.join(known)}. [default: auto]"
+    return click.option("--format", "format_name", default="auto", metavar="FORMAT", help=shown)(command)
 
 
 @layout.command()
-@click.argument("file", type=click.UNPROCESSED)
-@click.option("--dataset", "datasets", metavar="NAME", multiple=True, required=True, help="Repeat it for several.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.UNPROCESSED)
+@_options_of_formats
 @click.option("-o", "--output", metavar="OUT", help="[default: FILE.layout in this directory]")
 @click.option("--root", metavar="DIR", help="SOURCE or MOUNTPOINT above FILE. Default: the mount that FILE lies in.")
-def build(file: str, datasets: tuple[str, ...], output: str | None, root: str | None) -> None:
-    """Find where the rows of data sets lie in the HDF5 FILE, and keep that in OUT.
+def build(files: tuple[str, ...], format_name: str, output: str | None, root: str | None, **options: object) -> None:
+    """Find where the samples of a data set lie in FILE..., and keep that in OUT.
 
-    Sample i is row i of each data set. Reads the structure of FILE only. A layout belongs to one version of FILE.
+    Reads as little as the format allows, at most each FILE once. Nobody may write to FILE meanwhile: a layout belongs
+    to one version of it. Several files are the shards of one data set, in the order in which they are given.
     """
-    from hfs.layouts.hdf5 import build_hdf5
+    from hfs.layouts.registry import build as build_layout
 
     if root is None:
-        mount = mountinfo.enclosing(mountinfo.canonical(file))
+        mounts = [mountinfo.enclosing(mountinfo.canonical(file)) for file in files]
+        mount = mounts[0]
         if mount is None or mount.fstype != mountinfo.HFS_TYPE:
-            raise ConfigError(f"{file} is in no mount of hfs: say with --root what will be mounted")
-        root, file = mount.mountpoint, mountinfo.canonical(file)
-    output = f"{os.path.basename(file)}.layout" if output is None else output
-    made = build_hdf5(file, datasets, root)
+            raise ConfigError(f"{files[0]} is in no mount of hfs: say with --root what will be mounted")
+        root, files = mount.mountpoint, tuple(mountinfo.canonical(file) for file in files)
+    output = f"{os.path.basename(files[0].rstrip('/'))}.layout" if output is None else output
+    made = build_layout(files, root, format_name, options)
     made.save(output)
-    click.echo(f"{output}: {made.samples:,} samples of {os.fsdecode(made.files[0])}")
+    of = os.fsdecode(made.files[0]) if made.file_count == 1 else f"{made.file_count:,} files"
+    _say(f"{output}: {made.samples:,} samples of {of} ({made.made_from})")
+
+
+@layout.command()
+@click.argument("file", metavar="LAYOUT", type=click.UNPROCESSED)
+def show(file: str) -> None:
+    """Say what LAYOUT is of, how large it is, and where its first and last samples lie."""
+    found = Layout.load(file)
+    kept = os.stat(file).st_size
+    extents = found.extent_count
+    _say(f"made from  {found.made_from or 'not said'}")
+    _say(f"samples    {found.samples:,}" + (", with their keys" if found.keys is not None else ""))
+    _say(f"extents    {extents:,}" if extents else "extents    none: a sample is a whole file")
+    total = found.sample_bytes
+    _say(f"bytes      {'not known' if total is None else f'{render.size(total)} of samples'}")
+    _say(f"this file  {render.size(kept)}, {kept / found.samples:.1f} bytes a sample")
+    files = found.files
+    for number in _ends(found.file_count):
+        size, mtime_ns = _of(found.file_sizes, number), _of(found.file_mtimes_ns, number)
+        version = "version not known" if size < 0 else f"{size:,} bytes, modified {np.datetime64(mtime_ns, 'ns')} UTC"
+        _say(f"file {number}  {os.fsdecode(files[number])}: {version}")
+    for number in _ends(found.samples):
+        _say(f"sample {number}  {', '.join(_shown(found, files, number)) or 'has no bytes'}")
+
+
+@layout.command()
+@click.argument("file", metavar="LAYOUT", type=click.UNPROCESSED)
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="SOURCE or MOUNTPOINT above its files. [default: this directory, or the mount that has them]",
+)
+def check(file: str, root: str | None) -> None:
+    """Say whether LAYOUT still belongs to its files: their sizes and times, and the bytes of some samples.
+
+    Ends with 0 if it does, with 1 if it must be built again.
+    """
+    from hfs.layouts.check import faults
+
+    found = Layout.load(file)
+    root = _root_of(found) if root is None else root
+    wrong, looked = faults(found, root, _SPOT_CHECKS)
+    for line in wrong[:_SHOWN]:
+        complain(line)
+    if wrong:
+        raise LayoutError(f"{file}: {len(wrong):,} faults: it does not belong to these files; build it again")
+    of = f", {looked:,} of them looked at" if looked else ""
+    _say(f"{file}: right: {found.file_count:,} files as they were, {found.samples:,} samples{of}")
+
+
+def _root_of(found: Layout) -> str:
+    """Where the first file of a layout is. Raises ConfigError if neither here nor in a mount of hfs."""
+    first = os.fsdecode(found.files[0])
+    for root in (".", *(mount.mountpoint for mount in mountinfo.hfs_mounts())):
+        if os.path.lexists(os.path.join(root, first)):
+            return root
+    raise ConfigError(f"{first} is neither below this directory nor in a mount of hfs: say with --root where it is")
+
+
+def _say(text: str) -> None:
+    """A result; names of files may hold anything."""
+    click.echo(printable(text))
+
+
+def _ends(count: int) -> Iterable[int]:
+    """The first few numbers and the last."""
+    return sorted({*range(min(_SHOWN, count)), count - 1})
+
+
+def _of(values: np.typing.NDArray[Any], number: int) -> int:
+    return int(values[number]) if len(values) else -1
+
+
+def _shown(found: Layout, files: list[bytes], number: int) -> Iterable[str]:
+    """Each extent of a sample."""
+    for file, offset, size in found.extents_of(number):
+        place = f" at {offset:,}" if found.extent_count else ""
+        length = "all of it" if size < 0 else f"{size:,} bytes"
+        yield f"{os.fsdecode(files[file])}: {length}{place}"

@@ -8,57 +8,56 @@ layout: it is read once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hfs.layouts.files import relative_names
+from hfs.layouts.format import DATASET, Format
 from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.reading import opened
+from hfs.layouts.shards import Shard, layout_of
 
-__all__ = ["build_hdf5"]
+__all__ = ["FORMAT", "build_hdf5"]
 
 _Ints = npt.NDArray[np.int64]
 
 
-def build_hdf5(path: str, datasets: Sequence[str], root: str) -> Layout:
+def build_hdf5(path: str | Sequence[str], datasets: Sequence[str], root: str) -> Layout:
     """The layout in which sample i is row i (along axis 0) of each of `datasets` of the HDF5 file `path` below `root`.
 
-    All data sets must have the same number of rows. Raises LayoutError for what is stored elsewhere (virtual, external,
-    variable-length), not stored yet, or stored in the header (compact); ConfigError for a path outside `root`.
+    Of several files, the rows of the first come first. All data sets must have the same number of rows. Raises
+    LayoutError for what is stored elsewhere (virtual, external, variable-length), not stored yet, or stored in the
+    header (compact); ConfigError for a path outside `root`.
     """
+    if not datasets:
+        raise LayoutError(f"{path}: no data set was named (--dataset)")
+    paths = [path] if isinstance(path, str) else path
+    return layout_of([_shard(one, datasets) for one in paths], root, f"hdf5: {', '.join(datasets)}")
+
+
+def _shard(path: str, datasets: Sequence[str]) -> Shard:
     try:
         import h5py  # type: ignore[import-untyped] # it has no types
     except ImportError:
-        raise LayoutError("h5py is missing: pip install hfs[hdf5]") from None
-    if not datasets:
-        raise LayoutError(f"{path}: no data set was named")
-    names = relative_names([os.path.abspath(path)], os.path.abspath(root))
-    try:
-        with h5py.File(path, "r") as file:
-            before = os.stat(path)
-            parts = [_extents(file, name) for name in datasets]
-    except OSError as error:
-        raise LayoutError(f"{path}: not an HDF5 file that can be read ({error})") from None
-    except LayoutError as error:
-        raise LayoutError(f"{path}: {error}") from None
+        raise LayoutError("h5py is missing: pip install hfs-cache[hdf5]") from None
+    with opened(path) as source:
+        try:
+            with h5py.File(path, "r") as file:
+                parts = [_extents(file, name) for name in datasets]
+        except LayoutError as error:
+            raise LayoutError(f"{path}: {error}") from None
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            # HDF5 has an exception of Python's for each of its kinds of damage.
+            fault = f"not an HDF5 file that can be read, or cut short at offset {source.size:,}"
+            raise LayoutError(f"{path}: {fault} ({error})") from None
     rows = {len(counts) for counts, _, _ in parts}
     if len(rows) != 1:
         each = ", ".join(f"{name} has {len(part[0])}" for name, part in zip(datasets, parts, strict=True))
         raise LayoutError(f"{path}: the data sets differ in their number of rows: {each}")
     counts, offsets, sizes = _interleaved(parts)
-    return Layout(
-        names=names,
-        file_sizes=np.array([before.st_size]),
-        file_mtimes_ns=np.array([before.st_mtime_ns]),
-        extents=np.zeros(len(offsets), np.int64),
-        offsets=offsets,
-        sizes=sizes,
-        starts=np.empty(0, np.int64) if (counts == 1).all() else np.append(0, counts.cumsum()),
-        made_from=f"hdf5: {', '.join(datasets)}",
-    )
+    return Shard(path, source.size, source.mtime_ns, offsets, sizes, None if (counts == 1).all() else counts)
 
 
 def _interleaved(parts: Sequence[tuple[_Ints, _Ints, _Ints]]) -> tuple[_Ints, _Ints, _Ints]:
@@ -138,3 +137,17 @@ def _dataset_names(file: Any) -> list[str]:  # noqa: ANN401 - an object of h5py,
     names: list[str] = []
     file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names[:20]
+
+
+def _build(paths: Sequence[str], root: str, *, dataset: Sequence[str] = ()) -> Layout:
+    return build_hdf5(paths, dataset, root)
+
+
+FORMAT = Format(
+    "hdf5",
+    "a row of each data set named by --dataset",
+    # After a user block of some power of two, if there is one.
+    lambda _, head: any(head[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in (0, 512, 1024, 2048)),
+    _build,
+    [DATASET],
+)

@@ -99,6 +99,52 @@ def test_a_layout_comes_back_from_its_file(tmp_path: Path, number: int) -> None:
     assert os.listdir(tmp_path) == ["x.layout"]
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_many_samples_are_found_as_each_alone(number: int) -> None:
+    layout = layouts()[number]
+    samples = np.array([*range(layout.samples), 0, layout.samples - 1])
+    counts, *columns = layout.extents_of_each(samples)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
+        extent for sample in samples.tolist() for extent in layout.extents_of(sample)
+    ]
+    assert counts.tolist() == [len(layout.extents_of(sample)) for sample in samples.tolist()]
+    assert [len(column) for column in layout.extents_of_each(np.empty(0, np.int64))] == [0] * 4
+    for wrong in (-1, layout.samples):
+        with pytest.raises(IndexError, match=f"sample {wrong}: there are {layout.samples}, from 0"):
+            layout.extents_of_each(np.array([0, wrong]))
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 40), st.integers(1, 300)), max_size=3), min_size=1
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_layout_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, samples: list[list[tuple[int, int, int]]], repeated: bool, keyed: bool
+) -> None:
+    if repeated:  # as rows of chunked data sets are
+        samples = [samples[0]] * len(samples)
+    rows = [extent for sample in samples for extent in sample]
+    if not rows:
+        return
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    starts = np.append(0, np.cumsum([len(sample) for sample in samples]))
+    keys = np.arange(len(samples), dtype=np.uint64) * np.uint64(1 << 60 | 1) if keyed else None
+    sizes = np.full(3, 1 << 41)
+    made = Layout(b"a\0b\0c", sizes, sizes + 1, *columns, starts, "x", keys)
+    path = str(tmp_path_factory.getbasetemp() / "any.layout")
+    made.save(path)
+    again = Layout.load(path)
+    assert (again.frame(), again.samples, again.made_from) == (made.frame(), len(samples), "x")
+    assert [again.extents_of(number) for number in range(len(samples))] == samples
+    assert again.sample_bytes == sum(size for _, _, size in rows)
+    assert (again.keys is None) == (not keyed)
+    assert keys is None or (again.keys == keys).all()
+    assert again.offsets.dtype == again.sizes.dtype == again.extents.dtype == again.starts.dtype == np.int64
+
+
 def test_the_file_takes_few_bytes_a_sample(tmp_path: Path) -> None:
     count = 100_000
     extents = np.zeros(2 * count, np.int64)

@@ -104,8 +104,7 @@ def test_uses_are_the_chunks_of_the_extents(extents: list[tuple[int, int, int]],
         (with_extents(file_sizes=packed([250, -1])), "file 1 has -1 bytes"),
         (with_extents(file_sizes=packed([(1 << 63) - 1, 100])), "file 0 has"),
         (with_extents(starts=packed([0, 2, 2])), "extents are not 0 to 3"),
-        (with_extents(starts=packed([0, 3, 1, 3])), "has no extent"),
-        (with_extents(starts=packed([0, 0, 3])), "sample 0 has no extent"),
+        (with_extents(starts=packed([0, 3, 1, 3])), "the extents of sample 1 end at 1, before they begin"),
     ],
 )
 def test_what_cannot_be_is_refused(frame: LayoutFrame, why: str) -> None:
@@ -117,6 +116,17 @@ def test_what_cannot_be_is_refused(frame: LayoutFrame, why: str) -> None:
 def test_orders_out_of_range(index: int) -> None:
     with pytest.raises(LayoutFault, match=f"at position 1 the order names sample {index} of 3"):
         Layout("d", with_extents(), CHUNK).uses(np.array([0, index], np.int64))
+
+
+def test_a_sample_without_bytes_needs_nothing() -> None:
+    layout = Layout("d", with_extents(starts=packed([0, 0, 2, 2, 3, 3])), CHUNK)
+    assert layout.samples == 5
+    units, at = layout.uses(np.array([4, 3, 0, 1, 2]))
+    assert at is not None
+    assert (units.tolist(), at.tolist()) == ([3, 0, 0, 1, 2], [1, 3, 3, 3, 3])
+    assert layout.count_uses(np.array([4, 3, 0, 1, 2])) == len(units)
+    assert layout.uses(np.array([0, 2, 4]))[0].tolist() == []
+    assert layout.count_uses(np.array([0, 2, 4])) == 0
 
 
 def test_an_empty_order_needs_nothing() -> None:

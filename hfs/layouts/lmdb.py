@@ -1,0 +1,252 @@
+"""Layouts of LMDB databases: where the value of each record lies in the file, in the order of the keys.
+
+Called by `hfs layout build` and by scripts that prepare a data set; never by a training job. Needs no lmdb package: the
+pages are read with pread (`lmdb_pages.py` says why). How the file is read depends on its records. Large records leave
+little to read: their values lie on pages of their own, which are never touched, and only the tree is read, at a
+thousandth of the file for images of 100 KB. Where the tree is most of the file, the file is read once from end to end
+in reads of 8 MiB, four ahead of what is worked on, whatever the order of the keys. The numbers of pages in the meta
+page say which of the two it is before anything is read.
+
+Writes nothing, takes no lock: no lock file is made. Nobody may write to the database meanwhile, which is checked.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hfs.layouts import lmdb_pages as pages
+from hfs.layouts.format import KEYS, Format, Option
+from hfs.layouts.keys import hashed, positions
+from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.lmdb_pages import Database, Environment, Nodes
+from hfs.layouts.reading import SourceFile, opened
+from hfs.layouts.shards import Shard, layout_of
+
+__all__ = ["FORMAT", "build_lmdb", "positions"]
+
+_Ints = npt.NDArray[np.int64]
+_Hashes = npt.NDArray[np.uint64]
+
+
+def build_lmdb(path: str | Sequence[str], root: str, *, database: str | None = None, keys: bool = False) -> Layout:
+    """The layout in which sample i is the value of record i, in key order, of the LMDB at `path` below `root`.
+
+    `path` is a directory with a data.mdb or the file itself (`subdir=False`); of several, the samples of the first come
+    first. `database` is the name of a named database. Where a key has several values (`dupsort`) each is a sample. With
+    `keys` the layout knows the samples of keys (`positions`). Raises LayoutError for what is no LMDB file, damaged, cut
+    short, or where `database` must be named; ConfigError for a path outside `root`.
+    """
+    shards = []
+    for one in [path] if isinstance(path, str) else path:
+        with opened(os.path.join(one, "data.mdb") if os.path.isdir(one) else one) as file:
+            shards.append(_shard(file, database, keys=keys))
+    return layout_of(shards, root, f"lmdb: {database or 'the main database'}")
+
+
+def _shard(file: SourceFile, name: str | None, *, keys: bool) -> Shard:
+    environment = Environment(file)
+    database = environment.main if name is None else _named(environment, name)
+    nodes, hashes = _records(environment, database, keys=keys)
+    nested = np.flatnonzero((nodes.flags & (pages.DATABASE | pages.DUPLICATES)) == pages.DATABASE)
+    if len(nested):
+        names = b", ".join(_keys(file, nodes, nested[:20])).decode(errors="replace")
+        if name is None:
+            raise LayoutError(f"{file.path}: it holds named databases: say which one is meant (--database): {names}")
+        raise LayoutError(f"{file.path}: the database {name} holds other databases: {names}")
+    offsets, sizes, counts = nodes.offsets, nodes.sizes, None
+    if database.flags & pages.DUPSORT:
+        offsets, sizes, counts = _values(environment, nodes)
+    if len(offsets) != database.entries:
+        raise LayoutError(
+            f"{file.path}: damaged: {len(offsets):,} records, and its meta page says {database.entries:,}"
+        )
+    _check_apart(file, offsets, sizes)
+    if keys:
+        if len(np.unique(hashes)) != len(hashes):
+            raise LayoutError(f"{file.path}: two keys have the same hash: build the layout without keys")
+        hashes = hashes if counts is None else np.repeat(hashes, counts)
+    if Environment(file).transaction != environment.transaction:
+        raise LayoutError(f"{file.path}: changed while it was read; build the layout when nobody writes to it")
+    return Shard(file.path, file.size, file.mtime_ns, offsets, sizes, keys=hashes if keys else None)
+
+
+def _keys(file: SourceFile, nodes: Nodes, which: _Ints) -> Iterator[bytes]:
+    for at, size in zip(nodes.key_offsets[which].tolist(), nodes.key_sizes[which].tolist(), strict=True):
+        yield file.read(at, size)
+
+
+def _named(environment: Environment, name: str) -> Database:
+    """The database of that name in the main one."""
+    file = environment.file
+    nodes, _ = _records(environment, environment.main, keys=False)
+    nested = np.flatnonzero((nodes.flags & (pages.DATABASE | pages.DUPLICATES)) == pages.DATABASE)
+    names = list(_keys(file, nodes, nested))
+    try:
+        found = nested[names.index(os.fsencode(name))]
+    except ValueError:
+        there = b", ".join(names[:20]).decode(errors="replace")
+        raise LayoutError(f"{file.path}: no database {name!r}; there are {there or 'none with names'}") from None
+    return _database(file, int(nodes.offsets[found]), int(nodes.sizes[found]))
+
+
+def _database(file: SourceFile, offset: int, size: int) -> Database:
+    if size != 48:
+        raise LayoutError(f"{file.path}: damaged: a database of {size} bytes at offset {offset:,}")
+    return Database.of(file.read(offset, size))
+
+
+def _records(environment: Environment, database: Database, *, keys: bool) -> tuple[Nodes, _Hashes]:
+    """The nodes of all leaves in key order, and the hashes of their keys if they are wanted."""
+    leaves: list[_Ints] = []
+    parts: list[Nodes] = []
+    hashes: list[_Hashes] = [np.empty(0, np.uint64)]
+
+    def take(numbers: _Ints, bodies: npt.NDArray[np.uint8], *, every: bool) -> None:
+        good, nodes = pages.leaf_nodes(bodies, numbers)
+        if every and not good.all():
+            raise environment.fault(int(numbers[~good][0]), "is no leaf page, as the page above it says")
+        leaves.append(numbers[good])
+        parts.append(nodes)
+        if keys:
+            hashes.append(_hashes(bodies, numbers, nodes))
+
+    if environment.cheaper_by_page(database):
+        order = environment.descend(database)
+        for chosen, bodies in environment.read_pages(order):
+            take(order[chosen], bodies, every=True)
+    else:
+        branches = _Branches(environment)
+        for numbers, bodies in environment.read_all():
+            take(numbers, bodies, every=False)
+            branches.take(numbers, bodies)
+        order = environment.descend(database, branches.children)
+    numbers = np.concatenate([np.empty(0, np.int64), *leaves])
+    counts = np.concatenate([np.empty(0, np.int64), *(part.counts[part.counts > 0] for part in parts)])
+    page = _found(environment, numbers, order, "leaf")
+    which = _ranges((counts.cumsum() - counts)[page], counts[page])
+    empty = np.empty(0, np.int64)
+    columns = [
+        np.concatenate([empty, *(getattr(part, name) for part in parts)])[which]
+        for name in ("key_offsets", "key_sizes", "flags", "offsets", "sizes")
+    ]
+    return Nodes(counts[page], *columns), np.concatenate(hashes)[which] if keys else hashes[0]
+
+
+def _hashes(bodies: npt.NDArray[np.uint8], numbers: _Ints, nodes: Nodes) -> _Hashes:
+    """Of the keys of these pages."""
+    size = bodies.shape[1]
+    moved = np.repeat((np.arange(len(numbers)) - numbers) * size, nodes.counts)
+    data = bodies.tobytes()
+    begins = (nodes.key_offsets + moved).tolist()
+    return hashed(data[at : at + length] for at, length in zip(begins, nodes.key_sizes.tolist(), strict=True))
+
+
+class _Branches:
+    """The branch pages that were seen on the way through the file, whether they are of the tree or left over."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        empty = np.empty(0, np.int64)
+        self._parts: list[tuple[_Ints, _Ints, _Ints]] = [(empty, empty, empty)]
+
+    def take(self, numbers: _Ints, bodies: npt.NDArray[np.uint8]) -> None:
+        good, counts, below = pages.branch_children(bodies, numbers)
+        self._parts.append((numbers[good], counts[good], below))
+
+    def children(self, level: _Ints) -> list[_Ints]:
+        """Of these pages, one after the other."""
+        numbers, counts, below = (np.concatenate([part[i] for part in self._parts]) for i in range(3))
+        page = _found(self._environment, numbers, level, "branch")
+        return [below[_ranges((counts.cumsum() - counts)[page], counts[page])]]
+
+
+def _found(environment: Environment, numbers: _Ints, wanted: _Ints, kind: str) -> _Ints:
+    """Where the `wanted` pages are in `numbers`, each of them once."""
+    order = np.argsort(numbers, kind="stable")
+    place = np.searchsorted(numbers, wanted, sorter=order)
+    there = place < len(numbers)
+    there[there] = numbers[order[place[there]]] == wanted[there]
+    if not there.all():
+        wrong = int(wanted[~there][0])
+        what = "lies beyond the end" if wrong >= environment.pages else f"is no {kind} page"
+        raise environment.fault(wrong, f"{what}, and the page above it says it is one")
+    found: _Ints = order[place]
+    ascending = np.sort(found)
+    if (twice := np.diff(ascending) == 0).any():
+        raise environment.fault(int(numbers[ascending[:-1][twice][0]]), "is pointed to twice")
+    return found
+
+
+def _ranges(starts: _Ints, counts: _Ints) -> _Ints:
+    """The numbers of all the ranges of `counts` from `starts` on, one after the other."""
+    ends = counts.cumsum()
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts) + np.repeat(starts, counts)
+
+
+def _check_apart(file: SourceFile, offsets: _Ints, sizes: _Ints) -> None:
+    """That no two values have bytes in common, which would be the work of a wrong page number. Raises LayoutError."""
+    held = np.flatnonzero(sizes)
+    order = held[np.argsort(offsets[held], kind="stable")]
+    over = offsets[order][1:] < (offsets + sizes)[order][:-1]
+    if over.any():
+        at = int(np.argmax(over))
+        raise LayoutError(
+            f"{file.path}: damaged: records {order[at]:,} and {order[at + 1]:,} share bytes at offset "
+            f"{offsets[order[at + 1]]:,}"
+        )
+
+
+def _values(environment: Environment, nodes: Nodes) -> tuple[_Ints, _Ints, _Ints]:
+    """(offsets, sizes, values of each key) where keys may have several: those in one node, and those in trees."""
+    offsets: list[_Ints] = []
+    sizes: list[_Ints] = []
+    counts = np.ones(len(nodes.offsets), np.int64)
+    done = 0
+    for at in np.flatnonzero(nodes.flags & pages.DUPLICATES).tolist():
+        place, size = int(nodes.offsets[at]), int(nodes.sizes[at])
+        if nodes.flags[at] & pages.DATABASE:
+            tree = pages.values_of_tree(environment, _database(environment.file, place, size))
+        else:
+            tree = pages.values_of_node(environment.file, place, size)
+        offsets += [nodes.offsets[done:at], tree[0]]
+        sizes += [nodes.sizes[done:at], tree[1]]
+        counts[at] = len(tree[0])
+        done = at + 1
+    return np.concatenate([*offsets, nodes.offsets[done:]]), np.concatenate([*sizes, nodes.sizes[done:]]), counts
+
+
+def _recognise(path: str, head: bytes) -> bool:
+    return os.path.exists(os.path.join(path, "data.mdb")) if os.path.isdir(path) else pages.is_meta(head)
+
+
+def _spot_check(file: SourceFile, offset: int, size: int) -> str | None:
+    """By the page that the value lies in, or the overflow page that it begins."""
+    page_bytes = Environment(file).page_bytes
+    page, at = divmod(offset, page_bytes)
+    number, _, flags, lower, upper = struct.unpack("<QHHHH", file.read(page * page_bytes, pages.HEADER_BYTES))
+    if number != page:
+        return f"page {page:,} says that it is page {number:,}"
+    if flags & pages.PAGE_OVERFLOW:
+        held = (lower | upper << 16) * page_bytes - pages.HEADER_BYTES
+        return None if at == pages.HEADER_BYTES and size <= held else "no value begins there in its overflow page"
+    if not flags & pages.PAGE_LEAF or at < pages.HEADER_BYTES or at + size > page_bytes:
+        return f"it does not lie in a leaf page (page {page:,})"
+    return None
+
+
+FORMAT = Format(
+    "lmdb",
+    "the value of a record, in key order",
+    _recognise,
+    build_lmdb,
+    [
+        Option("database", "A named database.", metavar="NAME"),
+        KEYS,
+    ],
+    _spot_check,
+)

@@ -1,0 +1,66 @@
+"""The formats that layouts can be made of, and the choice of one for files.
+
+A new format is one file of this package with a `FORMAT`, one name in `_MODULES`, and one case in
+tests/hfs/test_layouts_conformance.py, which fails without it. No file here imports the library of its format before it
+is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+
+from hfs.layouts.format import HEAD_BYTES, Format, said
+from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.reading import opened
+from mountd.errors import ConfigError
+
+__all__ = ["build", "formats", "recognised"]
+
+_MODULES = ("hdf5", "lmdb", "tar", "tfrecord", "npy", "npz", "parquet", "tree")
+"""In the order in which they are asked whether a file is theirs."""
+
+
+def formats() -> dict[str, Format]:
+    """All formats by name."""
+    found = [importlib.import_module(f"hfs.layouts.{name}").FORMAT for name in _MODULES]
+    return {one.name: one for one in found}
+
+
+def recognised(paths: Sequence[str]) -> Format:
+    """The one format that all of `paths` are of. Raises LayoutError."""
+    known = formats()
+    names: dict[str, str] = {}
+    for path in paths:
+        head = b""
+        if not os.path.isdir(path):
+            with opened(path) as file:
+                head = file.read(0, min(file.size, HEAD_BYTES))
+        name = next((one.name for one in known.values() if one.recognise(path, head)), None)
+        if name is None:
+            raise LayoutError(f"{path}: of no format that is known ({', '.join(known)}): say which with --format")
+        names.setdefault(name, path)
+    if len(names) > 1:
+        (one, path), (other, other_path) = list(names.items())[:2]
+        raise LayoutError(f"{path} is {one} and {other_path} is {other}: build a layout for each format")
+    return known[next(iter(names))]
+
+
+def build(paths: Sequence[str], root: str, name: str = "auto", options: Mapping[str, object] | None = None) -> Layout:
+    """The layout of `paths` in the format of this name; "auto": that which they look like.
+
+    Options that are None, false or empty are as if not given. Raises LayoutError for what the files are, ConfigError
+    for what cannot be asked for.
+    """
+    if not paths:
+        raise ConfigError("no files: name at least one")
+    known = formats()
+    if name not in {"auto", *known}:
+        raise ConfigError(f"format: {name!r} is not known; there are auto, {', '.join(known)}")
+    chosen = recognised(paths) if name == "auto" else known[name]
+    given = {key: value for key, value in (options or {}).items() if value not in {None, False, ()}}
+    if foreign := {key: value for key, value in given.items() if key not in {option.name for option in chosen.options}}:
+        taken = said({option.name: None for option in chosen.options}) or "none"
+        raise ConfigError(f"{said(foreign)}: not an option of {chosen.name} files, whose options are {taken}")
+    return chosen.build(paths, root, **given)
