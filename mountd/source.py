@@ -46,6 +46,9 @@ _MAX_DIRECTORIES = 1024
 _MAX_IDLE_FILES = 128
 """Source descriptors kept between the chunks of large files. An open costs 2 ms on a busy Lustre."""
 
+_MAX_ORDERS = 128
+"""Files whose last read is remembered, to tell whether the next one is in order: as many as have idle descriptors."""
+
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread; it means nothing for regular
 files."""
@@ -101,6 +104,7 @@ class Source:
         self._directories: OrderedDict[bytes, _Directory] = OrderedDict()
         self._stat_s = 0.001
         self._idle: OrderedDict[tuple[Version, int], None] = OrderedDict()
+        self._last_ends: OrderedDict[Version, int] = OrderedDict()
 
     def close(self) -> None:
         """Close every descriptor that no stuck thread still uses."""
@@ -186,6 +190,16 @@ class Source:
         """The names of all extended attributes."""
         self._metrics.add("source_stats")
         return await self.threads.call("metadata", f"xattrs of {_show(directory, name)}", self._xattrs, directory, name)
+
+    @property
+    def root_fd(self) -> int:
+        """The open root."""
+        return self._root.fd
+
+    @property
+    def root_inode(self) -> int:
+        """st_ino of the root, the same on every node."""
+        return os.fstat(self._root.fd).st_ino
 
     async def statvfs(self) -> os.statvfs_result:
         """Size and room of the source."""
@@ -289,6 +303,8 @@ class Source:
         `into` is page-aligned and holds `extent.size` rounded up to whole pages (the rest is scratch); `extent` starts
         at a page. Raises VersionChanged, SourceError, SourceTimeout; then the contents of `into` mean nothing.
         """
+        if version.size > self._large_bytes:
+            self._count_large(version, extent)
         calls = await self.threads.call(
             "demand" if urgent else "prefetch",
             f"read of {_show(directory, name)} at {extent.start}",
@@ -303,6 +319,16 @@ class Source:
         self._metrics.add("source_opens", opened)
         self._metrics.add("source_reads", reads)
         self._metrics.add("source_read_bytes", extent.size)
+
+    def _count_large(self, version: Version, extent: Extent) -> None:
+        """How large our requests are and in which order they leave is what a parallel file system's disks see."""
+        self._metrics.add("source_large_reads")
+        self._metrics.add("source_large_read_bytes", extent.size)
+        if extent.start >= self._last_ends.get(version, 0):
+            self._metrics.add("source_large_reads_ordered")
+        self._last_ends[version] = extent.end
+        if len(self._last_ends) > _MAX_ORDERS:
+            self._last_ends.popitem(last=False)
 
     async def read_small(
         self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: Progress, *, limit_bytes: int

@@ -73,6 +73,19 @@ async def test_a_large_file_keeps_its_descriptors_until_released(tmp_path: Path,
         assert source.idle_files == 0
 
 
+async def test_reads_of_large_files_are_counted_with_their_order(tmp_path: Path, real_clock: None) -> None:
+    for name, chunks in (("f", 4), ("g", 4), ("small", 1)):
+        (tmp_path / name).write_bytes(pattern(1, 0, chunks * CHUNK))
+    metrics = Metrics()
+    async with opened(tmp_path, metrics) as source:
+        # Of each file on its own: 0, 2, 1, 2 of one with 1, 0 of the other between them.
+        for name, index in (("f", 0), ("g", 1), ("f", 2), ("small", 0), ("f", 1), ("g", 0), ("f", 2)):
+            await read(source, tmp_path / name, Extent(index * CHUNK, (index + 1) * CHUNK))
+    assert metrics["source_large_reads"] == 6
+    assert metrics["source_large_read_bytes"] == 6 * CHUNK
+    assert metrics["source_large_reads_ordered"] == 4
+
+
 async def test_a_changed_file_is_refused(tmp_path: Path, real_clock: None) -> None:
     path = tmp_path / "f"
     path.write_bytes(pattern(1, 0, 4 * CHUNK))

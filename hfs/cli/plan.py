@@ -1,0 +1,198 @@
+"""`hfs plan`: how long an epoch will take on how many nodes, by each way of loading, before anybody has to try."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hfs.cli.shared import complain
+from hfs.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
+from hfs.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
+from mountd.config_quantities import parse_size
+from mountd.errors import ConfigError, HfsError
+
+__all__ = ["plan"]
+
+_NODES = "1,2,4,8,16,32,64,128,256,512,1024"
+_STEP_SAMPLES = 128
+_REMOTE = "12.5GB/s"
+"""One link of 100 Gbit/s for all nodes together: little for a cluster, and what the plan then says holds anywhere."""
+_IMBALANCE_STEPS = 256
+
+_RATE_HELP = "Like 200MB/s or '1300 samples/s'."
+
+
+@click.command
+@click.option("--dataset", metavar="SIZE|PATH", help="The data set: its size, like 150GB, or where it lies.")
+@click.option("--samples", type=click.IntRange(min=1), help="How many. [default: the files at or below PATH]")
+@click.option("--nodes", metavar="N,N,...", default=_NODES, show_default=True, help="Sizes of the job.")
+@click.option("--storage-rate", metavar="RATE", help=f"What SOURCE gives to all nodes together. {_RATE_HELP}")
+@click.option("--train-rate", metavar="RATE", help="What one node trains on.")
+@click.option("--preprocess-rate", metavar="RATE", help="What one node prepares (decodes, crops). [default: no limit]")
+@click.option(
+    "--remote-rate", metavar="RATE", help=f"What all nodes read from each other's caches. [default: {_REMOTE}]"
+)
+@click.option("--local-rate", metavar="RATE", help="What one node reads from its own cache. [default: no limit]")
+@click.option("--cache", metavar="SIZE", help="The cache of each node. [default: as large as the data set]")
+@click.option(
+    "--step-samples",
+    type=click.IntRange(min=1),
+    help=f"Samples that one node trains on in a step. [default: {_STEP_SAMPLES}]",
+)
+@click.option("--measure", is_flag=True, help="Measure on this machine what is not given: needs a PATH; 5 s a rate.")
+@click.option("--cache-dir", metavar="DIR", help="Where --measure measures the cache. [default: that of PATH's mount]")
+@click.option("--imbalance", is_flag=True, help="Instead: which share of a batch moves between nodes for balance.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="Draw it as well (needs matplotlib).")
+def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: Any) -> None:
+    """Say how long an epoch takes on 1 to 1024 nodes and where more nodes gain nothing.
+
+    Four ways of loading: directly from SOURCE; with a cache on each node; with caches that the nodes share; and with
+    batches that are divided by who has what (LocalityAwareSampler). Epochs after the first, which is as the direct way;
+    the equations are those of Yang and Cong. --storage-rate and --remote-rate are of all nodes together, --train-rate,
+    --preprocess-rate and --local-rate of one node.
+
+    Example: hfs plan --dataset 150GB --samples 1281167 --storage-rate 5GB/s --train-rate '1400 samples/s'
+    """
+    if plot is not None:
+        _check_plot(plot)
+    counts = nodes_of(nodes)
+    if imbalance:
+        from hfs.cli.plan_imbalance import simulate
+
+        if unused := [name for name, value in given.items() if value and name != "step_samples"]:
+            raise ConfigError(f"--imbalance needs no --{unused[0].replace('_', '-')}: only --nodes and --step-samples")
+        simulate(counts, given["step_samples"], _IMBALANCE_STEPS, as_json=as_json, plot=plot)
+        return
+    found = epochs(_inputs(**given), counts)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        from hfs.cli.plan_tables import show
+
+        show(found)
+    if plot is not None:
+        from hfs.cli.plan_plot import draw_epochs
+
+        draw_epochs(found, plot)
+
+
+def _check_plot(file: str) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib: pip install 'hfs-cache[plot]'")
+    folder = os.path.dirname(os.path.abspath(file))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"--plot {file}: {folder} is no directory")
+    if os.path.splitext(file)[1] not in {".png", ".svg", ".pdf"}:
+        raise ConfigError(f"--plot {file}: give a file that ends in .png, .svg or .pdf")
+
+
+def _inputs(
+    dataset: str | None,
+    samples: int | None,
+    cache: str | None,
+    step_samples: int | None,
+    measure: bool,
+    cache_dir: str | None,
+    **rates: str | None,
+) -> Inputs:
+    """Raises ConfigError for what is missing or cannot be, NotMeasured."""
+    if dataset is None:
+        raise ConfigError("give --dataset: the size of the data set, like 150GB, or where it lies")
+    size, found = _size(dataset), None
+    if size is None:
+        found = look_through(dataset)
+        size = found.bytes
+    if not size:
+        raise ConfigError(f"--dataset is {dataset!r}: give more than 0")
+    if measure and found is None:
+        raise ConfigError("--measure reads the data set: give its path as --dataset")
+    if samples is None and found is None:
+        raise ConfigError("give --samples: of a data set of which only the size is given")
+    count = samples or (found.files if found is not None else 1)
+    sample_bytes = size / count
+    known = {
+        name: Given(rate_of(f"--{name}-rate", text, sample_bytes), "given")
+        for name in RATES
+        if (text := rates[f"{name}_rate"]) is not None
+    }
+    if measure and found is not None:
+        known = {**_measured(dataset, found, sample_bytes, cache_dir, set(known)), **known}
+    assumed = {
+        "preprocess": Given(math.inf, "assumed", "no limit"),
+        "remote": Given(rate_of("", _REMOTE, sample_bytes), "assumed", "one link of 100 Gbit/s"),
+        "local": Given(math.inf, "assumed", "no limit, as in the paper"),
+    }
+    if missing := [name for name in RATES if name not in known and name not in assumed]:
+        also = " or --measure with the data set's path" if missing[0] == "storage" else ""
+        raise ConfigError(f"give --{missing[0]}-rate{also}: {RATES[missing[0]]}, like 200MB/s or '1300 samples/s'")
+    cache_bytes = Given(math.inf, "assumed", "all of the data set fits")
+    if cache is not None:
+        bytes_ = _size(cache)
+        if bytes_ is None:
+            raise ConfigError(f"--cache is {cache!r}: give a size like 1.5TB")
+        cache_bytes = Given(bytes_, "given")
+    return Inputs(
+        dataset_bytes=Given(size, "given" if found is None else "measured"),
+        samples=Given(count, "given" if samples else "measured"),
+        rates={name: known.get(name) or assumed[name] for name in RATES},
+        cache_bytes=cache_bytes,
+        step_samples=Given(step_samples or _STEP_SAMPLES, "given" if step_samples else "assumed"),
+    )
+
+
+def _size(text: str) -> int | None:
+    """Bytes; None: no size."""
+    try:
+        return parse_size(text)
+    except (ValueError, TypeError):
+        return None
+
+
+def _measured(
+    path: str,
+    found: DataSet,
+    sample_bytes: float,
+    cache_dir: str | None,
+    given: set[str],
+) -> dict[str, Given]:
+    """The rates that can be measured here, but those that are given. What could not be is said."""
+    from hfs import mountinfo
+    from hfs.client import Client, find_socket
+
+    paths = list(found.paths)
+    place = mountinfo.canonical(path)
+    mount = mountinfo.enclosing(place)
+    if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
+        # The mount's source, not what the mount has of it. Its own root may be the mountpoint (--over): then the mount.
+        status = Client(find_socket(place)).status()
+        cache_dir = cache_dir or status.get("config", {}).get("cache", {}).get("value")
+        root = mount.mountpoint.rstrip("/")
+        source = str(status["source"]["path"]).rstrip("/")
+        if source != root:
+            paths = [source + mountinfo.canonical(file)[len(root) :] for file in paths]
+    rates: dict[str, Given] = {}
+
+    def attempt(name: str, note: str, measure: Callable[[], Rate]) -> None:
+        if name in given:
+            return
+        complain(f"measuring {RATES[name]} ...")
+        try:
+            rates[name] = Given(measure().bytes_a_second / sample_bytes, "measured", note)
+        except NotMeasured as error:
+            complain(f"not measured: {error}")
+
+    attempt("storage", "by this node alone; several may get more", lambda: file_rate(paths))
+    if cache_dir is not None:
+        attempt("local", f"in {cache_dir}", lambda: folder_rate(cache_dir))
+    if "preprocess" not in given:
+        attempt("preprocess", "decoding by Pillow on all cores", lambda: decode_rate(paths))
+    if "storage" not in {*rates, *given}:
+        raise HfsError(f"{path}: its rate could not be measured: give --storage-rate")
+    return rates

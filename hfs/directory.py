@@ -1,0 +1,162 @@
+"""The directory of a job: which node has which sample cached, computed from what the daemon of a mount says once.
+
+The homes of chunks follow from the list of nodes (`policies/placement.py`), so one small answer is enough for any
+number of samples, and every learner comes to the same homes. Nodes that a daemon has lost meanwhile count as if they
+were there: another daemon may not have noticed yet, and learners that disagree would train on other batches.
+
+Used by `hfs/samplers.py` inside training jobs. Looks at no file of the data set, asks nobody but the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hfs import mountinfo
+from hfs.client import Client, find_socket
+from hfs.layouts.files import OutsideRoot, Path, relative_names
+from hfs.layouts.layout import Layout
+from mountd.errors import HfsError
+from policies.placement import Nodes, Placement, homes, keys
+
+__all__ = ["Directory", "NoDirectory"]
+
+_ANSWER_S = 10.0
+"""The daemon answers from memory."""
+_PIECES = 1 << 20
+"""Parts of samples that are looked at together: some 60 MiB of arrays."""
+
+
+class NoDirectory(HfsError):
+    """A daemon said what is no directory."""
+
+
+@dataclass(frozen=True)
+class Directory:
+    """What `mountd.protocol.Directory` answers, and where its paths begin."""
+
+    nodes: Nodes
+    names: tuple[str, ...] = ()
+    """Of the nodes, for people and launchers; empty: not known."""
+    node: int | None = None
+    """The number of this node; None: not known."""
+    placement: Placement = "partition"
+    chunk_bytes: int = 8 << 20
+    root: str = "/"
+    """The mountpoint: keys are of paths relative to it."""
+    alone: str = ""
+    """Why a daemon that was to have peers has none; empty: it has, or was to have none."""
+
+    @classmethod
+    def ask(cls, path: str, control: str | None = None) -> Self:
+        """Of the mount that `path` lies in, or whose control socket is `control`; where the latter is not seen here,
+        `path` is taken for its mountpoint.
+
+        Raises DaemonSilent where there is no mount of hfs or no daemon answers, Refused or NoDirectory where it does
+        not know nodes.
+        """
+        if control is None:
+            control = find_socket(path, limit_s=_ANSWER_S)
+        mount = mountinfo.enclosing(mountinfo.canonical(path))
+        ours = mount is not None and mount.fstype == mountinfo.HFS_TYPE
+        return cls.of(Client(control).directory(_ANSWER_S), mount.mountpoint if mount is not None and ours else path)
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], root: str = "/") -> Self:
+        """Raises NoDirectory for an answer that means nothing."""
+        try:
+            nodes = Nodes(tuple(map(int, answer["hashes"])), tuple(map(float, answer["weights"])))
+            names = tuple(map(str, answer["nodes"]))
+            node, chunk_bytes, placement = answer["node"], int(answer["chunk_bytes"]), answer["placement"]
+            node = None if node is None else int(node)
+        except (KeyError, TypeError, ValueError) as error:
+            raise NoDirectory(f"the daemon's answer about its nodes means nothing: {error!r}") from None
+        fits = len(names) in {0, len(nodes.hashes)} and (node is None or 0 <= node < len(nodes.hashes))
+        if not fits or chunk_bytes < 1 or placement not in {"partition", "replicate"}:
+            raise NoDirectory(f"the daemon's answer about its nodes contradicts itself: {dict(answer)!r:.300}")
+        return cls(nodes, names, node, placement, chunk_bytes, root, str(answer.get("alone") or ""))
+
+    @property
+    def divided(self) -> bool:
+        """Whether it matters which node reads a sample: each stages only its share."""
+        return self.placement == "partition" and self.count > 1 and any(self.nodes.weights)
+
+    @property
+    def count(self) -> int:
+        """How many nodes there are."""
+        return len(self.nodes.hashes)
+
+    def numbers(self, given: Sequence[str | int]) -> list[int]:
+        """The numbers of nodes that are given by number or by name, with or without domain. Raises ValueError."""
+        short: dict[str, list[int]] = {}
+        for number, name in enumerate(self.names):
+            short.setdefault(name.split(".")[0], []).append(number)
+        found = []
+        for each in given:
+            if isinstance(each, str):
+                fits = [self.names.index(each)] if each in self.names else short.get(each.split(".")[0], [])
+                number = fits[0] if len(fits) == 1 else -1
+            else:
+                number = int(each)
+            if not 0 <= number < self.count:
+                known = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+                raise ValueError(f"{each!r} is none of the {self.count} nodes that share their caches ({known})")
+            found.append(number)
+        return found
+
+    def layout_of(self, files: Sequence[Path]) -> Layout:
+        """Sample i is `files[i]`, absolute and below the mount or relative to it. Raises ConfigError."""
+        try:
+            return Layout(relative_names(files, self.root))
+        except OutsideRoot:
+            real = mountinfo.canonical(self.root)
+            if real == self.root:
+                raise
+            return Layout(relative_names(files, real))
+
+    def homes(self, layout: Layout) -> NDArray[np.int32]:
+        """int32 [samples]: the node that most bytes of each sample belong to; of equals the first.
+
+        A file whose size the layout does not know counts as small: its home is that of its first chunk.
+        """
+        names = layout.names.split(b"\0")
+        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
+        del names
+        table = self.nodes.table()
+        known = layout.sample_bytes
+        if not layout.extent_count and (known is None or int(layout.file_sizes.max(initial=0)) <= self.chunk_bytes):
+            return homes(table, keys(hashes, np.zeros(len(hashes), np.int64)))
+        mean_pieces = (known or 0) // (layout.samples * self.chunk_bytes) + 1
+        block = max(1, min(1 << 16, _PIECES // mean_pieces))
+        found = np.empty(layout.samples, np.int32)
+        for start in range(0, layout.samples, block):
+            samples = np.arange(start, min(start + block, layout.samples))
+            found[samples] = self._homes_of(layout, samples, hashes, table)
+        return found
+
+    def _homes_of(
+        self, layout: Layout, samples: NDArray[np.int64], hashes: NDArray[np.uint64], table: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        counts, files, offsets, sizes = layout.extents_of_each(samples)
+        sizes = np.maximum(sizes, 1)  # not known, or an empty file
+        first = offsets // self.chunk_bytes
+        pieces = (offsets + sizes - 1) // self.chunk_bytes - first + 1
+        of = np.repeat(np.arange(len(pieces)), pieces)
+        chunks = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        starts = np.maximum(offsets[of], chunks * self.chunk_bytes)
+        ends = np.minimum((offsets + sizes)[of], (chunks + 1) * self.chunk_bytes)
+        owners = homes(table, keys(hashes[files[of]], chunks))
+        # A sample without bytes can be read anywhere; all learners must mean the same place.
+        found = (samples % self.count).astype(np.int32)
+        sample_of = np.repeat(np.arange(len(samples)), counts)[of]
+        pairs, inverse = np.unique(sample_of * self.count + owners, return_inverse=True)
+        together = np.bincount(inverse, weights=ends - starts, minlength=len(pairs))
+        order = np.lexsort((pairs, -together, pairs // self.count))
+        with_bytes, best = np.unique(pairs[order] // self.count, return_index=True)
+        found[with_bytes] = pairs[order][best] % self.count
+        return found

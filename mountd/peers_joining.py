@@ -1,0 +1,97 @@
+"""Joining: the daemons of a job agree on who they are, or all refuse with the difference that keeps them apart.
+
+Pure but for the card's encoding: every node has the same cards, so every node comes to the same answer. Called by
+`peers_opening`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from mountd.errors import ConfigError
+from mountd.peers_words import Card
+from policies.placement import Nodes, Placement, choose
+
+__all__ = ["Agreed", "agree", "card_bytes", "read_cards"]
+
+_SAME: tuple[tuple[str, Callable[[Card], object], str], ...] = (
+    ("the version of hfs", lambda card: card.hfs_version, "install the same release on all nodes"),
+    ("the source", lambda card: card.source_id, "give all the same SOURCE, or its identity with --source-id"),
+    ("the directory of the source", lambda card: card.root_inode, "give all the same SOURCE"),
+    ("--chunk", lambda card: card.chunk_bytes, "give all the same"),
+    ("--placement", lambda card: card.placement, "give all the same"),
+)
+"""What, of a card, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all daemons of a job know of it."""
+
+    names: tuple[str, ...]
+    """One each, in the order of their numbers: its host, and a number where several are on one."""
+    nodes: Nodes
+    placement: Placement
+
+
+def card_bytes(card: Card) -> bytes:
+    """A card as it is sent."""
+    return msgspec.msgpack.encode(card)
+
+
+def read_cards(cards: Sequence[bytes]) -> list[Card]:
+    """The cards of all nodes. Raises ConfigError where one is not of this release."""
+    found = []
+    for number, data in enumerate(cards):
+        try:
+            found.append(msgspec.msgpack.decode(data, type=Card))
+        except msgspec.DecodeError:
+            raise ConfigError(
+                f"peers: daemon {number} is of another release of hfs; install the same on all nodes"
+            ) from None
+    return found
+
+
+def agree(cards: Sequence[Card]) -> Agreed:
+    """What follows from the cards, the same on every node. Raises ConfigError, with what differs and where."""
+    names = _names([card.host for card in cards])
+    faults = [
+        f"peers: {name} cannot start: {card.fault}" for name, card in zip(names, cards, strict=True) if card.fault
+    ]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    for what, of, remedy in _SAME:
+        values: dict[object, list[str]] = {}
+        for name, card in zip(names, cards, strict=True):
+            values.setdefault(of(card), []).append(name)
+        if len(values) > 1:
+            shown = "; ".join(f"{value} on {_some(nodes)}" for value, nodes in values.items())
+            faults.append(f"peers: {what} differs: {shown}; {remedy}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    capacities = [card.capacity_bytes for card in cards]
+    placement: Placement = "replicate" if cards[0].placement == "replicate" else "partition"
+    if cards[0].placement == "auto" and cards[0].data_bytes is not None:
+        placement = choose(cards[0].data_bytes, capacities)
+    hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
+    return Agreed(names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement)
+
+
+def _names(hosts: Sequence[str]) -> tuple[str, ...]:
+    count = Counter(hosts)
+    seen: Counter[str] = Counter()
+    names = []
+    for host in hosts:
+        names.append(host if count[host] == 1 else f"{host}#{seen[host]}")
+        seen[host] += 1
+    return tuple(names)
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")

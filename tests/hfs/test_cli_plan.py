@@ -1,0 +1,125 @@
+"""`hfs plan` as people use it: tables, JSON, plots, what is missing, what is measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hfs import measuring
+from hfs.cli import cli
+
+IMAGENET = ("--dataset", "150GB", "--samples", "1500000")
+RATES = ("--storage-rate", "5GB/s", "--train-rate", "1000 samples/s")
+
+
+def hfs(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["plan", *map(str, arguments)])
+
+
+def plan(*arguments: str | Path) -> dict[str, Any]:
+    done = hfs(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_plan_in_tables() -> None:
+    done = hfs(*IMAGENET, *RATES)
+    assert done.exit_code == 0, done.output
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "what SOURCE gives to all nodes together 50,000 samples/s 5.00 GB/s given" in lines
+    assert "what one node prepares - assumed (no limit)" in lines
+    assert "64 23.4 s 30 s 23.4 s 23.4 s 23.4 s" in lines
+    assert "training waits for data from 51 nodes never 127 nodes 3,546 nodes" in lines
+    assert sum(line.startswith("1,024 ") for line in lines) == 1
+
+
+def test_a_plan_as_json() -> None:
+    found = plan(*IMAGENET, *RATES, "--nodes", "2,200", "--cache", "15GB", "--remote-rate", "10GB/s")
+    assert [row["nodes"] for row in found["epochs"]] == [2, 200]
+    assert found["inputs"]["storage_rate"] == {"value": 50_000, "origin": "given", "note": ""}
+    assert found["inputs"]["remote_rate"]["value"] == 100_000
+    assert found["inputs"]["preprocess_rate"]["value"] is None
+    assert found["epochs"][1]["node_cache_s"] == pytest.approx(0.9 * 30)
+    assert found["ways"]["direct"]["waits_from"] == 51
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give --dataset"),
+        (("--dataset", "150GB"), "give --samples"),
+        (("--dataset", "0", "--samples", "1"), "--dataset is '0': give more than 0"),
+        (("--dataset", "empty"), "empty: no files"),
+        (("--dataset", "nowhere"), "nowhere: cannot be read (No such file"),
+        (IMAGENET, "give --storage-rate or --measure with the data set's path: what SOURCE gives"),
+        ((*IMAGENET, "--storage-rate", "5GB/s"), "give --train-rate: what one node trains on"),
+        ((*IMAGENET, "--storage-rate", "5"), "--storage-rate is '5': give more than 0 with its unit"),
+        ((*IMAGENET, *RATES, "--cache", "much"), "--cache is 'much': give a size"),
+        ((*IMAGENET, *RATES, "--measure"), "--measure reads the data set: give its path"),
+        ((*IMAGENET, *RATES, "--nodes", "x"), "--nodes is 'x'"),
+        ((*IMAGENET, *RATES, "--plot", "x.gif"), "x.gif: give a file that ends in .png"),
+        ((*IMAGENET, *RATES, "--plot", "nowhere/x.png"), "nowhere is no directory"),
+        (("--imbalance", *IMAGENET), "--imbalance needs no --dataset"),
+        (("--imbalance", "--nodes", "1"), "one node has all of each batch"),
+        (("--imbalance", "--nodes", "65536"), "too many to simulate; the estimate is 7.05%"),
+    ],
+)
+def test_what_is_missing_or_cannot_be(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    done = hfs(*arguments)
+    assert done.exit_code in {1, 2}
+    assert message in done.stderr
+    assert not done.stdout
+
+
+def test_without_matplotlib_only_plots_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    done = hfs(*IMAGENET, *RATES, "--plot", "x.png")
+    assert done.exit_code == 2
+    assert "pip install 'hfs-cache[plot]'" in done.stderr
+    assert hfs(*IMAGENET, *RATES).exit_code == 0
+
+
+def test_imbalance(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = hfs("--imbalance", "--nodes", "1,8,64", "--step-samples", "32", "--json", "--plot", tmp_path / "i.png")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["imbalance"]
+    assert [row["nodes"] for row in rows] == [8, 64]
+    assert abs(rows[1]["median"] - 0.069) < 0.005
+    assert rows[1]["quartile_1"] < rows[1]["median"] < rows[1]["quartile_3"]
+    assert (tmp_path / "i.png").read_bytes().startswith(b"\x89PNG")
+    assert "6.9" in hfs("--imbalance", "--nodes", "64", "--step-samples", "32").stdout
+    assert hfs(*IMAGENET, *RATES, "--plot", tmp_path / "p.svg").exit_code == 0
+    assert "locality-aware" in (tmp_path / "p.svg").read_text()
+
+
+def test_what_is_not_given_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "LIMIT_S", 0.1)
+    monkeypatch.setattr(measuring, "_FOLDER_BYTES", 1 << 20)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(10):
+        (folder / str(number)).write_bytes(bytes(1000))
+    train = ("--train-rate", "1000 samples/s")
+    done = hfs("--dataset", folder, *train, "--measure", "--cache-dir", tmp_path, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)["inputs"]
+    assert (found["samples"]["value"], found["dataset_bytes"]["value"]) == (10, 10_000)
+    origins = {name: found[f"{name}_rate"]["origin"] for name in ("storage", "local", "preprocess", "remote", "train")}
+    assert origins.pop("preprocess") == "assumed", "what are no pictures is not decoded"
+    assert origins == {"storage": "measured", "local": "measured", "remote": "assumed", "train": "given"}
+    assert found["storage_rate"]["value"] > 0
+    assert "measuring what SOURCE gives" in done.stderr
+    assert "not measured: " in done.stderr
+    found = plan("--dataset", folder, *train, "--storage-rate", "7MB/s", "--measure", "--samples", "5")["inputs"]
+    assert found["storage_rate"] == {"value": 3500, "origin": "given", "note": ""}

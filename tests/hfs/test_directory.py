@@ -1,0 +1,142 @@
+"""The directory of a job: what a daemon says, and the homes of samples against a plain computation of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfs.client import DaemonSilent
+from hfs.directory import Directory, NoDirectory
+from hfs.layouts.layout import Layout
+from policies.placement import Nodes, homes, keys
+from tests.hfs.daemon import FakeCommands, serving
+
+ANSWER: dict[str, Any] = {
+    "nodes": ["a.site", "b.site", "c.site"],
+    "hashes": [11, 12, 13],
+    "weights": [1, 2.5, 0],
+    "node": 1,
+    "placement": "partition",
+    "chunk_bytes": 100,
+    "gone": [2],
+}
+TABLE = Nodes((11, 12, 13), (1.0, 2.5, 0.0)).table()
+
+
+def home(path: bytes, index: int) -> int:
+    """Of one chunk, by itself."""
+    return int(homes(TABLE, keys(np.array([xxhash.xxh3_64_intdigest(path)], np.uint64), np.array([index])))[0])
+
+
+def test_an_answer_over_the_socket(tmp_path: Path) -> None:
+    commands = FakeCommands("/m")
+    commands.nodes = ANSWER
+    with serving(tmp_path / "s", commands):
+        found = Directory.ask("/nowhere", str(tmp_path / "s"))
+    assert found.nodes == Nodes((11, 12, 13), (1.0, 2.5, 0.0))
+    assert (found.names[2], found.node, found.chunk_bytes, found.count, found.divided) == ("c.site", 1, 100, 3, True)
+
+
+def test_a_path_in_no_mount(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(DaemonSilent):
+            Directory.ask(str(path))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hashes": []},
+        {"hashes": [11, 11, 13]},
+        {"hashes": "abc"},
+        {"weights": [1, 2]},
+        {"weights": [1, 2, -1]},
+        {"weights": [1, 2, float("nan")]},
+        {"nodes": ["a"]},
+        {"nodes": None},
+        {"node": 3},
+        {"node": "x"},
+        {"chunk_bytes": 0},
+        {"placement": "scatter"},
+    ],
+)
+def test_answers_that_mean_nothing(wrong: dict[str, Any]) -> None:
+    with pytest.raises(NoDirectory, match="about its nodes"):
+        Directory.of({**ANSWER, **wrong})
+    with pytest.raises(NoDirectory):
+        Directory.of({})
+
+
+def test_where_it_matters_who_reads() -> None:
+    assert Directory.of(ANSWER).divided
+    assert not Directory.of({**ANSWER, "placement": "replicate"}).divided
+    assert not Directory.of({**ANSWER, "weights": [0, 0, 0]}).divided
+    assert not Directory.of({**ANSWER, "nodes": ["a"], "hashes": [1], "weights": [1], "node": 0}).divided
+
+
+def test_nodes_by_name_and_number() -> None:
+    found = Directory.of(ANSWER)
+    assert found.numbers(["b.site", "b", 0, np.int64(2), "c.other"]) == [1, 1, 0, 2, 2]
+    twice = Directory.of({**ANSWER, "nodes": ["a.x", "a.y", "c"]})
+    assert twice.numbers(["a.y", "c"]) == [1, 2]
+    for wrong in ("d", "", -1, 3):
+        with pytest.raises(ValueError, match=r"none of the 3 nodes .*a\.site, b\.site"):
+            found.numbers([wrong])
+    with pytest.raises(ValueError, match="none of the 3"):
+        twice.numbers(["a"])
+
+
+def test_homes_of_small_files_are_of_their_paths_below_the_mount() -> None:
+    found = Directory.of(ANSWER, "/data")
+    layout = found.layout_of(["/data/x/1", "x/2", "/data//x/./3"])
+    assert found.homes(layout).tolist() == [home(name, 0) for name in (b"x/1", b"x/2", b"x/3")]
+
+
+@given(st.integers(0, 99), st.integers(1, 30), st.integers(1, 4), st.integers(1, 700), st.booleans())
+def test_a_sample_is_at_home_where_most_of_its_bytes_are(
+    seed: int, samples: int, most: int, largest: int, blocks: bool
+) -> None:
+    draw = np.random.default_rng(seed)
+    counts = draw.integers(0, most, samples) if most > 1 else np.ones(samples, np.int64)
+    counts[0] = 1
+    extents = int(counts.sum())
+    names, file_sizes = [b"one", b"two"], [3000, 2000]
+    files = draw.integers(0, 2, extents)
+    offsets, sizes = draw.integers(0, 1000, extents), draw.integers(1, largest + 1, extents)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    layout = Layout(b"\0".join(names), np.array(file_sizes), np.array([-1, -1]), files, offsets, sizes, starts)
+    found = Directory.of(ANSWER).homes(layout)
+    for sample in range(samples):
+        owned: Counter[int] = Counter()
+        for file, offset, size in layout.extents_of(sample):
+            for at in range(offset, offset + size):
+                owned[home_of[file, at // 100]] += 1
+        wanted = max(sorted(owned), key=lambda node: owned[node]) if owned else sample % 3
+        assert found[sample] == wanted
+
+
+home_of = {(file, index): home(name, index) for file, name in enumerate((b"one", b"two")) for index in range(20)}
+
+
+def test_large_whole_files_count_by_all_their_chunks() -> None:
+    layout = Layout(b"p\0q\0r", np.array([250, 0, -1]))
+    owned = Counter({home(b"p", 0): 100}) + Counter({home(b"p", 1): 100}) + Counter({home(b"p", 2): 50})
+    assert Directory.of(ANSWER).homes(layout).tolist()[1:] == [home(b"q", 0), home(b"r", 0)]
+    layout = Layout(b"p\0q", np.array([250, 0]))
+    wanted = [max(sorted(owned), key=lambda node: owned[node]), home(b"q", 0)]
+    assert Directory.of(ANSWER).homes(layout).tolist() == wanted
+
+
+def test_one_huge_sample_and_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 100 << 12
+    layout = Layout(b"big", np.array([size]), np.array([-1]), np.zeros(9, int), np.zeros(9, int), np.full(9, size))
+    at_once = Directory.of(ANSWER).homes(layout).tolist()
+    monkeypatch.setattr("hfs.directory._PIECES", 1 << 13)
+    assert Directory.of(ANSWER).homes(layout).tolist() == at_once == [at_once[0]] * 9

@@ -1,0 +1,76 @@
+"""Homes: the same for all, by weight, and only what must move moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.placement import NOBODY, Nodes, choose, homes, keys
+
+PINNED_KEYS = [10451216379200822465, 13757245211066428519, 17911839290282890590, 4638043754431676516]
+PINNED_HOMES = [4, 2, 4, 3]
+PINNED_WEIGHTED = [4, 2, 4, 3]
+
+
+def nodes(*weights: float) -> Nodes:
+    return Nodes(tuple(1000 + i for i in range(len(weights))), weights)
+
+
+def some_keys(count: int) -> np.ndarray:
+    return keys(np.arange(count, dtype=np.uint64), np.zeros(count, np.int64))
+
+
+def test_homes_never_change_from_version_to_version() -> None:
+    """Daemons and jobs compute them apart; another hash would need another protocol."""
+    wanted = keys(np.array([1, 1, 1, 2**64 - 1], np.uint64), np.array([0, 1, 2, 7]))
+    assert wanted.tolist() == PINNED_KEYS
+    assert homes(nodes(1, 1, 1, 1, 1).table(), wanted).tolist() == PINNED_HOMES
+    assert homes(nodes(1, 2, 3, 4, 5).table(), wanted).tolist() == PINNED_WEIGHTED
+
+
+@pytest.mark.parametrize(("count", "within"), [(2, 0.02), (8, 0.02), (64, 0.1)])
+def test_equal_nodes_have_equal_shares(count: int, within: float) -> None:
+    found = np.bincount(homes(nodes(*[1.0] * count).table(), some_keys(1_000_000)), minlength=count)
+    assert abs(found / found.mean() - 1).max() < within
+
+
+def test_shares_are_as_the_weights() -> None:
+    found = np.bincount(homes(nodes(1, 2, 0, 5).table(), some_keys(400_000)), minlength=4)
+    assert found[2] == 0
+    assert (found / 50_000).tolist() == pytest.approx([1, 2, 0, 5], rel=0.03)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0]), min_size=2, max_size=9), st.data())
+def test_only_the_keys_of_a_lost_node_move(weights: list[float], data: st.DataObject) -> None:
+    lost = data.draw(st.integers(0, len(weights) - 1))
+    every, fewer = nodes(*weights).table(), nodes(*weights).table(gone={lost})
+    assert not np.any(fewer == lost)
+    assert np.array_equal(every[every != lost], fewer[every != lost])
+
+
+def test_where_nobody_has_room_nobody_is_home() -> None:
+    assert set(nodes(0, 0).table().tolist()) == {NOBODY}
+    assert set(nodes(1).table(gone={0}).tolist()) == {NOBODY}
+
+
+def test_chunks_of_one_file_have_different_homes() -> None:
+    found = homes(nodes(1, 1, 1, 1).table(), keys(np.full(4000, 77, np.uint64), np.arange(4000)))
+    assert np.bincount(found).tolist() == pytest.approx([1000] * 4, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("hashes", "weights"), [((), ()), ((1,), (1.0, 2.0)), ((1, 1), (1.0, 1.0)), ((1,), (-1.0,)), ((1,), (np.nan,))]
+)
+def test_nodes_that_cannot_be(hashes: tuple[int, ...], weights: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"node|weight"):
+        Nodes(hashes, weights)
+
+
+def test_all_are_replicated_where_all_fit() -> None:
+    assert choose(100, [100, 200]) == "replicate"
+    assert choose(101, [100, 200]) == "partition"
+    assert choose(100, [0, 200]) == "replicate", "a node without room stages nothing in any case"
+    assert choose(1, [0]) == "partition"
