@@ -1,0 +1,155 @@
+"""Several daemons under mpirun, each with its own cache and mount, over one source: what one has read is read once."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fuse.harness import drop_pages, hfs_command, mounts_below, must, unmount_lazily, wait_gone
+from tests.mpi.daemons import Daemons
+from tests.pattern import pattern, write_pattern
+
+FILES = {b"large.bin": (3, (3 << 20) + 12345), **{b"small-%02d" % i: (10 + i, 20_000 + i) for i in range(40)}}
+CHUNK_BYTES = 64 << 10
+TOTAL_BYTES = sum(size for _, size in FILES.values())
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, (seed, size) in FILES.items():
+        write_pattern(folder / name.decode(), seed, size)
+    return folder
+
+
+def read_all(mount: Path) -> None:
+    """Read everything in a mount; every byte must be right. Its pages go afterwards."""
+    for name, (seed, size) in FILES.items():
+        path = mount / name.decode()
+        assert path.read_bytes() == pattern(seed, 0, size), f"{path} is wrong"
+        drop_pages(path)
+
+
+@pytest.mark.parametrize("placement", ["replicate", "partition"])
+def test_the_source_is_read_once_for_all(placement: str, data: Path, daemons: Callable[..., Daemons]) -> None:
+    nodes = daemons(data, 3, "--placement", placement, "-o", f"buffer={16 * CHUNK_BYTES}").wait()
+    for rank in range(3):
+        read_all(nodes.path(rank))
+    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES, [nodes.status(r)["peers"] for r in range(3)]
+    before = nodes.counters("peer_read_bytes")
+    assert min(before) > 0
+    for rank in range(3):
+        read_all(nodes.path(rank))
+    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
+    again = [after - then for after, then in zip(nodes.counters("peer_read_bytes"), before, strict=True)]
+    if placement == "replicate":
+        assert sum(again) <= 2 * CHUNK_BYTES  # what the cache disk did not take in time
+    else:
+        assert sum(again) == pytest.approx(2 * TOTAL_BYTES, rel=0.1)  # less what memory held
+
+
+def test_parts_of_a_large_file_read_at_random_come_from_their_homes(
+    tmp_path: Path, daemons: Callable[..., Daemons]
+) -> None:
+    """Epochs of random reads in partition: the first reads the source once, the second not at all."""
+    seed, size, part = 5, 24 << 20, 96 << 10
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_pattern(folder / "large.bin", seed, size)
+    nodes = daemons(folder, 2, "--placement", "partition", "-o", "push=no,buffer=4M", chunk="1M").wait()
+
+    def epoch(number: int) -> None:
+        starts = np.random.default_rng(number).permutation(np.arange(0, size - part, part))
+        for rank in range(2):
+            with open(nodes.path(rank) / "large.bin", "rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+                for start in starts[rank::2].tolist():
+                    assert os.pread(file.fileno(), part, start) == pattern(seed, start, part), f"wrong at {start}"
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    epoch(1)
+    must(hfs_command(), "cache", "warm", nodes.path(0))  # what no read has touched yet
+    before = nodes.counters("source_read_bytes"), nodes.counters("peer_reads")
+    epoch(2)
+    assert nodes.counters("source_read_bytes") == before[0]
+    assert min(after - then for after, then in zip(nodes.counters("peer_reads"), before[1], strict=True)) > 0
+
+
+def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """kill -9 in mid-epoch: readers of the other mounts see no error, and its share has another home."""
+    nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES}").wait()
+    read_all(nodes.path(2))
+    names = sorted(FILES)
+    for i, name in enumerate(names * 2):
+        if i == 10:
+            nodes.kill(1)
+        for rank in (0, 2):
+            seed, size = FILES[name]
+            path = nodes.path(rank) / name.decode()
+            assert path.read_bytes() == pattern(seed, 0, size)
+            drop_pages(path)
+    assert nodes.status(0)["peers"]["gone"] == nodes.status(2)["peers"]["gone"] != []
+    shown = must(hfs_command(), "status", "--cluster", nodes.path(0))
+    assert "gone" in shown
+    assert f"{os.uname().nodename}#2" in shown
+    before = nodes.counters("source_read_bytes")
+    for rank in (0, 2):
+        read_all(nodes.path(rank))
+    assert nodes.counters("source_read_bytes") == before, "what the lost one had is staged again, by its next home"
+    unmount_lazily(nodes.path(1))
+
+
+def test_daemons_that_do_not_fit_together_say_so(data: Path, tmp_path: Path, daemons: Callable[..., Daemons]) -> None:
+    """All refuse, and each names what differs, where, and the remedy."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for option, said in [
+        ("1:--chunk=128K", "--chunk differs: 65536 on {0}; 131072 on {1}; give all the same"),
+        ("1:--placement=replicate", "--placement differs: auto on {0}; replicate on {1}; give all the same"),
+        ("1:--source-id=0123456789abcdef", "the source differs"),
+    ]:
+        nodes = daemons(data, 2, option)
+        assert nodes.job.finish() != 0
+        host = os.uname().nodename
+        for rank in range(2):
+            assert said.format(f"{host}#0", f"{host}#1") in nodes.job.err(rank), nodes.job.text()
+        assert not mounts_below(nodes.base)
+
+
+def test_who_cannot_start_tells_the_others(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """One cache is in use: nobody waits for its daemon."""
+    first = daemons(data, 1).wait()
+    nodes = daemons(data, 2, f"1:--cache={first.base}/cache-0")
+    assert nodes.job.finish() != 0
+    assert "cannot start: " in nodes.job.err(0), nodes.job.text()
+    assert "in use" in nodes.job.err(0)
+
+
+def test_one_alone_has_no_peers_and_says_so(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """A world of one, as a daemon that is started again."""
+    nodes = daemons(data, 1).wait()
+    read_all(nodes.path(0))
+    assert nodes.status(0)["peers"]["mode"] == "none"
+    assert "runs alone" in nodes.job.err(0)
+
+
+def test_a_node_without_room_reads_from_the_others(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """Its cache holds nothing: it is home of nothing, and reads all from its peers."""
+    nodes = daemons(data, 3, "1:--cache-size=64K", "--placement", "replicate").wait()
+    read_all(nodes.path(0))
+    read_all(nodes.path(1))
+    assert nodes.counters("source_read_bytes")[1] == 0
+    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
+
+
+def test_one_unmounts_while_the_others_go_on(data: Path, daemons: Callable[..., Daemons]) -> None:
+    nodes = daemons(data, 3, "--placement", "partition").wait()
+    read_all(nodes.path(0))
+    must(hfs_command(), "umount", nodes.path(1))
+    nodes.gone.add(1)
+    assert wait_gone(nodes.job.pid(1), 0)
+    read_all(nodes.path(2))
+    assert len(nodes.status(2)["peers"]["gone"]) == 1
