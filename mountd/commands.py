@@ -18,6 +18,7 @@ from mountd.fetcher import Fetcher
 from mountd.learners import Learners
 from mountd.namespace import Namespace
 from mountd.node import Node
+from mountd.peers import Peers
 from mountd.protocol import Result, Row, Rows, Touches
 from mountd.read_path import ReadPath
 from mountd.recorder import Recorder
@@ -53,6 +54,7 @@ class Commands:
         learners: Learners,
         recorder: Recorder,
         small_files: SmallFiles,
+        peers: Peers,
     ) -> None:
         self._status = status
         self._namespace = namespace
@@ -64,12 +66,21 @@ class Commands:
         """Who takes learners in."""
         self._recorder = recorder
         self._small_files = small_files
+        self._peers = peers
         self.control_path = ""
 
     async def status(self) -> dict[str, object]:
         """The object of `hfs status --json`."""
         await self._status.refresh()
         return self._status.gather()
+
+    def directory(self) -> dict[str, object]:
+        """What `protocol.Directory` says."""
+        return self._peers.directory()
+
+    async def cluster(self) -> dict[str, object]:
+        """What `protocol.Cluster` says."""
+        return {"nodes": await self._peers.cluster(self._status.brief())}
 
     def own_xattr(self, node: Node, name: str) -> bytes | None:
         """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name."""

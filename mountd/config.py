@@ -42,6 +42,7 @@ __all__ = [
     "runtime_directories",
     "socket_prefix",
     "state_directory",
+    "survives_lost_daemons",
     "undump",
 ]
 
@@ -57,6 +58,8 @@ SOCKET_SUFFIX = ".sock"
 
 Eviction = Literal["fill-once", "lru"]
 Direct = Literal["auto", "on", "off"]
+PeersWanted = Literal["none", "mpi"]
+PlacementWanted = Literal["auto", "partition", "replicate"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -89,11 +92,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_threads: int = 16
     staging_threads: int = 2
     sibling_bytes: int = 256_000_000
+    coalesce_bytes: int | None = None
+    """None: a quarter of the memory that is available, 2.5 GB at most (LMDBIO's budget of a node)."""
+    stagger: int = 8
+    """Chunks of one file that are read at a time. Three streams fill a file system that limits each to two fifths of
+    what it has; more than twice that reach one server in no order."""
     source_direct: Direct = "auto"
     push: bool = True
     allow_other: bool = False
     control: str | None = None
     """None: in the runtime directory."""
+    peers: PeersWanted = "none"
+    """mpi: the daemons that one mpirun or srun has started share what they have read. They stay in the foreground."""
+    placement: PlacementWanted = "auto"
+    """partition: each node stages its share; replicate: each stages all, which one of them has read from the source;
+    auto: replicate where the data fits every node."""
     log_level: LogLevel = "info"
     log_file: str | None = None
     """None: stderr in the foreground, else a file in the state directory or below the cache."""
@@ -215,10 +228,19 @@ KEYS: tuple[Key, ...] = (
     Key("prefetch_threads", "prefetch-threads", _threads, _THREADS),
     Key("staging_threads", "staging-threads", _threads, _THREADS),
     Key("sibling_bytes", "siblings", parse_size, "a size like 256MB; 0 fetches no siblings"),
+    Key(
+        "coalesce_bytes",
+        "coalesce",
+        parse_size,
+        "a size like 2.5GB: chunks that hints name are fetched in the order of the file by so much; 0 never",
+    ),
+    Key("stagger", "stagger", _threads, "how many chunks of one file are read at a time, from 1 to 1024"),
     _choice("source-direct", "source_direct", Direct),
     Key("push", "push", parse_flag, _FLAG),
     Key("allow_other", "allow-other", parse_flag, _FLAG),
     Key("control", "control", _socket_path, f"a path for the control socket, at most {SOCKET_PATH_BYTES} bytes"),
+    _choice("peers", "peers", PeersWanted),
+    _choice("placement", "placement", PlacementWanted),
     _choice("log-level", "log_level", LogLevel),
     Key("log_file", "log-file", _path, "the path of a file"),
 )
@@ -320,6 +342,8 @@ def load(
             if required and field not in seen:
                 faults.append(Fault(field, f"missing; give {what}"))
     _check_together(values, origins, faults)
+    if values.get("peers") == "mpi" and not values.get("foreground"):
+        values["foreground"], origins["foreground"] = True, "peers"  # the launched process is the daemon
     if faults:
         raise ConfigError("\n".join(str(fault) for fault in faults))
     return Config(**values), origins
@@ -391,6 +415,11 @@ def runtime_directories(uid: int, environ: Mapping[str, str] | None = None) -> l
 def socket_prefix(mountpoint: str) -> str:
     """How the names of the sockets of a mountpoint begin, so that one can be found when the mount does not answer."""
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest() + "-"
+
+
+def survives_lost_daemons() -> bool:
+    """Whether we were started by `mpirun --with-ft ulfm` of OpenMPI: a daemon that ends does not end the others."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable") in {"1", "true"}  # noqa: SIM112 - OpenMPI's name
 
 
 def state_directory(environ: Mapping[str, str]) -> str | None:

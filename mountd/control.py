@@ -31,6 +31,8 @@ from mountd.errors import ConfigError, HfsError, MountError
 from mountd.protocol import (
     HEADER_BYTES,
     Check,
+    Cluster,
+    Directory,
     Evict,
     Failure,
     Join,
@@ -98,6 +100,12 @@ class Commands(Protocol):
 
     async def record(self, report: Report) -> Result:
         """Report Touches until the client goes."""
+
+    def directory(self) -> dict[str, object]:
+        """The nodes that share their caches, as `protocol.Directory` says."""
+
+    async def cluster(self) -> dict[str, object]:
+        """All nodes of the job, as `protocol.Cluster` says. Takes seconds where one does not answer."""
 
     @property
     def learners(self) -> Joins:
@@ -307,6 +315,10 @@ class _Gate:
                     return await commands.list(request.paths, report)
                 case Record():
                     return await commands.record(report)
+                case Cluster():
+                    return Result(detail=await commands.cluster())
+                case Directory():
+                    return Result(detail=commands.directory())
                 case Join():
                     raise ProtocolError("a learner joins on a connection of its own")
         except Exception as raised:

@@ -15,6 +15,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 
@@ -23,7 +24,7 @@ import trio
 from mountd import fastpath
 from mountd.buffers import Buffers
 from mountd.commands import Commands
-from mountd.config import Config
+from mountd.config import Config, survives_lost_daemons
 from mountd.control import serve
 from mountd.errors import ConfigError, MountError
 from mountd.fastpath_tuning import device_of, tune
@@ -45,15 +46,19 @@ from mountd.namespace import Namespace, seconds
 from mountd.node import Node
 from mountd.opening import Opening
 from mountd.passthrough import Passthrough
+from mountd.peers_job import JobPeers
+from mountd.peers_opening import Joining, open_joining
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.readers import Readers
 from mountd.recorder import Recorder
 from mountd.residency import Residency
+from mountd.serving import Serving
 from mountd.sibling_watch import SiblingWatch
 from mountd.small_files import SmallFiles
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
+from mountd.source_volume import data_bytes
 from mountd.staging_opening import open_staging
 from mountd.status import Status
 from mountd.workers import Workers
@@ -71,6 +76,20 @@ _GARBAGE_GENERATIONS = (20, 20)
 """How often cycles are looked for: a look at all objects takes half a second with a million names, in which nobody is
 answered, and next to nothing here is in a cycle. With Python's own numbers it was a twentieth of the daemon's time."""
 
+_COALESCE_BYTES = 2_500_000_000
+"""What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
+_COALESCE_SHARE = 4
+
+_LEAST_CHUNKS = 16
+"""A cache that holds fewer, or whose disk is full, keeps nothing for long enough that others could read it there."""
+
+_MPI_END_S = 100.0
+"""Below the 120 s in which `hfs umount` expects the daemon to end."""
+_END_TOGETHER_S = 2.0
+"""Where all are ended at the same time, as a launcher does, they end as MPI wants it."""
+_LOOK_THROUGH_S = 10.0
+"""What a look at the whole source may take when a job starts; 100 000 files of a Lustre on one thread."""
+
 _SWEEP_S = 30.0
 _ANSWER_LIMIT_S = 30.0
 
@@ -82,14 +101,24 @@ def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -
     """
     _raise_file_limit()
     gc.set_threshold(_GARBAGE_OBJECTS, *_GARBAGE_GENERATIONS)
-    trio.run(_serve, config, origins, ready, strict_exception_groups=True)
+    ends: list[Callable[[], None]] = []
+    try:
+        trio.run(_serve, config, origins, ready, ends, strict_exception_groups=True)
+    finally:
+        for end in ends:
+            end()
 
 
-async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
+async def _serve(
+    config: Config, origins: Mapping[str, str], ready: Callable[[], None], ends: list[Callable[[], None]]
+) -> None:
+    """`ends`: what is left to be done without an event loop."""
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         workers = Workers()
         await stack.enter_async_context(workers.running())
+        joining = await stack.enter_async_context(open_joining(config.peers))
+        ends.append(lambda: _end_mpi(joining))
         source = _open_source(config, metrics, workers)
         stack.callback(source.close)
 
@@ -107,6 +136,22 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             )
         )
         nursery = await stack.enter_async_context(_cancelled_at_exit())
+        capacity_bytes = staging.limit_bytes()
+        if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
+            capacity_bytes = 0  # home of nothing
+        peers = await joining.join(
+            nursery,
+            metrics,
+            workers.run_sync,
+            source_id=source.source_id,
+            root_inode=source.root_inode,
+            chunk_bytes=config.chunk_bytes,
+            placement=config.placement,
+            capacity_bytes=capacity_bytes,
+            data_bytes=await _data_bytes(config, source, workers, capacity_bytes) if joining.is_first else None,
+            buffer_bytes=config.buffer_bytes,
+            total_limit_s=config.source_timeout_s,
+        )
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)
         namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=config.strict)
@@ -118,8 +163,12 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
         page_cache = KernelPageCache(namespace, metrics, workers.run_sync) if config.push else None
         memory = Memory(trio.current_time)
         recorder = Recorder()
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, page_cache, memory, recorder)
-        learners = Learners(config.chunk_bytes, metrics, workers.run_sync)
+        fetcher = Fetcher(
+            source, staging, buffers, nursery, metrics, page_cache, memory, recorder, peers, reads_a_file=config.stagger
+        )
+        learners = Learners(
+            config.chunk_bytes, metrics, workers.run_sync, coalesce_bytes=_coalesce_bytes(config, memory)
+        )
         siblings = SiblingWatch(
             Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
             nursery,
@@ -196,9 +245,12 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
             learners=learners,
             residency=residency,
             io_mode=io_mode,
+            peers=peers,
             in_flight=lambda: fetcher.in_flight,
         )
-        commands = Commands(status, namespace, staging, source, read_path, fetcher, learners, recorder, small_files)
+        commands = Commands(
+            status, namespace, staging, source, read_path, fetcher, learners, recorder, small_files, peers
+        )
         fuse = Fuse(
             read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.results_fd
         )
@@ -212,6 +264,11 @@ async def _serve(config: Config, origins: Mapping[str, str], ready: Callable[[],
 
         namespace.on_changed = changed
 
+        if isinstance(peers, JobPeers):
+            peers.answer(
+                Serving(namespace, staging, fetcher, source.source_id, peers.is_mine, workers.run_sync), status.brief
+            )
+            stack.callback(peers.leave)
         commands.control_path = await stack.enter_async_context(serve(config, commands, nursery))
         try:
             fuse.mount(config.mountpoint, config.source, allow_other=config.allow_other, overlay=staging.on_overlay)
@@ -261,6 +318,37 @@ def _open_source(config: Config, metrics: Metrics, workers: Workers) -> Source:
         direct=config.source_direct,
         large_bytes=config.chunk_bytes,
     )
+
+
+async def _data_bytes(config: Config, source: Source, workers: Workers, at_most: int) -> int | None:
+    """How much data there is, for the placement; None if that is of no use, or more than any node holds."""
+    if config.placement != "auto":
+        return None
+    found: int | None = await workers.run_sync(data_bytes, source.root_fd, at_most, _LOOK_THROUGH_S)
+    return found
+
+
+def _end_mpi(joining: Joining) -> None:
+    """MPI's end waits for the daemons of all nodes, whose mounts may be used for hours still."""
+    if joining.transport is None:
+        return
+    alone = joining.transport.count == 1
+    if sys.exc_info()[0] is not None:
+        joining.transport.wait_ended(_END_TOGETHER_S)
+        return  # what went wrong is told, and mpirun sees that it did
+    if joining.transport.wait_ended(_END_TOGETHER_S if survives_lost_daemons() and not alone else _MPI_END_S):
+        return
+    if not survives_lost_daemons():
+        log.warning("peers: others go on, and without mpirun --with-ft ulfm they end with this daemon")
+    # Unmounted, the cache closed: nothing is left to do but to wait for the others in MPI_Finalize.
+    logging.shutdown()
+    os._exit(0)
+
+
+def _coalesce_bytes(config: Config, memory: Memory) -> int:
+    if config.coalesce_bytes is not None:
+        return config.coalesce_bytes
+    return min(_COALESCE_BYTES, memory.available_bytes() // _COALESCE_SHARE)
 
 
 async def _announce(config: Config, status: Status, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
-"""Fetching: one chunk of one version, from the source into a buffer, once for however many want it.
+"""Fetching: one chunk of one version, from a peer or the source into a buffer, once for however many want it.
 
-A fetch is a single flight in the daemon's nursery: take a buffer, one large read, wake the waiters; only then is the
+A fetch is a single flight in the daemon's nursery: take a buffer, have the chunk's home node fill it or else read the
+source, wake the waiters; only then is the
 chunk put to staging and, where it pays, pushed into the kernel's page cache. Until staging has written it the chunk is
 answered from its buffer (`held_nowait`), so no byte is read from the source twice. Chunks that staging does not take
 stay for a moment in a small ring, since the next read of a sequential reader wants the other half of its chunk.
@@ -13,24 +14,29 @@ from __future__ import annotations
 import contextlib
 import enum
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
 
+from mountd.blocks import Blocks
 from mountd.buffers import Buffers
-from mountd.errors import SourceTimeout
+from mountd.errors import SourceTimeout, StagingError
 from mountd.flight import SingleFlight
 from mountd.flight_batches import Batches
+from mountd.flight_stagger import Staggered
 from mountd.kept import Kept
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.node import Node
+from mountd.peers import Came, Peers
 from mountd.recorder import Recorder
 from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
+from policies.density import BLOCK_BYTES
 from policies.geometry import Extent, chunk_extent
 from policies.iomode import SMALL_BYTES
 
@@ -42,6 +48,8 @@ class Push(enum.Enum):
 
     NOTHING = enum.auto()
     WHOLE = enum.auto()
+    NEVER = enum.auto()
+    """Not even where nobody else keeps it: its reads are to come to us."""
     AHEAD = enum.auto()
     """All but the beginning of every 4 MiB: the READ for it shows how far a sequential reader is."""
 
@@ -68,6 +76,12 @@ UNSTAGED_SHARE = 4
 """A quarter of the buffers keeps chunks that staging did not take: with the default two streams, each with the chunk it
 reads and the next. They go at once when a reader needs the memory."""
 
+_LOOK_AGAIN_S = 1.0
+"""Who waits for a chunk that others have ordered looks so often whether it still comes."""
+
+_BLOCKS_SHARE = 16
+"""128 blocks of the default 128 MiB: the branch pages of a database of several hundred gigabytes."""
+
 _PUSH_SHARE = 4
 """A quarter of the buffers may be on its way into the page cache. A push waits while the kernel fills the same page for
 a READ, and that READ may wait for a buffer here: pushes that held all buffers once stopped a mount for good."""
@@ -88,7 +102,11 @@ class Fetcher:
         page_cache: PageCache | None,
         memory: Memory,
         recorder: Recorder,
+        peers: Peers,
+        *,
+        reads_a_file: int,
     ) -> None:
+        """`reads_a_file`: chunks of one file that are read from the source at a time."""
         self._source = source
         self._staging = staging
         self._buffers = buffers
@@ -97,14 +115,21 @@ class Fetcher:
         self._page_cache = page_cache
         self._memory = memory
         self._recorder = recorder
+        self._peers = peers
         self._flights: SingleFlight[Key, memoryview] = SingleFlight(nursery)
+        self._staggered = Staggered(reads_a_file)
         self.batches = Batches()
         """Small files that are being read together."""
         self._landed: dict[Key, memoryview] = {}
         self._unstaged: Kept[Key] = Kept(buffers.total_bytes // UNSTAGED_SHARE)
         self._hinted: Kept[Key] = Kept(buffers.total_bytes // UNSTAGED_SHARE)
         """What is read soon and not worth staging: kept until then, whatever else comes."""
+        self._awaited: dict[Key, trio.Event] = {}
+        """Chunks that readers wait for though nobody has begun to fetch them: they come in their turn."""
+        self._blocks = Blocks(buffers.total_bytes // _BLOCKS_SHARE)
         self._pushing_bytes = 0
+        self._pushes_staged = False
+        """A chunk is read from staging for the page cache: one at a time, since that is memory outside the buffers."""
         self._push_room = trio.lowlevel.ParkingLot()
 
     @property
@@ -133,6 +158,10 @@ class Fetcher:
             held = self._unstaged.get(key)
         return held if held is not None else self._hinted.get(key)
 
+    def block_nowait(self, version: Version, extent: Extent) -> memoryview | None:
+        """The bytes of a tiny extent from a block that was read alone and is still in memory."""
+        return self._blocks.get(version, extent)
+
     def let_go(self, version: Version, index: int) -> None:
         """A chunk that was held for a reader who comes soon: he has come."""
         self._hinted.drop((version, index))
@@ -148,12 +177,23 @@ class Fetcher:
         Raises SourceError, VersionChanged.
         """
         key = (file.version, index)
-        with self._waiting():
+        with self.reader_waits():
             if node.parent is not None and (node.parent, node.name) in self.batches:
                 data = await self.batches.hurried((node.parent, node.name), file.version)
                 if data is not None:
                     return data
             return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
+
+    async def for_peer(self, node: Node, file: StagedFile, index: int) -> memoryview:
+        """The bytes of chunk `index`, for another node: as `chunk`, but no other node is asked for them in turn."""
+        key = (file.version, index)
+        if node.parent is not None and (node.parent, node.name) in self.batches:
+            data = await self.batches.hurried((node.parent, node.name), file.version)
+            if data is not None:
+                return data
+        return await self._flights.run(
+            key, lambda: self._fetch(key, node, file, None, push=Push.NEVER, from_peers=False)
+        )
 
     async def ahead(
         self,
@@ -164,26 +204,49 @@ class Fetcher:
         push: Push = Push.NOTHING,
         stage: bool = True,
         unless_held: bool = False,
+        began: Callable[[], None] | None = None,
     ) -> bool:
         """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
 
         The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that
         prefetch has to wait for. Without `stage` it is only held in memory for a while, as what finds no room in the
-        cache is; with `unless_held` it is not fetched if it is held already. Raises as `chunk`.
+        cache is; with `unless_held` it is not fetched if it is held already. `began` is
+        called when the source is asked. Raises as `chunk`.
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
         if node.parent is not None:
             await self.batches.wait((node.parent, node.name))
-        if push is not Push.NOTHING:
+        if push not in (Push.NOTHING, Push.NEVER):
             await self.wait_may_push(extent.size)
-        into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
-        if index in file.present or self.is_coming(file.version, index):
-            return False
-        if unless_held and self.held_nowait(file.version, index) is not None:
-            return False  # its reader has come while this waited for a buffer
-        await self._flights.run(key, lambda: self._fetch(key, node, file, into, push=push, stage=stage))
+        async with self._peers_room(node, index, extent.size, urgent=False):
+            into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
+            if index in file.present or self.is_coming(file.version, index):
+                return False
+            if unless_held and self.held_nowait(file.version, index) is not None:
+                return False  # its reader has come while this waited for a buffer
+            await self._flights.run(
+                key, lambda: self._fetch(key, node, file, into, push=push, stage=stage, began=began)
+            )
         return True
+
+    def is_elsewhere(self, path: bytes, index: int) -> bool:
+        """Whether another node of the job is home of a chunk, and is asked for it before the source."""
+        return self._peers.active and self._peers.is_elsewhere(path, index)
+
+    def keeps(self, path: bytes, index: int) -> bool:
+        """Whether a chunk is to be staged on this node, and not only on its home."""
+        return not self._peers.active or self._peers.keeps(path, index)
+
+    async def have_staged(self, node: Node, file: StagedFile, index: int) -> bool:
+        """Have another node, its home, stage a chunk. False if that could not be."""
+        return await self._peers.have_staged(node.path, file.version, file.chunk_bytes, file.chunk(index))
+
+    def _peers_room(self, node: Node, index: int, size: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
+        """To be entered before memory is taken that a peer may fill."""
+        return (
+            self._peers.room(size, urgent=urgent) if self.is_elsewhere(node.path, index) else contextlib.nullcontext()
+        )
 
     def land_nowait(
         self, node: Node, file: StagedFile, data: memoryview, *, wanted: bool, push: bool, stage: bool, hold: bool
@@ -203,6 +266,22 @@ class Fetcher:
             self._push_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
         return staged
 
+    def push_staged_nowait(self, node: Node, file: StagedFile, index: int) -> None:
+        """Put a chunk that is staged into the page cache again, unless one is being put there."""
+        if not self._pushes_staged and self._memory.has_room(file.size):
+            self._pushes_staged = True
+            self._nursery.start_soon(self._push_staged, node, file, index)
+
+    async def _push_staged(self, node: Node, file: StagedFile, index: int) -> None:
+        try:
+            data = memoryview(await self._staging.read(file, file.chunk(index)))
+        except StagingError:
+            return  # counted there
+        finally:
+            self._pushes_staged = False
+        if node.lookups:
+            self._push_nowait(node, file.chunk(index), data, Push.WHOLE)
+
     async def wait_may_push(self, size: int) -> None:
         """Until the kernel has taken enough: what comes faster is not pushed, and its readers would come to us."""
         while self._page_cache is not None and self._pushing_bytes and not self._may_push(size):
@@ -210,14 +289,48 @@ class Fetcher:
 
     async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
         """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged."""
-        with self._waiting():
+        data = await self.part(node, file, extent)
+        if data is not None:
+            return data
+        with self.reader_waits():
             into = await self._take_urgent(extent.size)
             await self._source.read(node.directory, node.name, file.version, extent, into, urgent=True)
-        return into[: extent.size].toreadonly()
+        return self._kept_block(file, extent, into)
+
+    async def part(self, node: Node, file: StagedFile, extent: Extent) -> memoryview | None:
+        """As `alone`, from the chunk's home if that has it staged; else None."""
+        index = extent.start // file.chunk_bytes
+        if not self.is_elsewhere(node.path, index) or extent.end > file.chunk(index).end:
+            return None
+        async with self._peers.room(extent.size, urgent=True):
+            into = await self._take_urgent(extent.size)
+            came = await self._from_peers(node, file, index, extent, into, here_only=True)
+        return self._kept_block(file, extent, into) if came is Came.YES else None
+
+    def _kept_block(self, file: StagedFile, extent: Extent, into: memoryview) -> memoryview:
+        data = into[: extent.size].toreadonly()
+        whole = extent.end % BLOCK_BYTES == 0 or extent.end == file.size
+        if extent.start % BLOCK_BYTES == 0 and whole and extent.size <= 2 * BLOCK_BYTES:
+            self._blocks.keep(file.version, extent, data)
+        return data
+
+    async def wait_turn(self, version: Version, index: int, comes: Callable[[], bool]) -> None:
+        """Wait for a chunk that others have ordered, until it is here, or will not come by itself: `comes`."""
+        key = (version, index)
+        with self.reader_waits():
+            while comes():
+                event = self._awaited.setdefault(key, trio.Event())
+                with trio.move_on_after(_LOOK_AGAIN_S):
+                    try:
+                        await event.wait()
+                        return
+                    finally:
+                        if not event.is_set() and not event.statistics().tasks_waiting:
+                            self._awaited.pop(key, None)
 
     @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """A reader waits for the source meanwhile."""
+    def reader_waits(self) -> Iterator[None]:
+        """A reader waits for the source meanwhile: it is counted."""
         began_s = trio.current_time()
         try:
             yield
@@ -233,23 +346,69 @@ class Fetcher:
         *,
         push: Push,
         stage: bool = True,
+        from_peers: bool = True,
+        began: Callable[[], None] | None = None,
     ) -> memoryview:
         """`buffer`: taken ahead by prefetch; None for a reader's fetch, which is urgent."""
         version, index = key
         extent = chunk_extent(index, version.size, file.chunk_bytes)
-        into = buffer
-        if into is None:
-            into = await self._take_urgent(extent.size)
-        await self._source.read(node.directory, node.name, version, extent, into, urgent=buffer is None)
+        try:
+            into = await self._filled(key, node, file, extent, buffer, from_peers=from_peers, began=began)
+        finally:
+            if (awaited := self._awaited.pop(key, None)) is not None:
+                awaited.set()  # they look again when this has been kept, or has failed
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
-        if not stage or not self._stage(key, file, data):
-            if buffer is not None or version.size > SMALL_BYTES:  # else who waits for it pushes it itself
+        if not stage or not self.keeps(node.path, index) or not self._stage(key, file, data):
+            wanted = buffer is not None or version.size > SMALL_BYTES
+            if wanted and push is not Push.NEVER:  # else who waits for it pushes it itself
                 push = Push.WHOLE  # nobody keeps it but the page cache
             (self._unstaged if stage else self._hinted).keep(key, data)
-        if push is not Push.NOTHING and self._page_cache is not None and node.lookups:
+        if push not in (Push.NOTHING, Push.NEVER) and self._page_cache is not None and node.lookups:
             self._push_nowait(node, extent, data, push)
         return data
+
+    async def _filled(
+        self,
+        key: Key,
+        node: Node,
+        file: StagedFile,
+        extent: Extent,
+        buffer: memoryview | None,
+        *,
+        from_peers: bool,
+        began: Callable[[], None] | None,
+    ) -> memoryview:
+        """A buffer with the bytes of a chunk: from its home, or from the source."""
+        version, index = key
+        urgent = buffer is None
+        into, came = buffer, Came.NO
+        if from_peers and self.is_elsewhere(node.path, index):
+            if into is None:
+                async with self._peers_room(node, index, extent.size, urgent=True):
+                    into = await self._take_urgent(extent.size)
+                    came = await self._from_peers(node, file, index, extent, into)
+            else:
+                if began is not None:
+                    began()
+                came = await self._from_peers(node, file, index, extent, into)
+            if came is Came.YES:
+                return into
+        if into is None or came is Came.NEVER:
+            del into, buffer
+            into = await self._take_urgent(extent.size)
+        if began is not None:
+            began()
+        async with self._staggered.turn(version, index, urgent=urgent):
+            await self._source.read(node.directory, node.name, version, extent, into, urgent=urgent)
+        return into
+
+    async def _from_peers(
+        self, node: Node, file: StagedFile, index: int, extent: Extent, into: memoryview, *, here_only: bool = False
+    ) -> Came:
+        if not self.is_elsewhere(node.path, index):
+            return Came.NO
+        return await self._peers.fetch(node.path, file.version, file.chunk_bytes, extent, into, here_only=here_only)
 
     def _stage(self, key: Key, file: StagedFile, data: memoryview) -> bool:
         """Put a chunk to staging, and answer it from memory until it can be read from there. False: not taken."""
@@ -263,6 +422,8 @@ class Fetcher:
         """A buffer for a reader. What is kept only in case somebody wants it goes first."""
         if not self._buffers.fits_nowait(_whole_pages(size)):
             self._unstaged.clear()
+            if not self._buffers.fits_nowait(_whole_pages(size)):
+                self._blocks.clear()
             if not self._buffers.fits_nowait(_whole_pages(size)):
                 self._hinted.clear()
         with trio.move_on_after(self._source.threads.time_limit_s):

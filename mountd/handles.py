@@ -18,6 +18,7 @@ from mountd.node import Dentry, Node
 from mountd.staging_file import StagedFile
 from policies.iomode import SMALL_BYTES
 from policies.readahead import Pattern
+from policies.successors import Trail
 
 __all__ = ["DirectoryHandle", "FileHandle", "Handles"]
 
@@ -35,6 +36,8 @@ class FileHandle:
     backing_id: int | None = None
     """The backing file that the kernel reads instead of asking us; None: through the page cache."""
     pattern: Pattern = field(default_factory=Pattern)
+    trail: Trail | None = None
+    """Made when its reads are neither sequential nor foreseen."""
 
 
 @dataclass(eq=False, slots=True)

@@ -33,6 +33,7 @@ from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.concurrency import Concurrency
+from policies.density import Turn
 
 __all__ = ["Hints"]
 
@@ -41,11 +42,18 @@ log = logging.getLogger(__name__)
 _FILES_AT_ONCE = 16
 """Small files of one piece of work: one trip to a thread for all of them, and no longer than 0.1 s on a slow source."""
 
+_SWEPT_AT_ONCE = 8
+"""Chunks of a long sweep: none of them is waited for more than the others, so there may be enough of them under way
+that the source never rests between two. With as few as are best for the first one it rested a third of the time."""
+
 _WARM_STREAMS = 4
 """Chunks of one large file of a list at a time."""
 
 _LOOK_AGAIN_S = 1.0
 """How often room is looked for while no reader goes on: a full cache disk may be emptied by somebody."""
+
+_STALLED_S = 2.0
+"""When no chunk has come for so long and none is under way, whoever waits for one fetches it."""
 
 _LOOKS = 4
 """A look for work covers a quarter of a million uses; where all is here it ends without having seen the rest."""
@@ -88,6 +96,8 @@ class Hints:
         """Something was not staged for want of room: nothing more before a reader has gone on, or time has passed."""
         self._concurrency = Concurrency(chunks_at_once)
         self._chunks_under_way = 0
+        self._arrived_s = -math.inf
+        """When a chunk came last."""
         self._planned: dict[Version, tuple[Course, int]] = {}
         self._forgotten = 0
         """Courses whose files are no longer among them."""
@@ -116,14 +126,35 @@ class Hints:
 
     # -- what readers do ----------------------------------------------------------------------------------------------
 
-    def soon_bytes(self, version: Version, index: int) -> int | None:
-        """How much of a chunk is read about now, by the orders; None if no order that is followed names it."""
+    def turn(self, version: Version, index: int) -> Turn | None:
+        """What the orders say of a chunk; None if no order that is followed names it."""
         plan = self._planned.get(version)
         if plan is None:
             return None
         course, number = plan
-        samples = course.schedule.soon(course.layout.unit(number, index))
-        return None if samples is None else samples * course.sample_bytes
+        unit = course.layout.unit(number, index)
+        samples = course.schedule.soon(unit)
+        if samples is None:
+            return None
+        return Turn(samples * course.sample_bytes, course.sample_bytes, self.comes(version, index))
+
+    def comes(self, version: Version, index: int) -> bool:
+        """Whether a chunk that is not here comes in its turn, with many others in the order of the file."""
+        plan = self._planned.get(version)
+        if plan is None or self._held_back or self._room.is_tight:
+            return False
+        if not self._chunks_under_way and trio.current_time() > self._arrived_s + _STALLED_S:
+            return False  # those for whom it was planned have stopped
+        course, number = plan
+        return course.schedule.comes(course.layout.unit(number, index))
+
+    def is_planned(self, version: Version, index: int) -> bool:
+        """Whether an order that is followed names a chunk."""
+        plan = self._planned.get(version)
+        if plan is None:
+            return False
+        course, number = plan
+        return course.schedule.is_wanted(course.layout.unit(number, index))
 
     def asked(self, version: Version, index: int) -> None:
         """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
@@ -189,7 +220,7 @@ class Hints:
             if not course.learners:
                 continue
             whole = course.layout.whole
-            if not whole and self._chunks_under_way >= self._concurrency.limit:
+            if not whole and self._chunks_under_way >= self._chunks_at_once(course):
                 continue
             limit = self._files_at_once(course) if whole else 1
             units: list[int] = []
@@ -206,6 +237,10 @@ class Hints:
                 return Work(course, tuple(units))
             self._starved |= self._room.is_tight
         return None
+
+    def _chunks_at_once(self, course: Course) -> int:
+        limit = self._concurrency.limit
+        return max(limit, _SWEPT_AT_ONCE) if course.schedule.is_sweeping else limit
 
     @staticmethod
     def _files_at_once(course: Course) -> int:
@@ -262,7 +297,7 @@ class Hints:
                     course.held.add(unit)
                 schedule.arrived(unit, file.size)
                 self._metrics.add("hinted_bytes", file.size)
-            elif file.complete or self._fetcher.is_coming(file.version, 0):
+            elif file.complete or result.at_home or self._fetcher.is_coming(file.version, 0):
                 schedule.here(unit, file.size)
             else:
                 if file.present.count > 1:
@@ -313,6 +348,10 @@ class Hints:
                 left.discard(unit)
                 schedule.here(unit, file.chunk(index).size)
                 return
+            if not self._fetcher.keeps(path, index) and await self._fetcher.have_staged(node, file, index):
+                left.discard(unit)
+                schedule.here(unit, file.chunk(index).size)  # its readers get it from its home
+                return
             stays = await self._room.stays(course, [unit])
             try:
                 if stays.each[0] and not self._staging.admits_nowait(file, file.chunk(index).size):
@@ -321,6 +360,7 @@ class Hints:
                 push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING
                 if await self._fetcher.ahead(node, file, index, push=push, stage=stays.each[0]):
                     self._metrics.add("hinted_bytes", file.chunk(index).size)
+                    self._arrived_s = trio.current_time()
                     self._concurrency.arrived(file.chunk(index).size, trio.current_time())
                     if push is Push.WHOLE:
                         self._ready.pushed(file.version, index)

@@ -27,6 +27,8 @@ class HintsFile:
     node: Node
     file: StagedFile
     fetched: bool
+    at_home: bool = False
+    """Another node, its home, has it staged, and its reader gets it there."""
 
 
 class HintsFiles:
@@ -76,4 +78,5 @@ class HintsFiles:
             fetched |= self._fetcher.held_nowait(node.version, 0) is not None  # since a moment ago
         if small.become is Become.LARGE and file.present.count == 1:
             fetched = await self._fetcher.ahead(node, file, 0, stage=stay)
-        return HintsFile(node, file, fetched)
+        at_home = stay and not file.complete and not self._fetcher.keeps(path, 0)
+        return HintsFile(node, file, fetched, at_home)

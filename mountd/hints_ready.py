@@ -8,6 +8,7 @@ fetches, as always. Event loop only; opens no path.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Sequence
 
@@ -34,6 +35,12 @@ _READY_BYTES = 64 << 20
 _LOOKUPS_AT_ONCE = 16
 """Names asked for at a time: what a shared file system answers in a few milliseconds."""
 
+
+_HELD_AT_ONCE = 8
+"""Files that other nodes are asked for at a time: a millisecond each."""
+
+_HOLD_S = 1.0
+"""A node that hangs must not hold up the rest."""
 
 _AGAIN_S = 60.0
 """A chunk holds hundreds of samples; while they are read it stays in memory by itself."""
@@ -116,6 +123,7 @@ class HintsReady:
         nodes = await self._nodes(course, units)
         budget_bytes = _READY_BYTES
         ahead: list[tuple[StagedFile, Extent]] = []
+        elsewhere: list[tuple[Node, StagedFile]] = []
         for unit in units:
             node = nodes.get(unit)
             if node is None or node.version is None:
@@ -123,7 +131,11 @@ class HintsReady:
             node.hinted = (course, unit)
             budget_bytes -= node.version.size
             file = self._staging.file_nowait(node.version)
-            if budget_bytes < 0 or file is None or not file.complete or not file.size or node.pushed or node.opens:
+            if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
+                continue
+            if not file.complete:
+                if file.present.count == 1 and not self._fetcher.keeps(node.path, 0):
+                    elsewhere.append((node, file))
                 continue
             if not self._memory.has_room(_READY_BYTES):
                 continue
@@ -132,6 +144,22 @@ class HintsReady:
             elif self._staging.read_nowait(file, Extent(file.size - 1, file.size)) is None:
                 ahead.append((file, Extent(0, file.size)))
         await self._read_ahead(ahead)
+        await self._hold(elsewhere)
+
+    async def _hold(self, files: Sequence[tuple[Node, StagedFile]]) -> None:
+        """Have small files that other nodes stage in memory, for who reads them in a moment."""
+        left = list(reversed(files))
+
+        async def fetch() -> None:
+            while left:
+                node, file = left.pop()
+                with contextlib.suppress(HfsError):  # its reader meets it
+                    await self._fetcher.ahead(node, file, 0, stage=False, unless_held=True)
+
+        with trio.move_on_after(_HOLD_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(_HELD_AT_ONCE, len(left))):
+                    nursery.start_soon(fetch)
 
     async def _nodes(self, course: Course, units: Sequence[int]) -> dict[int, Node]:
         """The nodes of these files, as far as they are there, within the time-to-live."""

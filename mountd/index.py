@@ -78,6 +78,8 @@ class Index:
         """Rows, as of the last commit; may be read by any thread, like `bytes`."""
         self.bytes = self.opened.size_bytes
         """Bytes of the chunks vouched for."""
+        self.entered_bytes = 0
+        """Of those that `vouch` has ever entered."""
         self._source_names = {number: name for name, number in self._source_ids.items()}
 
     def _open(self, on_new: Callable[[], None], connect: Connect) -> None:
@@ -138,6 +140,7 @@ class Index:
             size_bytes = sum(row.size_bytes for row in rows)
             self._count(len(new), size_bytes, sum(row.room_bytes for row in rows) // BLOCK_BYTES)
         self.files += len(new)
+        self.entered_bytes += size_bytes  # before the next line: see Staging.statistics
         self.bytes += size_bytes
 
     def doom(self, object_ids: Sequence[int]) -> None:

@@ -27,12 +27,16 @@ class Memory:
         self._looked_s = -math.inf
         self._available_bytes = 0
 
+    def available_bytes(self) -> int:
+        """What is available now."""
+        return available_bytes("/proc/meminfo", self._group)
+
     def has_room(self, size: int) -> bool:
         """Whether a file of `size` bytes may be put into the page cache as a whole."""
         now_s = self._clock()
         if now_s >= self._looked_s + _LOOK_EVERY_S:
             self._looked_s = now_s
-            self._available_bytes = available_bytes("/proc/meminfo", self._group)
+            self._available_bytes = self.available_bytes()
         return size * _SHARE <= self._available_bytes
 
 

@@ -12,12 +12,23 @@ COUNTERS: dict[str, str] = {
     # what reached the source
     "source_reads": "reads sent to the source",
     "source_read_bytes": "bytes read from the source",
+    "source_large_reads": "reads of files of several chunks",
+    "source_large_read_bytes": "bytes of these reads",
+    "source_large_reads_ordered": "those that began where the one before, of the same file, had ended, or behind it",
     "source_opens": "files opened at the source",
     "source_stats": "stat and xattr calls at the source",
     "source_listings": "directories listed at the source",
     "source_errors": "source operations that failed for good",
     "source_retries": "source operations tried again",
     "source_abandoned": "source operations given up with their thread still stuck",
+    # other nodes
+    "peer_reads": "chunks, small files and parts of chunks that came from other nodes",
+    "peer_read_bytes": "bytes that came from other nodes",
+    "peer_misses": "chunks and small files that their home node did not give, so the source was asked",
+    "peer_faults": "other nodes that did not answer, and answers that were wrong",
+    "peer_served": "answers given to other nodes",
+    "peer_served_bytes": "bytes given to other nodes",
+    "peer_refused_busy": "wishes of other nodes that were refused because too many waited",
     # what the daemon answered, by tier
     "reads_staged": "reads answered from staged files",
     "reads_flight": "reads that joined a fetch of a chunk under way",
@@ -37,6 +48,7 @@ COUNTERS: dict[str, str] = {
     "passthrough_refused": "staged files that the kernel did not take as a backing file",
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",
+    "guessed_chunks": "chunks fetched because they followed another chunk before",
     "prefetch_dropped": "wishes to fetch ahead that found the queue full",
     "stats_ahead": "files whose attributes were asked for because names are looked up in the order of a listing",
     "hinted_bytes": "bytes fetched because an order names them",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -38,8 +38,12 @@ where a directory is small or its reader goes in order, and they share the laten
 class Fetches(Protocol):
     """What prefetch needs of the rest of the daemon."""
 
-    async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
-        """Fetch and stage one chunk unless it is there, coming or not admitted."""
+    async def prefetch_chunk(
+        self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool
+    ) -> None:
+        """Fetch and stage one chunk unless it is there, coming or not admitted. Calls `began` when it waits for nothing
+        any more but the source. `soon`: its reader comes in a moment.
+        """
 
     async def prefetch_siblings(self, places: Sequence[tuple[Node, bytes]]) -> int:
         """Fetch and stage small files unless they are there; how many were fetched. `places`: directory and name."""
@@ -67,7 +71,7 @@ class Foresight(Protocol):
 class _Fill:
     """The rest of one large file, in file order."""
 
-    __slots__ = ("began_s", "file", "had", "indexes", "node")
+    __slots__ = ("began_s", "file", "had", "indexes", "node", "position")
 
     def __init__(self, node: Node, file: StagedFile, now_s: float) -> None:
         self.node = node
@@ -75,9 +79,13 @@ class _Fill:
         self.began_s = now_s
         self.had = len(file.present)
         self.indexes: Iterator[int] = iter(range(file.present.count))
+        self.position = -1
+        """The chunk that was handed out last."""
 
     def next_index(self) -> int | None:
-        return next((i for i in self.indexes if i not in self.file.present), None)
+        index = next((i for i in self.indexes if i not in self.file.present), None)
+        self.position = self.file.present.count if index is None else index
+        return index
 
 
 class Prefetch:
@@ -91,6 +99,9 @@ class Prefetch:
         self._workers = workers
         self._windows: deque[tuple[Node, StagedFile, int]] = deque()
         self._fills: OrderedDict[Node, _Fill] = OrderedDict()
+        self._fill_begins = False
+        """A chunk of a fill waits for memory. The next one is not handed out before: trio wakes who waits in any order,
+        and the source is to be read in that of the file (9 of 16 chunks were behind one that was read before)."""
         self._siblings_wanted = False
         self._work = trio.lowlevel.ParkingLot()
         self._busy = 0
@@ -110,6 +121,10 @@ class Prefetch:
             self._fills[node] = _Fill(node, file, trio.current_time())
             self._work.unpark(count=self._workers)
 
+    def is_filling(self, node: Node) -> bool:
+        """Whether the rest of the file of `node` is being fetched."""
+        return node in self._fills
+
     def fill_remaining_s(self, node: Node) -> float:
         """When the fill of `node` will have ended, at the pace it had so far; infinite if there is none, or no pace."""
         fill = self._fills.get(node)
@@ -118,6 +133,19 @@ class Prefetch:
         done = len(fill.file.present) - fill.had
         missing = fill.file.present.count - len(fill.file.present)
         return (trio.current_time() - fill.began_s) / done * missing if done > 0 else math.inf
+
+    def filled_in_s(self, node: Node, index: int) -> float:
+        """When the fill of `node` will have brought chunk `index`, at its pace; 0 as long as that is not known.
+
+        Infinite if there is no fill, or if it has handed this chunk out already.
+        """
+        fill = self._fills.get(node)
+        if fill is None or index <= fill.position:
+            return math.inf
+        done = len(fill.file.present) - fill.had
+        if done <= 0:
+            return 0.0
+        return (trio.current_time() - fill.began_s) / done * (index - fill.position)
 
     def hints_nowait(self) -> None:
         """There may be something that hints foresee."""
@@ -153,22 +181,38 @@ class Prefetch:
         while True:
             if self._windows:
                 node, file, index = self._windows.popleft()
-                await self._chunk(node, file, index)
+                await self._chunk(node, file, index, _nothing, soon=True)
             elif (work := self._next_work()) is not None:
                 await self._hinted(work)
             elif (fill := self._next_fill()) is not None:
-                await self._chunk(*fill)
+                await self._chunk_of_fill(*fill)
             elif siblings := self._next_siblings():
                 await self._fetch_siblings(siblings)
             else:
                 await self._work.park()
 
-    async def _chunk(self, node: Node, file: StagedFile, index: int) -> None:
+    async def _chunk_of_fill(self, node: Node, file: StagedFile, index: int) -> None:
+        begun = False
+
+        def began() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                self._fill_begins = False
+                self._work.unpark()
+
+        self._fill_begins = True
+        try:
+            await self._chunk(node, file, index, began, soon=False)
+        finally:
+            began()
+
+    async def _chunk(self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool) -> None:
         if index in file.present:
             return
         self._busy += 1
         try:
-            await self._fetches.prefetch_chunk(node, file, index)
+            await self._fetches.prefetch_chunk(node, file, index, began, soon=soon)
         except HfsError:
             self._fills.pop(node, None)  # the source is in trouble, or the file has changed
         except Exception:  # no memory, no thread: a reader is told, and the mount goes on
@@ -209,7 +253,7 @@ class Prefetch:
         return work
 
     def _next_fill(self) -> tuple[Node, StagedFile, int] | None:
-        while self._fills and not self._fetches.demand_waits():
+        while self._fills and not self._fill_begins and not self._fetches.demand_waits():
             node, fill = next(iter(self._fills.items()))
             index = fill.next_index() if self._fetches.worth_filling(fill.file) else None
             if index is not None:
@@ -224,3 +268,7 @@ class Prefetch:
         found = self._fetches.next_siblings(_SIBLINGS_AT_ONCE)
         self._siblings_wanted = bool(found)
         return found
+
+
+def _nothing() -> None:
+    """Nobody waits for the beginning."""

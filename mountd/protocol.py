@@ -26,6 +26,8 @@ __all__ = [
     "HEADER_BYTES",
     "MAX_FRAME_BYTES",
     "Check",
+    "Cluster",
+    "Directory",
     "Evict",
     "Failure",
     "Join",
@@ -102,6 +104,22 @@ class List(Message, frozen=True):
 
 class Record(Message, frozen=True):
     """What is read from now on? The answer is Touches, any number, until the client closes the connection."""
+
+
+class Directory(Message, frozen=True):
+    """Which node has what? The answer is one Result whose `detail` tells how to compute it, the same on all nodes:
+
+    {"nodes": names, "hashes": 64-bit hashes of them, "weights": of `policies.placement.Nodes`, "node": the number of
+    the one that answers, "placement": "partition" or "replicate", "chunk_bytes": int, "gone": numbers of nodes that
+    the one that answers has lost: only these may differ}. A daemon without peers names itself alone; if it was to have
+    some, "alone" says why it has none.
+    """
+
+
+class Cluster(Message, frozen=True):
+    """How are all nodes of the job? The answer is one Result whose `detail` is {"nodes": a list of {"node": name,
+    "figures": of `mountd.status`} or, of one that does not answer, {"node": name, "error": text}}.
+    """
 
 
 class Join(Message, frozen=True):
@@ -205,7 +223,7 @@ class Failure(Message, frozen=True):
     code: int = 1
 
 
-Request: TypeAlias = Status | Warm | Evict | Check | List | Record | Join
+Request: TypeAlias = Status | Warm | Evict | Check | List | Record | Directory | Cluster | Join
 Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

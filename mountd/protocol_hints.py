@@ -66,7 +66,7 @@ class LayoutFrame(msgspec.Struct, frozen=True):
     sizes: bytes = b""
     """int64, each at least 1."""
     starts: bytes = b""
-    """int64, one more than there are samples, from 0, ascending."""
+    """int64, one more than there are samples, from 0, ascending; a sample without bytes has no extent."""
     file_sizes: bytes = b""
     """int64, bytes of each file when the layout was made; may be missing when there are no extents."""
 

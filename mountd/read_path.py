@@ -14,8 +14,9 @@ Also here, because it is the same decision: the fetches that `prefetch` orders. 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -23,6 +24,7 @@ from mountd.errors import HfsError, StagingError, VersionChanged
 from mountd.fetcher import PUSH_STEP_BYTES, Fetcher, Push
 from mountd.handles import FileHandle
 from mountd.hints import Hints
+from mountd.history import History
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Dentry, Node
@@ -34,10 +36,12 @@ from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
-from policies.density import Decision, Density, Fetch, Follow, alone_extent
+from policies.density import PATIENCE_S, TINY_BYTES, Decision, Density, Fetch, Follow, alone_extent
+from policies.faults import Faults
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.iomode import SMALL_BYTES
 from policies.readahead import Advice, Kind, Limits, advise
+from policies.successors import Trail
 
 __all__ = ["ReadPath"]
 
@@ -47,9 +51,18 @@ _WARM_STREAMS = 4
 _MAX_DENSITIES = 4096
 """Files whose random touches are remembered: a few hundred bytes each."""
 
+_JOIN = Decision(Fetch.CHUNK, Follow.NOTHING)
+"""A chunk that was guessed and is on its way: much of it will be read now."""
+
+_MAX_FAULTS = 64
+"""Files whose page faults are counted: at most half a megabyte each."""
+
 _PUSH_TOUCHES = 8
 """A file with this many lone reads is read at random: its chunks go into the page cache when they arrive, and the small
 reads that follow never reach us. (A sequential reader has one or two: its first reads, before it was known for one.)"""
+
+_NEXT_ELSEWHERE = 2
+"""Chunks of a window that other nodes keep: they come in milliseconds, and only memory holds them until then."""
 
 _WINDOW_BUFFER_SHARE = 4
 """A reader's window takes at most a quarter of the buffers, so that four sequential readers do not starve each
@@ -91,6 +104,10 @@ class ReadPath:
         self._buffer = memoryview(bytearray(SMALL_BYTES))
         self._limits: dict[int, Limits] = {}
         self._densities: OrderedDict[Version, Density] = OrderedDict()
+        self._history = History(metrics)
+        self._faults: OrderedDict[Version, Faults] = OrderedDict()
+        self._told: OrderedDict[Version, set[int]] = OrderedDict()
+        """Chunks that their homes, other nodes, were told to stage."""
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
@@ -111,13 +128,17 @@ class ReadPath:
                 return None
         else:
             held = self._fetcher.held_nowait(file.version, index)
-            if held is None:
-                return None
-            begin = index * file.chunk_bytes
-            data, tier = held[extent.start - begin : extent.end - begin], "flight"
+            if held is not None:
+                begin = index * file.chunk_bytes
+                data, tier = held[extent.start - begin : extent.end - begin], "flight"
+            else:
+                block = self._fetcher.block_nowait(file.version, extent)
+                if block is None:
+                    return None
+                data, tier = block, "flight"
         self._noticed(handle, extent)
         if not file.complete:
-            self._advise(handle, extent)
+            self._learn(handle, extent, self._advise(handle, extent), here=True)
         self._count(tier, extent)
         return data
 
@@ -145,8 +166,23 @@ class ReadPath:
         """A read has come to us."""
         handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
         if handle.file.size > self._chunk_bytes:  # small ones are noticed when they are opened
+            index = extent.start // handle.file.chunk_bytes
             self._recorder.touched(handle.node, extent.start, extent.size)
-            self._hints.asked(handle.file.version, extent.start // handle.file.chunk_bytes)
+            self._hints.asked(handle.file.version, index)
+            is_fault = extent.size < TINY_BYTES and index in handle.file.present and self._fetcher.pushes
+            # What was guessed must be seen to be used.
+            if is_fault and (handle.file.complete or not self._history.is_ahead(handle.file, index)):
+                self._faulted(handle, index)
+
+    def _faulted(self, handle: FileHandle, index: int) -> None:
+        """A page of a staged chunk is not in the page cache."""
+        faults = self._faults.get(handle.file.version)
+        if faults is None:
+            faults = self._faults[handle.file.version] = Faults()
+            if len(self._faults) > _MAX_FAULTS:
+                self._faults.popitem(last=False)
+        if faults.push_again(index):
+            self._fetcher.push_staged_nowait(handle.node, handle.file, index)
 
     async def _joined(
         self, handle: FileHandle, extent: Extent, pieces: list[Piece], advice: Advice | None
@@ -165,9 +201,14 @@ class ReadPath:
             raise _first(group) from None
         return joined
 
-    async def _piece(self, handle: FileHandle, piece: Piece, advice: Advice | None) -> bytes | bytearray | memoryview:
+    async def _piece(
+        self, handle: FileHandle, piece: Piece, advice: Advice | None, *, patient: bool = True
+    ) -> bytes | bytearray | memoryview:
+        """`patient`: it may wait until the fill gets to its chunk."""
         file, index = handle.file, piece.index
         extent = Extent(piece.start, piece.end)
+        if advice is not None and patient:
+            self._learn(handle, extent, advice, here=self._is_here(file, index))
         if index in file.present:
             data: bytearray | None = self._staging.read_nowait(file, extent)
             if data is None:
@@ -183,31 +224,71 @@ class ReadPath:
         if held is not None:
             self._count("flight", extent)
             return held[piece.start - begin : piece.end - begin]
+        block = self._fetcher.block_nowait(file.version, extent)
+        if block is not None:
+            self._count("flight", extent)
+            return block
         node = handle.node
         coming = self._fetcher.is_coming(file.version, index)
+        if not coming and not self._fetcher.keeps(node.path, index):
+            part = await self._part(node, file, extent, advice)
+            if part is not None:
+                return part
         if not coming:
             self._hints.missed(file.version, index)
-        decision = self._decide(handle, extent, advice)
+        if coming and self._history.is_ahead(file, index):
+            decision = _JOIN
+        else:
+            decision = self._decide(handle, extent, advice, coming=coming, patient=patient)
         if decision.fetch is Fetch.ALONE:
             # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
             return await self._alone(node, file, index, extent, decision)
+        if decision.fetch is Fetch.TURN:
+            await self._fetcher.wait_turn(file.version, index, lambda: self._hints.comes(file.version, index))
+            return await self._piece(handle, piece, advice)
+        if decision.fetch is Fetch.FILLED:
+            limit_s = trio.current_time() + PATIENCE_S
+            await self._fetcher.wait_turn(
+                file.version,
+                index,
+                lambda: trio.current_time() < limit_s and self.prefetch.filled_in_s(node, index) < math.inf,
+            )
+            return await self._piece(handle, piece, advice, patient=False)
         tier = "flight" if coming else "source"
         random = advice is not None and advice.kind is not Kind.SEQUENTIAL and file.size > self._chunk_bytes
         self._follow(node, file, index, decision)
         chunk = await self._fetcher.chunk(node, file, index, push=Push.WHOLE if random else Push.NOTHING)
         self.prefetch.demand_served_nowait()
+        if not coming:
+            self._history.paid(file, len(chunk))
         self._count(tier, extent)
         return chunk[piece.start - begin : piece.end - begin]
+
+    async def _part(self, node: Node, file: StagedFile, extent: Extent, advice: Advice | None) -> memoryview | None:
+        """A part of a chunk that another node keeps, as read at random; None: not worth it there, or not to be had."""
+        sequential = advice is not None and advice.kind is Kind.SEQUENTIAL
+        if sequential or file.size <= SMALL_BYTES or 2 * extent.size >= file.chunk_bytes:
+            return None
+        wanted = alone_extent(extent, file.size)
+        data = await self._fetcher.part(node, file, wanted)
+        if data is None:
+            return None
+        self._count("alone", extent)
+        return data[extent.start - wanted.start : extent.end - wanted.start]
 
     async def _alone(self, node: Node, file: StagedFile, index: int, extent: Extent, decision: Decision) -> memoryview:
         wanted = alone_extent(extent, file.size)
         data = await self._fetcher.alone(node, file, wanted)
+        self._history.paid(file, wanted.size)
         self._count("alone", extent)
         self._follow(node, file, index, decision)  # behind the read: its reader must not share the bandwidth
         return data[extent.start - wanted.start : extent.end - wanted.start]
 
-    def _decide(self, handle: FileHandle, extent: Extent, advice: Advice | None) -> Decision:
+    def _decide(
+        self, handle: FileHandle, extent: Extent, advice: Advice | None, *, coming: bool, patient: bool
+    ) -> Decision:
         file = handle.file
+        index = extent.start // file.chunk_bytes
         # By version, not by handle: many data sets open their one large file anew for each sample.
         density = self._densities.get(file.version)
         if density is None:
@@ -219,7 +300,9 @@ class ReadPath:
             sequential=advice is not None and advice.kind is Kind.SEQUENTIAL,
             missing_chunks=file.present.count - len(file.present),
             can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
-            planned_soon_bytes=self._hints.soon_bytes(file.version, extent.start // file.chunk_bytes),
+            turn=self._hints.turn(file.version, index),
+            coming=coming,
+            filled_in_s=self.prefetch.filled_in_s(handle.node, index) if patient else math.inf,
         )
 
     def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision) -> None:
@@ -238,15 +321,41 @@ class ReadPath:
             limits = Limits(file.chunk_bytes, max(file.chunk_bytes, self._window_bytes), unseen_bytes)
             self._limits[file.chunk_bytes] = limits
         advice = advise(handle.pattern, extent, file.size, limits)
-        if self._hints.soon_bytes(file.version, extent.start // file.chunk_bytes) is not None:
+        if self._hints.is_planned(file.version, extent.start // file.chunk_bytes):
             return advice  # the order says what comes next
         for window in advice.windows:
             indexes = [i for i in chunk_range(window, file.chunk_bytes) if i not in file.present]
             if not self._staging.admits_nowait(file, file.chunk_bytes):
                 indexes = indexes[:1]  # what is not staged must not be far ahead: nobody keeps it
+            elsewhere = [i for i in indexes if not self._fetcher.keeps(handle.node.path, i)]
+            if len(elsewhere) > _NEXT_ELSEWHERE:
+                indexes = [i for i in indexes if i not in elsewhere[_NEXT_ELSEWHERE:]]
             if indexes:
                 self.prefetch.window_nowait(handle.node, file, indexes)
         return advice
+
+    def _learn(self, handle: FileHandle, extent: Extent, advice: Advice, *, here: bool) -> None:
+        """A READ in one chunk of an incomplete file, of which `advice` says nothing more: its history may."""
+        file = handle.file
+        index = extent.start // file.chunk_bytes
+        if advice.kind in (Kind.SEQUENTIAL, Kind.STRIDED) or file.size <= file.chunk_bytes:
+            return
+        if self._hints.is_planned(file.version, index) or self.prefetch.is_filling(handle.node):
+            return
+        if handle.trail is None:
+            handle.trail = Trail()
+        ahead = self._history.read(file, handle.trail, extent, here=here, is_here=lambda i: self._is_here(file, i))
+        if ahead:
+            self.prefetch.window_nowait(handle.node, file, ahead)
+
+    def _is_here(self, file: StagedFile, index: int) -> bool:
+        """Chunk `index` is staged, in memory or on its way: a READ of it need not ask the source."""
+        version = file.version
+        return (
+            index in file.present
+            or self._fetcher.is_coming(version, index)
+            or self._fetcher.held_nowait(version, index) is not None
+        )
 
     def _count(self, tier: str, extent: Extent) -> None:
         self._metrics.add("reads_" + tier)
@@ -254,16 +363,33 @@ class ReadPath:
 
     # -- fetched ahead ------------------------------------------------------------------------------------------------
 
-    async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
-        """For `prefetch`: one chunk of an open or warmed file."""
+    async def prefetch_chunk(
+        self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool
+    ) -> None:
+        """For `prefetch`: one chunk of an open or warmed file. `began`: see `Fetches`."""
         if index in file.present or self._fetcher.is_coming(file.version, index):
             return
         if self._fetcher.held_nowait(file.version, index) is not None:
             return
+        if not soon and not self._fetcher.keeps(node.path, index):
+            began()
+            await self._told_home(node, file, index)
+            return
         density = self._densities.get(file.version)
         random = density is not None and density.touches >= _PUSH_TOUCHES
-        if await self._fetcher.ahead(node, file, index, push=Push.WHOLE if random else Push.AHEAD, unless_held=True):
+        push = Push.WHOLE if random else Push.AHEAD
+        if self._history.is_ahead(file, index):
+            push = Push.NEVER
+        if await self._fetcher.ahead(node, file, index, push=push, unless_held=True, began=began):
             self._metrics.add("prefetched_chunks")
+
+    async def _told_home(self, node: Node, file: StagedFile, index: int) -> None:
+        """A chunk whose home is another node is filled there; each is told once."""
+        told = self._told.setdefault(file.version, set())
+        if len(self._told) > _MAX_FAULTS:
+            self._told.popitem(last=False)
+        if index not in told and await self._fetcher.have_staged(node, file, index):
+            told.add(index)
 
     async def prefetch_siblings(self, places: Sequence[tuple[Node, bytes]]) -> int:
         """For `prefetch`: files whose siblings are being read; how many were fetched."""
@@ -330,6 +456,10 @@ class ReadPath:
 
         async def stream() -> None:
             for index in missing:
+                if not self._fetcher.keeps(node.path, index):
+                    if not await self._fetcher.have_staged(node, file, index):
+                        raise StagingError("another node, which is its home, could not stage all of it")
+                    continue
                 if not self._staging.admits_nowait(file, file.chunk(index).size):
                     raise StagingError("no room in the cache")
                 # Who has it open reads it through the page cache, and soon.

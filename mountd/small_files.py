@@ -154,6 +154,10 @@ class SmallFiles:
                 left.append(place)
             else:
                 outcomes[place] = known
+        elsewhere = [place for place in left if self._is_elsewhere(place)]
+        if elsewhere:
+            left = [place for place in left if place not in set(elsewhere)]
+            await self._from_peers(elsewhere, outcomes, push=push, stage=stage, hold=hold, wanted=wanted)
         while left:
             await self._batch(left, outcomes, push=push, stage=stage, hold=hold, wanted=wanted)
             left = [place for place in left if place not in outcomes]
@@ -164,6 +168,11 @@ class SmallFiles:
 
     async def _look_first(self, places: Sequence[Place]) -> None:
         """Ask what these are: an earlier run may have staged them, and then nothing of them is to be read."""
+        await self._look_up(places)
+        found = sum(self._is_staged(place) for place in places)
+        self._looks = _LOOKS if found else self._looks - len(places)
+
+    async def _look_up(self, places: Sequence[Place]) -> None:
         by_directory: dict[Node, list[bytes]] = {}
         for directory, name in places:
             by_directory.setdefault(directory, []).append(name)
@@ -177,8 +186,6 @@ class SmallFiles:
         async with trio.open_nursery() as nursery:
             for directory, names in by_directory.items():
                 nursery.start_soon(look, directory, names)
-        found = sum(self._is_staged(place) for place in places)
-        self._looks = _LOOKS if found else self._looks - len(places)
 
     def _is_staged(self, place: Place) -> bool:
         node = self._node(place)
@@ -220,6 +227,52 @@ class SmallFiles:
         if not stage:
             return Small(node, Become.HERE) if self._fetcher.held_nowait(node.version, 0) is not None else None
         return None if self._staging.admits_nowait(file, file.size) else StagingError("no room in the cache")
+
+    # -- other nodes --------------------------------------------------------------------------------------------------
+
+    def _is_elsewhere(self, place: Place) -> bool:
+        return self._fetcher.is_elsewhere(_path(place), 0)
+
+    async def _from_peers(
+        self,
+        places: Sequence[Place],
+        outcomes: dict[Place, Small | HfsError],
+        *,
+        push: bool,
+        stage: bool,
+        hold: bool,
+        wanted: Wanted,
+    ) -> None:
+        """Files whose home is another node: what they are is asked for together, each comes by itself."""
+        await self._look_up([place for place in places if self._is_unknown(place)])
+
+        async def one(place: Place) -> None:
+            node = self._node(place)
+            if node is not None and not wanted(place):
+                outcomes[place] = Small(node, Become.HERE)
+            elif stage and not self._fetcher.keeps(_path(place), 0):
+                outcomes[place] = await self._staged_at_home(place)
+            else:
+                outcomes[place] = await self._alone(place, push=push, stage=stage, hold=hold)
+
+        async with trio.open_nursery() as nursery:
+            for place in places:
+                nursery.start_soon(one, place)
+
+    async def _staged_at_home(self, place: Place) -> Small | HfsError:
+        """Have its home stage it: there it belongs, and nobody waits for it here."""
+        try:
+            (dentry,) = await self._namespace.children(place[0], [place[1]])
+            if dentry.node is None or dentry.node.version is None:
+                return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
+            file = await self._staging.file(dentry.node.version, dentry.node.path)
+            if file.present.count > 1:
+                return Small(dentry.node, Become.LARGE)
+            if not await self._fetcher.have_staged(dentry.node, file, 0):
+                return StagingError("its home among the nodes could not stage it")
+        except HfsError as error:
+            return error
+        return Small(dentry.node, Become.HERE)
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
@@ -378,6 +431,11 @@ class SmallFiles:
         if stage and not hold and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
             return StagingError("the cache disk did not take it")
         return Small(node, Become.FETCHED if fetched else Become.HERE)
+
+
+def _path(place: Place) -> bytes:
+    directory, name = place
+    return b"/".join(filter(None, (directory.path, name)))
 
 
 def _whole_pages(size: int) -> int:

@@ -424,6 +424,9 @@ class Staging:
     def statistics(self) -> StagingStatistics:
         """The state of this moment."""
         ground = self._ground
+        # What a thread has entered in the index a moment ago counts as unvouched, too, until we have noted it.
+        indexed_bytes = ground.index.bytes
+        twice_bytes = ground.index.entered_bytes - self.vouching.entered_bytes
         state: State = "ok"
         if ground.health.off:
             state = "off"
@@ -433,7 +436,7 @@ class Staging:
             state = "full"
         return StagingStatistics(
             files=ground.index.files + self.names.open_count,
-            bytes=ground.index.bytes + self.vouching.unvouched_bytes,
+            bytes=indexed_bytes + self.vouching.unvouched_bytes - twice_bytes,
             room_bytes=ground.room.used_bytes,
             capacity_bytes=ground.room.limit_bytes(),
             queued_bytes=self.writing.in_flight_bytes,

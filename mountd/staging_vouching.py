@@ -62,6 +62,8 @@ class Vouching:
         self._progress = trio.Event()
         self.unvouched_bytes = 0
         """Written and not yet vouched for."""
+        self.entered_bytes = 0
+        """Of what the index has entered: no longer counted in `unvouched_bytes`."""
 
     @property
     def idle(self) -> bool:
@@ -135,6 +137,7 @@ class Vouching:
             self._ground.health.index_failed(error, "entering staged chunks in the index")
             self._give_up(group)
         else:
+            self.entered_bytes += sum(job.size_bytes for job in entered)
             for job in entered:
                 self._enter(job)
             if entered:

@@ -22,6 +22,7 @@ from mountd.io_mode import IoMode
 from mountd.learners import Learners
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
+from mountd.peers import Peers
 from mountd.prefetch import Prefetch
 from mountd.readers import Readers
 from mountd.residency import Residency
@@ -32,6 +33,8 @@ __all__ = ["Status"]
 
 _TIERS = ("staged", "flight", "source", "alone")
 _SOURCE = ("reads", "read_bytes", "opens", "stats", "listings", "errors", "retries", "abandoned")
+_LARGE = ("large_reads", "large_read_bytes", "large_reads_ordered")
+_PEERS = ("reads", "read_bytes", "misses", "faults", "served", "served_bytes", "refused_busy")
 _FAULTS = (
     "staging_errors",
     "staging_dropped",
@@ -61,6 +64,7 @@ class Status:
         learners: Learners,
         residency: Residency,
         io_mode: IoMode,
+        peers: Peers,
         in_flight: Callable[[], int],
     ) -> None:
         self._config = config
@@ -76,6 +80,7 @@ class Status:
         self._learners = learners
         self._residency = residency
         self._io_mode = io_mode
+        self._peers = peers
         self._in_flight = in_flight
         self._started_s = time.time()
         self.kernel = KernelSettings()
@@ -83,6 +88,21 @@ class Status:
     async def refresh(self) -> None:
         """Have figures that need a look elsewhere looked up again; 50 ms at most."""
         await self._residency.refresh()
+
+    def brief(self) -> dict[str, int]:
+        """What one node says of itself among many: bytes, unless the name says otherwise."""
+        counts = self._metrics.snapshot()
+        staged = self._staging.statistics()
+        return {
+            "staged": staged.bytes,
+            "capacity": staged.capacity_bytes,
+            "from_source": counts["source_read_bytes"],
+            "from_peers": counts["peer_read_bytes"],
+            "from_own_cache": counts["bytes_staged"],
+            "to_peers": counts["peer_served_bytes"],
+            "peer_misses": counts["peer_misses"],
+            "peer_faults": counts["peer_faults"],
+        }
 
     def gather(self) -> dict[str, object]:
         """The whole object; only numbers, texts, lists and dicts."""
@@ -102,10 +122,12 @@ class Status:
                 "path": self._source.path,
                 "id": self._source.source_id,
                 **{("bytes" if name == "read_bytes" else name): counts["source_" + name] for name in _SOURCE},
+                **{name: counts["source_" + name] for name in _LARGE},
                 "direct": self._source.direct,
                 "absolute_links": self._source.absolute_link_count,
                 "absolute_links_named": list(self._source.absolute_links),
             },
+            "peers": {**self._peers.shown(), **{name: counts["peer_" + name] for name in _PEERS}},
             "reads": {tier: counts["reads_" + tier] for tier in _TIERS},
             "read_bytes": {tier: counts["bytes_" + tier] for tier in _TIERS},
             "readers": self._readers.shown(),
@@ -117,6 +139,7 @@ class Status:
                 name: counts[name]
                 for name in (
                     "prefetched_chunks",
+                    "guessed_chunks",
                     "prefetch_dropped",
                     "stats_ahead",
                     "sibling_files",

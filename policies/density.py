@@ -14,9 +14,11 @@ entered once and never left as long as nothing is evicted:
 2. One touch for 2 missing chunks: the rest of the file is filled in the background, in file order. Misses are still
    fetched alone, also from chunks on the way: the fill costs its reader nothing, so a job that stops here has lost no
    time.
-3. Two touches for each missing chunk, or alone as many bytes as 1 % of the missing ones: now a miss fetches its chunk
-   at once. This bounds what is read twice, and the number of requests, while every chunk that somebody waits for is
-   one that the fill need not fetch.
+3. Two touches for each missing chunk, or alone as many bytes as 0.67 % of the missing ones: now a miss is worth its
+   chunk. It waits for the fill if that gets there soon, so that the source is read in file order: many readers that
+   fetch each their own chunk turn a sweep into random reads, and no reader is faster for it, since all of the file is
+   needed. One chunk in 16 is fetched out of order all the same, for readers that stay in one place for a while, and any
+   that the fill will not reach soon. This bounds what is read twice, and the number of requests.
 
 A sequential stream gets chunks from its second read on, and is no touch. Where nothing can be staged, whole chunks are
 for sequential streams alone. Where a hint gives every chunk its turn nothing follows: reads are fetched alone as long
@@ -30,17 +32,18 @@ simulated in tests/policies/test_density.py.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from policies.geometry import Extent
 
-__all__ = ["Decision", "Density", "Fetch", "Follow", "alone_extent"]
+__all__ = ["BLOCK_BYTES", "PATIENCE_S", "TINY_BYTES", "Decision", "Density", "Fetch", "Follow", "Turn", "alone_extent"]
 
 _PAGE_BYTES = 4096
-_BLOCK_BYTES = 64 << 10
+BLOCK_BYTES = 64 << 10
 """Reads below 16 KiB are metadata or tiny records, which lie in clusters: their 64 KiB block costs 1.3 ms instead of
 1.0, so it pays when one block in three is used again. Samples of 16 KiB and more are rarely neighbours in time."""
-_TINY_BYTES = 16 << 10
+TINY_BYTES = 16 << 10
 
 _SMALL_CHUNK_BYTES = 256 << 10
 """Chunks so small that their transfer costs no more than the round trip: alone would save nothing."""
@@ -60,8 +63,16 @@ _TOUCHES_PER_CHUNK_NOW = 2
 1/4, 1000 to 2000 reads of 20 GB took 20 times direct; at 2 up to 4000 reads take 1.2 times, the worst (6000) 6 times.
 More is not affordable: 80 000 reads of a 1.5 GB file must be 40 times fewer requests of 1 MiB, so at most 550 alone."""
 
-_BYTES_SHARE_NOW = 100
-"""1 %: half of what may be read twice at most (the whole file with 1.02 of its bytes), the rest is for first reads."""
+_BYTES_SHARE_NOW = 150
+"""0.67 %: a third of what may be read twice at most (the whole file with 1.02 of its bytes), the rest is for first
+reads. With the 64 KiB blocks of page faults 0.85 of them for each chunk of 8 MiB, so a mean request above 4 MiB."""
+
+_OUT_OF_ORDER_SHARE = 16
+"""One chunk in 16: with one in 8 the source saw fewer than 9 of 10 requests behind the one before."""
+
+PATIENCE_S = 30.0
+"""How far off the fill may be to be waited for: a file of 1.5 GB at 50 MB/s, the worst source that is measured here.
+Uniform random readers wait for all of a file in any case. Others must not wait for long where it is huge."""
 
 _PLANNED_FIRST_BYTES = 4 << 20
 """200 samples of 20 KB: what a reader can take one after the other until the first chunks are here (0.15 s)."""
@@ -73,6 +84,11 @@ go on meanwhile, for a twentieth of the bandwidth."""
 _PLANNED_SOON_PARTS = 16
 """A sixteenth of 8 MiB are 27 samples of 19 KB: one after the other they take as long as the chunk."""
 
+_SWEPT_TOUCHES = 16
+"""Records below 16 KiB in a sweep: of 400 000 at random no reader gets further than some hundred before nearly all is
+here, however many it reads alone, and each of those is a seek for the source. This opens a database (its first pages,
+the way from the root to a leaf) for each of some readers."""
+
 _MAX_COUNTED_CHUNKS = 4096
 """Chunks whose touches are counted. Past it (a file of more than 128 GiB at 8 MiB) the counts start again."""
 
@@ -82,6 +98,10 @@ class Fetch(enum.Enum):
 
     ALONE = "alone"
     CHUNK = "chunk"
+    TURN = "turn"
+    """Nothing: its chunk comes in its turn, with all others, and the reader waits for that."""
+    FILLED = "filled"
+    """Nothing: the fill brings the chunk soon."""
 
 
 class Follow(enum.Enum):
@@ -90,6 +110,17 @@ class Follow(enum.Enum):
     NOTHING = "nothing"
     CHUNK = "chunk"
     FILL = "fill"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A hint gives the chunk of a missed read its turn."""
+
+    soon_bytes: int
+    """How much of the chunk is read about now."""
+    sample_bytes: int
+    swept: bool
+    """It comes in the order of the file with many others, which all are needed as soon as this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +135,22 @@ _ALONE = Decision(Fetch.ALONE, Follow.NOTHING)
 _ALONE_THEN_CHUNK = Decision(Fetch.ALONE, Follow.CHUNK)
 _ALONE_THEN_FILL = Decision(Fetch.ALONE, Follow.FILL)
 _CHUNK = Decision(Fetch.CHUNK, Follow.NOTHING)
+_TURN = Decision(Fetch.TURN, Follow.NOTHING)
 _CHUNK_THEN_FILL = Decision(Fetch.CHUNK, Follow.FILL)
+_FILLED = Decision(Fetch.FILLED, Follow.FILL)
 
 
 class Density:
     """How densely one file has been touched. Bounded memory: two sums and a count for each touched chunk."""
 
-    __slots__ = ("_by_chunk", "_chunk_bytes", "_file_size", "_whole", "alone_bytes", "touches")
+    __slots__ = ("_by_chunk", "_chunk_bytes", "_file_size", "_out_of_order", "_whole", "alone_bytes", "touches")
 
     def __init__(self, file_size: int, chunk_bytes: int) -> None:
         self._file_size = file_size
         self._chunk_bytes = chunk_bytes
         self._whole = file_size <= chunk_bytes or chunk_bytes <= _SMALL_CHUNK_BYTES
         self._by_chunk: dict[int, int] = {}
+        self._out_of_order = 0
         self.touches = 0
         self.alone_bytes = 0
 
@@ -127,19 +161,21 @@ class Density:
         sequential: bool,
         missing_chunks: int,
         can_stage: bool,
-        planned_soon_bytes: int | None = None,
+        turn: Turn | None = None,
+        coming: bool = False,
+        filled_in_s: float = math.inf,
     ) -> Decision:
         """What to do for `read`, whose bytes are neither here nor on the way; counts it as a touch.
 
         `sequential`: readahead says so. `missing_chunks`: chunks of the file that are not present. `can_stage`: one
-        chunk more would be admitted. `planned_soon_bytes`: a hint gives the chunk its turn, and says how much of it is
-        read about now. A read that starts in one chunk and ends in the next is a touch of the first.
+        chunk more would be admitted. `turn`: what a hint says of the chunk. A read that starts in one chunk and ends in
+        the next is a touch of the first.
         """
         size = read.end - read.start
         if self._whole or sequential or 2 * size >= self._chunk_bytes:
             return _CHUNK
-        if planned_soon_bytes is not None:
-            return self._missed_before_its_turn(size, missing_chunks, planned_soon_bytes)
+        if turn is not None:
+            return self._missed_before_its_turn(size, missing_chunks, turn)
         if not can_stage:
             return _ALONE
         self.touches = touches = self.touches + 1
@@ -147,7 +183,7 @@ class Density:
         # alone_bytes is what the reads before this one have cost, so the first touch of any file is fetched alone.
         dear = self.alone_bytes * _BYTES_SHARE_NOW >= missing_bytes
         if dear or touches > _TOUCHES_PER_CHUNK_NOW * missing_chunks:
-            return _CHUNK_THEN_FILL
+            return _CHUNK_THEN_FILL if coming else self._in_its_turn(missing_chunks, filled_in_s)
         self.alone_bytes += _alone_bytes(size)
         if touches * _CHUNKS_PER_TOUCH_FILL >= missing_chunks and touches > 1:
             self._by_chunk.clear()
@@ -161,15 +197,27 @@ class Density:
         self._by_chunk[index] = count
         return _ALONE
 
-    def _missed_before_its_turn(self, size: int, missing_chunks: int, soon_bytes: int) -> Decision:
+    def _in_its_turn(self, missing_chunks: int, filled_in_s: float) -> Decision:
+        """A chunk that is wanted now: by the fill, or before it."""
+        if filled_in_s <= PATIENCE_S:
+            had_chunks = -(-self._file_size // self._chunk_bytes) - missing_chunks
+            if (self._out_of_order + 1) * _OUT_OF_ORDER_SHARE > had_chunks:
+                return _FILLED
+            self._out_of_order += 1
+        return _CHUNK_THEN_FILL
+
+    def _missed_before_its_turn(self, size: int, missing_chunks: int, turn: Turn) -> Decision:
         """All of the file is coming, so what is read alone is read twice: a few per cent of what has come already.
 
         Where much of the chunk is read now, as in groups of neighbouring samples, waiting for it is the shortest way.
         """
-        had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
-        dear = self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
-        if dear or soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
-            return _CHUNK
+        if turn.swept and turn.sample_bytes < TINY_BYTES:
+            dear = self.alone_bytes >= _SWEPT_TOUCHES * BLOCK_BYTES
+        else:
+            had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
+            dear = self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
+        if dear or turn.soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
+            return _TURN if turn.swept else _CHUNK
         self.alone_bytes += _alone_bytes(size)
         return _ALONE
 
@@ -180,11 +228,11 @@ def alone_extent(read: Extent, file_size: int) -> Extent:
     Holds `read` as far as the file goes, starts at a page boundary, ends at one or at the end of the file. At most
     128 KiB for reads below 16 KiB, else at most two pages more than the read.
     """
-    unit = _BLOCK_BYTES if read.end - read.start < _TINY_BYTES else _PAGE_BYTES
+    unit = BLOCK_BYTES if read.end - read.start < TINY_BYTES else _PAGE_BYTES
     start = read.start - read.start % unit
     end = -(-read.end // unit) * unit
     return Extent(start, end if end < file_size else max(start, file_size))
 
 
 def _alone_bytes(size: int) -> int:
-    return _BLOCK_BYTES if size < _TINY_BYTES else size + _PAGE_BYTES
+    return BLOCK_BYTES if size < TINY_BYTES else size + _PAGE_BYTES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Wanted", "merge"]
+__all__ = ["Merged", "Wanted", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,20 @@ class Wanted:
     """What it has got and not used."""
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What to fetch: `units` (int32 [n]), soonest first and each once; when each is due, in seconds (float64 [n]); and
+    whose it is (`owners`, intp [n]: indices of what was merged)."""
+
+    units: NDArray[np.int32]
+    due_s: NDArray[np.float64]
+    owners: NDArray[np.intp]
+
+
 def merge(
     wanting: Sequence[Wanted], unit_bytes: NDArray[np.int64], *, limit: int, budget_bytes: int, idle_bytes: int
-) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-    """The units to fetch, soonest first and each once, and for each of them whose it is (an index of `wanting`).
+) -> Merged:
+    """The units to fetch, soonest first.
 
     As many as `limit` and the budget allow and as the order is known: nothing later than the last unit that is known of
     a learner that wants more, so at least one if there is budget. `unit_bytes`: of all units. `idle_bytes`: what those
@@ -56,21 +66,21 @@ def merge(
         due_s.append(wanted.due_s[:allowed])
         counts.append(allowed)
     if len(wanting) == 1:
-        merged, owners = units[0], np.zeros(counts[0], np.intp)
+        merged, due, owners = units[0], due_s[0], np.zeros(counts[0], np.intp)
     else:
         due = np.concatenate(due_s)
         order = due.argsort(kind="stable")
         order = order[: due[order].searchsorted(horizon_s, "right")]
-        merged = np.concatenate(units)[order]
+        merged, due = np.concatenate(units)[order], due[order]
         owners = np.repeat(np.arange(len(wanting)), counts)[order]
         ascending = np.sort(merged)
         if np.any(ascending[1:] == ascending[:-1]):  # seldom, and to say which costs ten times as much
             once = np.sort(np.unique(merged, return_index=True)[1])
-            merged, owners = merged[once], owners[once]
+            merged, due, owners = merged[once], due[once], owners[once]
     sizes = unit_bytes[merged]
     before = ahead_bytes + np.cumsum(sizes) - sizes
     fits = before < budget_bytes
     if not fits.all():
         owner, first = np.unique(owners, return_index=True)
         fits[first[[not wanting[of].ahead_bytes for of in owner.tolist()]]] = True
-    return merged[fits][:limit], owners[fits][:limit]
+    return Merged(merged[fits][:limit], due[fits][:limit], owners[fits][:limit])

@@ -10,13 +10,13 @@ Time. A use at position p of a learner whose sampler has given out `position` sa
 rate counts as a quarter of the fastest one's at least; who has shown no rate counts as the fastest.
 
 Over. Loaders draw ahead of what they read. So a use whose sample was given out is due *now* until its unit is seen
-being used, the sampler is `guard_samples` past it, or the epoch is over. Where uses are never seen, since the page
-cache serves them, the guard is 0.
+being used, the sampler is `guard_samples` past it, or the epoch is over.
 
 Budget. What was taken and is not used counts against the budget, for the learner it was taken for, until the first use
 after that is over: what is in hand is no longer ahead, unless its use lasts (a group of B samples in one unit is one
-use). Two buffers of B samples each as budget make double buffering (Lee et al., paper A). Each learner that wants
-something has an equal share of what the others leave.
+use). Where uses are never seen, since the page cache serves them, it counts until its sample is given out: a guard of
+many samples would leave nothing of a small budget. Two buffers of B samples each as budget make double buffering (Lee
+et al., paper A). Each learner that wants something has an equal share of what the others leave.
 
 Stopped. A learner has stopped when it has not moved for 5 s though what it needs next is here: it validates, saves, or
 hangs. It waits for nothing from us, so its uses come after all others', and what it leaves unused no longer counts
@@ -28,12 +28,15 @@ Costs: `follow` of 1.28 million uses some 50 ms, or nothing when they were annou
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.learner import GUARD_SAMPLES, Learner, Standing
-from policies.merging import Wanted, merge
-from policies.uses import ABSENT, FAILED, HERE, TAKEN, Indices, Uses, merged
+from policies.merging import Merged, Wanted, merge
+from policies.sweep import Sweep
+from policies.uses import ABSENT, FAILED, HERE, TAKEN, Indices, Uses, made
 
 __all__ = ["GUARD_SAMPLES", "Schedule", "Standing"]
 
@@ -55,10 +58,25 @@ _NOBODY = -1
 class Schedule:
     """All learners of one layout. Units are 0 to units - 1. Times are seconds of one clock that never goes back."""
 
-    def __init__(self, units: int, unit_bytes: NDArray[np.int64] | int, *, guard_samples: int = GUARD_SAMPLES) -> None:
-        """`unit_bytes`: of each unit, or an estimate for all that `arrived` corrects."""
+    def __init__(
+        self,
+        units: int,
+        unit_bytes: NDArray[np.int64] | int,
+        *,
+        guard_samples: int = GUARD_SAMPLES,
+        uses_are_seen: bool = True,
+        sweep: Sweep | None = None,
+        sweep_units: int = 0,
+    ) -> None:
+        """`unit_bytes`: of each unit, or an estimate for all that `arrived` corrects.
+
+        `sweep`: as many as `sweep_units` units are fetched in the order of their numbers where that delays nobody.
+        """
         self._units = units
+        self._sweep = sweep
+        self._sweep_units = sweep_units
         self._guard_samples = guard_samples
+        self._uses_are_seen = uses_are_seen
         self._learners: dict[int, Learner] = {}
         self._numbers = 0
         self._owners: dict[int, Learner] = {}
@@ -91,10 +109,11 @@ class Schedule:
         """
         found = self._learners.get(learner)
         expected = found.following if found else None
-        uses = self._made(units, at, samples, expected)
+        uses = made(self._units, units, at, samples, expected)
         if found is None:
             found = self._join(learner)
         found.begin(epoch, uses, now_s)
+        self._plan_anew()
         self._release_all(found, uses if uses is expected else None)
         failed = np.flatnonzero(self._state == FAILED)
         failed = failed[uses.heads(failed) < uses.n]
@@ -106,12 +125,13 @@ class Schedule:
     ) -> None:
         """The order of the epoch after the one under way, known early. Raises ValueError as `follow` does."""
         found = self._learners.get(learner)
-        uses = self._made(units, at, samples, found.following if found else None)
+        uses = made(self._units, units, at, samples, found.following if found else None)
         if found is None:
             found = self._join(learner)
             found.epoch = epoch - 1
         if found.following is not None and found.following is not uses:
             self._release_all(found, found.uses)
+            self._plan_anew()
         found.following = uses
 
     def advance(self, learner: int, position: int, now_s: float) -> None:
@@ -121,6 +141,9 @@ class Schedule:
             return
         # The first word in an epoch that is further than a loader draws ahead: it is resumed, not begun.
         resumed = found.position == 0 and position > self._guard_samples
+        if not self._uses_are_seen:
+            given_out = found.uses.order[found.uses.done : found.uses.over_at(position)]
+            self._release(found, np.unique(given_out[self._owner[given_out] == found.number]))
         found.move(position, now_s)
         done = found.uses.over_at(position if resumed else position - self._guard_samples)
         self._release(found, found.uses.pass_until(done, self._state))
@@ -149,6 +172,7 @@ class Schedule:
         found = self._learners.get(learner)
         if found is not None:
             found.uses, found.position = None, 0
+            self._plan_anew()
             self._release_all(found, found.following)
 
     def leave(self, learner: int) -> None:
@@ -156,6 +180,7 @@ class Schedule:
         found = self._learners.pop(learner, None)
         if found is not None:
             self._release_all(found, None)
+            self._plan_anew()
             del self._owners[found.number]
 
     # --- Fetching
@@ -174,11 +199,12 @@ class Schedule:
         stopped: list[Learner] = []
         for found in self._learners.values():
             (stopped if found.is_stopped(self._state, now_s) else going).append(found)
-        taken = self._take(going, limit, budget_bytes)
+        take = self._take if self._sweep is None else self._sweep_on
+        taken = take(going, limit, budget_bytes)
         # These may use what the others leave, and nothing that the others would miss.
         left_bytes = budget_bytes - sum(found.ahead_bytes for found in going)
         if len(taken) < limit and left_bytes > 0:
-            taken += self._take(stopped, limit - len(taken), left_bytes)
+            taken += take(stopped, limit - len(taken), left_bytes)
         return taken
 
     def arrived(self, unit: int, size_bytes: int) -> None:
@@ -238,6 +264,19 @@ class Schedule:
                 wanted |= uses.head(unit) < uses.n
                 count += uses.samples_of(unit, position - _READ_BEHIND_SAMPLES, position + _READ_AHEAD_SAMPLES)
         return count if wanted or count else None
+
+    def is_wanted(self, unit: int) -> bool:
+        """Whether a use of it that is known is not over."""
+        return any(uses.head(unit) < uses.n for found in self._learners.values() for uses, _ in found.orders())
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Many units come in the order of their numbers, and nobody waits for a certain one of them."""
+        return self._sweep is not None and self._sweep.is_long
+
+    def comes(self, unit: int) -> bool:
+        """Whether a unit is not here and comes in its turn of a sweep, which nobody gains by overtaking."""
+        return self._sweep is not None and self._state_of[unit] in {ABSENT, TAKEN} and self._sweep.holds(unit)
 
     # --- Eviction
 
@@ -300,26 +339,6 @@ class Schedule:
         self._learners[learner] = self._owners[self._numbers] = Learner(self._numbers)
         return self._learners[learner]
 
-    def _made(
-        self, units: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int, expected: Uses | None
-    ) -> Uses:
-        """The uses of an order: `expected` itself if they are the same."""
-        order = np.ascontiguousarray(units, np.int32)
-        if len(order) and not (order.min() >= 0 and order.max() < self._units):
-            raise ValueError(f"an order has units outside 0..{self._units - 1}")
-        if at is None and len(order) > samples:
-            raise ValueError(f"an order of {len(order)} uses for {samples} samples")
-        if at is not None:
-            at = np.ascontiguousarray(at, np.int64)
-            if len(at) != len(order):
-                raise ValueError(f"{len(order)} units at {len(at)} positions")
-            if len(at) and not (at[0] >= 0 and at[-1] < samples and bool(np.all(at[1:] >= at[:-1]))):
-                raise ValueError(f"positions of an order that do not ascend within 0..{samples - 1}")
-        order, at = merged(order, at)
-        if expected is not None and expected.equals(order, at, samples):
-            return expected
-        return Uses(self._units, order, at, samples)
-
     def _rates(self) -> dict[int, float]:
         """Samples a second to reckon with, by number of the learner."""
         rates = {found.number: found.pace.rate for found in list(self._learners.values())}
@@ -334,31 +353,81 @@ class Schedule:
         rates = self._rates()
         look_at = {found.number: _LOOK_AT_USES // len(learners) for found in learners}
         while learners and len(taken) < limit:
-            left = limit - len(taken)
-            # Each learner's part and some more: where one comes more often than that, there is another round.
-            each = min(left, 8 + 5 * left // (4 * len(learners)))
-            asked = [(found, self._wanted(found, each, rates[found.number], look_at)) for found in learners]
-            wanting = [(found, wanted) for found, wanted in asked if wanted is not None]
-            if not wanting:
+            merged = self._merged(learners, limit - len(taken), budget_bytes, rates, look_at)
+            if merged is None or not len(merged.units):
                 break
-            part_bytes = budget_bytes // len(learners)
-            idle_bytes = sum(min(found.ahead_bytes, part_bytes) for found, wanted in asked if wanted is None)
-            units, owners = merge(
-                [wanted for _, wanted in wanting],
-                self._bytes,
-                limit=left,
-                budget_bytes=budget_bytes,
-                idle_bytes=idle_bytes,
-            )
-            if not len(units):
-                break
-            self._state[units] = TAKEN
-            self._owner[units] = np.array([found.number for found, _ in wanting], np.int32)[owners]
-            sizes = np.bincount(owners, self._bytes[units], len(wanting))
-            for (found, _), size_bytes in zip(wanting, sizes.tolist(), strict=True):
-                found.ahead_bytes += int(size_bytes)
-            taken += units.tolist()
+            self._state[merged.units] = TAKEN
+            self._owner[merged.units] = merged.owners
+            owners, which = np.unique(merged.owners, return_inverse=True)
+            for number, size_bytes in zip(owners, np.bincount(which, self._bytes[merged.units]).tolist(), strict=True):
+                self._owners[int(number)].ahead_bytes += int(size_bytes)
+            taken += merged.units.tolist()
         return taken
+
+    def _merged(
+        self,
+        learners: list[Learner],
+        limit: int,
+        budget_bytes: int,
+        rates: dict[int, float],
+        look_at: dict[int, int],
+    ) -> Merged | None:
+        """The learners' next units, merged by time, within the budget; None if nobody wants any. Changes nothing.
+
+        Owners are numbers of learners. They may be fewer than `limit` though there are more.
+        """
+        # Each learner's part and some more: where one comes more often than that, there is another round.
+        each = min(limit, 8 + 5 * limit // (4 * len(learners)))
+        asked = [(found, self._wanted(found, each, rates[found.number], look_at)) for found in learners]
+        wanting = [(found, wanted) for found, wanted in asked if wanted is not None]
+        if not wanting:
+            return None
+        part_bytes = budget_bytes // len(learners)
+        idle_bytes = sum(min(found.ahead_bytes, part_bytes) for found, wanted in asked if wanted is None)
+        merged = merge(
+            [wanted for _, wanted in wanting],
+            self._bytes,
+            limit=limit,
+            budget_bytes=budget_bytes,
+            idle_bytes=idle_bytes,
+        )
+        numbers = np.array([found.number for found, _ in wanting], np.intp)
+        return replace(merged, owners=numbers[merged.owners])
+
+    def _sweep_on(self, learners: list[Learner], limit: int, budget_bytes: int) -> list[int]:
+        """As `_take`, in the order of the sweep, of which a new one is planned when one has ended."""
+        assert self._sweep is not None
+        taken: list[int] = []
+        rates: dict[int, float] | None = None
+        while learners and len(taken) < limit:
+            coming = self._sweep.upcoming()
+            if coming is None:
+                if rates is not None:
+                    break  # what was planned just now is not to be had
+                rates = self._rates()
+                look_at = {found.number: _LOOK_AT_USES // len(learners) for found in learners}
+                merged = self._merged(learners, max(limit, self._sweep_units), budget_bytes, rates, look_at)
+                if merged is None or not len(merged.units):
+                    break
+                together = sum(rates[found.number] for found in learners)
+                samples = (merged.due_s - merged.due_s[0]) * together + len(learners)
+                self._sweep.plan(merged.units, merged.owners, samples)
+                continue
+            owner = self._owners.get(coming.owner)
+            if owner is not None and self._is_wanted(owner, coming.unit):
+                size_bytes = self._bytes_of[coming.unit]
+                if owner.ahead_bytes and self.ahead_bytes + size_bytes > budget_bytes:
+                    break
+                self._state_of[coming.unit] = TAKEN
+                self._owner_of[coming.unit] = owner.number
+                owner.ahead_bytes += size_bytes
+                taken.append(coming.unit)
+            self._sweep.go_on()
+        return taken
+
+    def _is_wanted(self, learner: Learner, unit: int) -> bool:
+        """A unit that was planned for a learner is neither here nor over yet."""
+        return self._state_of[unit] == ABSENT and any(uses.head(unit) < uses.n for uses, _ in learner.orders())
 
     def _wanted(self, found: Learner, limit: int, rate: float, look_at: dict[int, int]) -> Wanted | None:
         """The next units that a learner needs and that are absent; None if there are none."""
@@ -388,9 +457,14 @@ class Schedule:
 
     def _reopen(self, units: Indices) -> None:
         if len(units):
+            self._plan_anew()
             for found in self._learners.values():
                 for uses, _ in found.orders():
                     uses.reopen(units)
+
+    def _plan_anew(self) -> None:
+        if self._sweep is not None:
+            self._sweep.forget()
 
     def _uncharge(self, unit: int) -> None:
         number = self._owner_of[unit]

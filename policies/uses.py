@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ABSENT", "FAILED", "HERE", "TAKEN", "Uses", "merged"]
+__all__ = ["ABSENT", "FAILED", "HERE", "TAKEN", "Uses", "made"]
 
 Indices: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -25,18 +25,6 @@ ABSENT, TAKEN, HERE, FAILED = range(4)
 _WINDOW = 4096
 _MAX_WINDOW = 65_536
 """Uses looked at in one step: as few as fill some calls, more where nothing was found."""
-
-
-def merged(
-    units: NDArray[np.int32], at: NDArray[np.int64] | None
-) -> tuple[NDArray[np.int32], NDArray[np.int64] | None]:
-    """Uses of one unit that follow each other directly become one, at the position of the first."""
-    first = np.empty(len(units), bool)
-    first[:1] = True
-    np.not_equal(units[1:], units[:-1], out=first[1:])
-    if first.all():
-        return units, at
-    return units[first], np.flatnonzero(first) if at is None else at[first]
 
 
 class Uses:
@@ -222,3 +210,36 @@ class Uses:
         if self._again is not None:
             units = units[np.sort(np.unique(units, return_index=True)[1])]
         return units
+
+
+def made(
+    units: int, order: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int, expected: Uses | None
+) -> Uses:
+    """The uses of an order; `expected` itself if they are the same. Raises ValueError for an order that cannot be."""
+    order = np.ascontiguousarray(order, np.int32)
+    if len(order) and not (order.min() >= 0 and order.max() < units):
+        raise ValueError(f"an order has units outside 0..{units - 1}")
+    if at is None and len(order) > samples:
+        raise ValueError(f"an order of {len(order)} uses for {samples} samples")
+    if at is not None:
+        at = np.ascontiguousarray(at, np.int64)
+        if len(at) != len(order):
+            raise ValueError(f"{len(order)} units at {len(at)} positions")
+        if len(at) and not (at[0] >= 0 and at[-1] < samples and bool(np.all(at[1:] >= at[:-1]))):
+            raise ValueError(f"positions of an order that do not ascend within 0..{samples - 1}")
+    order, at = _merged(order, at)
+    if expected is not None and expected.equals(order, at, samples):
+        return expected
+    return Uses(units, order, at, samples)
+
+
+def _merged(
+    units: NDArray[np.int32], at: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int32], NDArray[np.int64] | None]:
+    """Uses of one unit that follow each other directly become one, at the position of the first."""
+    first = np.empty(len(units), bool)
+    first[:1] = True
+    np.not_equal(units[1:], units[:-1], out=first[1:])
+    if first.all():
+        return units, at
+    return units[first], np.flatnonzero(first) if at is None else at[first]

@@ -175,7 +175,7 @@ def test_samples_of_an_hdf5_file(tmp_path: Path, slow_source: SlowSource, hfs_mo
     indices: Any = GroupShuffleSampler(300, 50, seed=3)
     if order == "random":
         indices = np.random.default_rng(2).permutation(300)
-    sampler = hinted(indices, layout=layout, mount=str(hfs.path))
+    sampler = hinted(indices, layout=layout, mount=os.path.relpath(hfs.path))
     with h5py.File(hfs.path / "train.h5", "r") as file, begun(sampler) as (first, rest):
         # The first chunks that are needed; then the reader and what is fetched ahead go side by side.
         wait_until(hfs, lambda status: learner_of(status)["staged_share"] > 0.5)
@@ -189,7 +189,11 @@ def test_samples_of_an_hdf5_file(tmp_path: Path, slow_source: SlowSource, hfs_mo
 
 
 def test_a_cache_smaller_than_the_data(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """Three epochs whose orders are known early: fewer bytes than without hints, where what came first would stay."""
+    """Three epochs whose orders are known early: much of the cache is kept from one epoch to the next.
+
+    Files of 20 KB take 28 KB of a cache (blocks and inodes), so at best 1.4 caches full of their bytes are saved in two
+    epochs; a fast reader saves more, since what is held in memory counts for much in a cache so small.
+    """
     names = tree(tmp_path / "tree", 80)
     total, cache = total_of(names), 1 << 19
     hfs = hfs_mount(tmp_path / "tree", cache_size=str(cache))
@@ -206,7 +210,7 @@ def test_a_cache_smaller_than_the_data(tmp_path: Path, hfs_mount: HfsMount) -> N
                 assert client.status()["staged"]["bytes"] <= cache
         assert sorted(seen) == list(range(80))
     status = client.status()
-    assert status["source"]["bytes"] < 3 * total - 2 * cache
+    assert status["source"]["bytes"] < 3 * total - cache
     (layout,) = status["hints"]["layouts"]
     assert 0 <= layout["ahead_bytes"] <= cache
 

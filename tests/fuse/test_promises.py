@@ -115,6 +115,7 @@ def test_an_error_of_the_source_reaches_the_reader(
     same(hfs.path / "g", 2, 3 * CHUNK)
 
 
+@pytest.mark.alone
 def test_a_hung_source_holds_only_its_readers(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """A source that hangs holds only those who read from it: staged files, hfs status and unmounting go on."""
     for i in range(140):

@@ -92,6 +92,7 @@ def test_eviction_under_a_reader(source: Path, hfs_mount: HfsMount) -> None:
         assert hfs.status()["staged"]["files"] == 81
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make the kernel forget")
 def test_the_kernel_forgets_under_a_reader(source: Path, hfs_mount: HfsMount) -> None:
     """Nodes that nobody has open are forgotten; read again they are new nodes, and no read meets another file's."""

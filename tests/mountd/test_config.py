@@ -46,10 +46,14 @@ GOOD = {  # key -> (text, value)
     "prefetch-threads": ("1024", 1024),
     "staging-threads": ("3", 3),
     "siblings": ("0", 0),
+    "coalesce": ("1GB", 1_000_000_000),
+    "stagger": ("2", 2),
     "source-direct": ("off", "off"),
     "push": ("no", False),
     "allow-other": ("false", False),
     "control": ("/run/x", "/run/x"),
+    "peers": ("mpi", "mpi"),
+    "placement": ("partition", "partition"),
     "log-level": ("debug", "debug"),
     "log-file": ("/var/log/x", "/var/log/x"),
 }
@@ -67,6 +71,8 @@ BAD = {
     "source-threads": ["0", "1025", "1.5", "-1"],
     "source-direct": ["maybe"],
     "control": ["/" + "x" * 107, ""],
+    "peers": ["yes", ""],
+    "placement": ["split"],
     "log-level": ["loud"],
     "log-file": [""],
 }

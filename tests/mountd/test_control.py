@@ -54,6 +54,13 @@ class FakeCommands:
         await trio.lowlevel.checkpoint()
         return {"pid": 5, "path": "caf\udce9"}
 
+    def directory(self) -> dict[str, object]:
+        return {"nodes": ["a", "b"]}
+
+    async def cluster(self) -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        return {"nodes": []}
+
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         return await self._do("warm", list(paths), jobs, report=report)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
@@ -30,6 +32,7 @@ class FakeFetches:
         self.room = True
         self.error: Exception | None = None
         self.running = self.most = 0
+        self.memory: trio.Event | None = None
 
     async def _work(self, what: object) -> None:
         self.running += 1
@@ -40,7 +43,12 @@ class FakeFetches:
         if self.error is not None:
             raise self.error
 
-    async def prefetch_chunk(self, node: Node, file: StagedFile, index: int) -> None:
+    async def prefetch_chunk(
+        self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool
+    ) -> None:
+        if self.memory is not None:
+            await self.memory.wait()
+        began()
         await self._work((node.name, index))
         file.present.add(index)
 
@@ -161,6 +169,33 @@ async def test_a_closed_file_is_not_filled_further() -> None:
         prefetch.forget(node)
         await trio.sleep(10)
     assert len(fetches.order) == 2
+
+
+async def test_the_chunks_of_a_fill_begin_in_file_order_although_they_wait_for_memory() -> None:
+    fetches = FakeFetches()
+    fetches.memory = trio.Event()
+    node, file = large(b"f", 32)
+    async with running(fetches, 16) as (prefetch, _):
+        prefetch.fill_nowait(node, file)
+        await trio.sleep(1)
+        fetches.memory.set()
+        await trio.sleep(10)
+    assert fetches.order == [(b"f", index) for index in range(32)]
+    assert fetches.most == 16
+
+
+async def test_when_a_fill_will_have_brought_a_chunk() -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f", 8)
+    async with running(fetches, 1) as (prefetch, _):
+        assert prefetch.filled_in_s(node, 2) == math.inf
+        prefetch.fill_nowait(node, file)
+        assert prefetch.filled_in_s(node, 2) == 0  # no pace yet
+        await trio.sleep(2.5)
+        assert prefetch.filled_in_s(node, 0) == math.inf  # handed out already
+        assert prefetch.filled_in_s(node, 7) == pytest.approx(2.5 / 2 * 5)
+        prefetch.forget(node)
+        assert prefetch.filled_in_s(node, 7) == math.inf
 
 
 async def test_what_is_not_urgent_pauses_while_a_reader_waits_and_goes_on_after() -> None:

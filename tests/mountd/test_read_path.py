@@ -30,6 +30,7 @@ from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
 from mountd.opening import Opening
+from mountd.peers import NoPeers
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.recorder import Recorder
@@ -89,7 +90,7 @@ async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
 
 @asynccontextmanager
 async def daemon(
-    source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0
+    source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0, coalesce_bytes: int = 0
 ) -> AsyncIterator[Parts]:
     metrics, handles, staging = Metrics(), Handles(), FakeStaging(CHUNK)
     buffers = Buffers(16 * CHUNK, CHUNK)
@@ -124,6 +125,8 @@ async def daemon(
             Pushes() if push else None,
             memory := Memory(trio.current_time),
             recorder := Recorder(),
+            NoPeers(""),
+            reads_a_file=8,
         )
         siblings = SiblingWatch(
             Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
@@ -140,7 +143,7 @@ async def daemon(
             metrics,
             chunk_bytes=CHUNK,
         )
-        learners = Learners(CHUNK, metrics, in_no_thread)
+        learners = Learners(CHUNK, metrics, in_no_thread, coalesce_bytes=coalesce_bytes)
         hints = Hints(
             learners,
             namespace,

@@ -19,6 +19,7 @@ from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
+from mountd.peers import NoPeers
 from mountd.recorder import Recorder
 from mountd.small_files import BATCH_FILES, Become, Small, SmallFiles
 from policies.geometry import Extent
@@ -89,7 +90,18 @@ async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[
     async with trio.open_nursery() as nursery:
         namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
         await namespace.start()
-        fetcher = Fetcher(source, staging, buffers, nursery, metrics, Pushes(), Memory(trio.current_time), Recorder())  # type: ignore[arg-type]  # fakes
+        fetcher = Fetcher(
+            source,
+            staging,
+            buffers,
+            nursery,
+            metrics,
+            Pushes(),
+            Memory(trio.current_time),
+            Recorder(),
+            NoPeers(""),
+            reads_a_file=8,
+        )  # type: ignore[arg-type]  # fakes
         small = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=CHUNK)  # type: ignore[arg-type]  # fakes
         yield Parts(source, staging, namespace, fetcher, small, buffers, pushed, nursery)
         nursery.cancel_scope.cancel()

@@ -59,6 +59,29 @@ def test_what_is_put_comes_back_byte_for_byte(tmp_path: Path, size: int) -> None
     assert run(verify, str(tmp_path)) > 0
 
 
+def test_no_byte_is_counted_twice_while_it_is_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index counts in its thread, the event loop hears of it a moment later."""
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            threads, seen = staging._ground.threads, []
+            change_index = threads.change_index
+
+            async def watched(change: Any, *arguments: Any) -> Any:
+                done = await change_index(change, *arguments)
+                seen.append(staging.statistics().bytes)
+                return done
+
+            monkeypatch.setattr(threads, "change_index", watched)
+            for number in range(1, 4):
+                await stage(staging, number, 5000)
+            assert seen
+            assert max(seen) <= 3 * 5000
+            assert staging.statistics().bytes == 3 * 5000
+
+    run(main)
+
+
 def test_an_incomplete_file_has_its_full_length_and_knows_its_chunks(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:

@@ -15,8 +15,11 @@ def wanted(units: list[int], due_s: list[float], *, more: bool = False, ahead: i
 
 def merged(wanting: list[Wanted], *, limit: int = 100, budget: int = 10**9, idle: int = 0) -> list[tuple[int, int]]:
     sizes = np.full(100, 10, np.int64)
-    units, owners = merge(wanting, sizes, limit=limit, budget_bytes=budget, idle_bytes=idle)
-    return list(zip(units.tolist(), owners.tolist(), strict=True))
+    got = merge(wanting, sizes, limit=limit, budget_bytes=budget, idle_bytes=idle)
+    assert got.due_s.tolist() == sorted(got.due_s.tolist())
+    for unit, due_s, owner in zip(got.units, got.due_s, got.owners, strict=True):
+        assert due_s in wanting[owner].due_s[wanting[owner].units == unit]
+    return list(zip(got.units.tolist(), got.owners.tolist(), strict=True))
 
 
 def test_by_time_each_once_for_whom_it_is_due_first() -> None:

@@ -246,6 +246,20 @@ def test_what_was_given_out_is_due_now_until_it_is_seen_or_the_guard_has_passed(
     assert schedule.ahead_bytes == 90
 
 
+def test_what_was_given_out_and_is_never_seen_is_due_first_and_costs_no_budget() -> None:
+    """Large samples: a loader draws some ahead, and the first of them is waited for."""
+    schedule = Schedule(12, 10, guard_samples=4, uses_are_seen=False)
+    schedule.follow(0, 0, np.arange(12, dtype=np.int32), np.repeat(np.arange(4), 3), 4, 0.0)
+    assert schedule.take(2, MUCH, 0.0) == [0, 1]
+    schedule.advance(0, 2, 0.1)
+    assert schedule.ahead_bytes == 0
+    assert schedule.take(1, 10, 0.1) == [2]
+    assert schedule.take(1, 10, 0.1) == []
+    schedule.advance(0, 3, 0.2)
+    assert schedule.ahead_bytes == 0
+    assert schedule.take(1, 10, 0.2) == [3]
+
+
 def test_what_is_seen_long_before_its_turn_is_read_by_somebody_else() -> None:
     schedule = begun(np.arange(20_000, dtype=np.int32), units=20_000, guard=4096)
     schedule.seen(15_000, 0.0)

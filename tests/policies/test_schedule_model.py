@@ -32,6 +32,8 @@ class Follower:
     samples: int = 0
     following: list[Use] | None = None
     begun: bool = True
+    passed: int = 0
+    """Uses that ended up to there are over."""
 
     def orders(self) -> list[tuple[list[Use], int]]:
         orders = [(self.uses, self.position)] if self.begun else []
@@ -120,8 +122,9 @@ def drawn_word(random: Random) -> tuple[str, object, object]:
 class Pair:
     """A schedule and the model, given the same words."""
 
-    def __init__(self, guard: int) -> None:
-        self.real = Schedule(UNITS, 10, guard_samples=guard)
+    def __init__(self, guard: int, *, seen: bool) -> None:
+        self.real = Schedule(UNITS, 10, guard_samples=guard, uses_are_seen=seen)
+        self.uses_are_seen = seen
         self.model = Model(guard)
         self.now_s = 0.0
         self.taken: list[int] = []
@@ -182,7 +185,11 @@ class Pair:
         resumed = found.position == 0 and position > self.model.guard
         found.position, found.moved_s = position, self.now_s
         for use in found.uses:
-            if not use.over and use.end <= position - (0 if resumed else self.model.guard):
+            if not self.uses_are_seen and found.passed < use.end <= position:
+                self.model.ended(learner, use.unit)
+        found.passed = max(found.passed, position - (0 if resumed else self.model.guard))
+        for use in found.uses:
+            if not use.over and use.end <= found.passed:
                 use.over = True
                 self.model.ended(learner, use.unit)
 
@@ -311,14 +318,14 @@ def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray
 
 
 @pytest.mark.parametrize("window", [2, 5, 4096])
-@pytest.mark.parametrize("guard", [0, 3])
+@pytest.mark.parametrize(("guard", "seen"), [(0, True), (3, True), (3, False)])
 def test_every_interleaving_gives_what_the_model_gives(
-    guard: int, window: int, monkeypatch: pytest.MonkeyPatch
+    guard: int, seen: bool, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("policies.uses._WINDOW", window)
     for seed in range(15):
         random = Random(seed)
-        pair = Pair(guard)
+        pair = Pair(guard, seen=seen)
         for learner in range(random.randint(1, 3)):
             pair.follow(learner, drawn_order(random))
         for _ in range(80):
