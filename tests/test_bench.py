@@ -95,7 +95,7 @@ def test_flatness_compares_the_last_quarter_with_the_second() -> None:
 
 def test_help_names_the_benchmarks_and_a_wrong_name_is_refused() -> None:
     done = subprocess.run([ROOT / "scripts/bench", "--help"], capture_output=True, text=True, check=True)
-    assert "fastpath 5, mount 3" in " ".join(done.stdout.split())
+    assert "fastpath 5, lmdbio 3, loading 3, mount 3" in " ".join(done.stdout.split())
     assert "--quick" in done.stdout
     done = subprocess.run([ROOT / "scripts/bench", "nonsense"], capture_output=True, text=True, check=False)
     assert (done.returncode, "nonsense" in done.stderr) == (2, True)

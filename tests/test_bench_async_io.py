@@ -21,6 +21,7 @@ from scripts.benchmarks.async_io_learners import (
     last_change,
     layout_of,
 )
+from scripts.benchmarks.async_io_planning import planned_s
 from scripts.benchmarks.async_io_plots import Bars, write_plot
 
 LEARNERS = 2
@@ -131,3 +132,8 @@ def test_the_plot_shows_what_could_be_measured(tmp_path: Path) -> None:
     charts = [Bars("one", [1, 61], [20.0, 0.5], 6.0), Bars("other", [1, 61], [None, 0.1], 6.0)]
     write_plot(tmp_path / "plots" / "buffers.png", "title", charts)
     assert (tmp_path / "plots" / "buffers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_planning_takes_every_unit_once() -> None:
+    assert planned_s(400, 400, seed=1) > 0
+    assert planned_s(400, 16, seed=1) > 0

@@ -12,6 +12,7 @@ from scripts.benchmarks import (
     async_io_chainer,
     async_io_cosmoflow,
     async_io_images,
+    async_io_planning,
     async_io_samples,
 )
 from scripts.benchmarks.common import Work
@@ -30,4 +31,5 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "images": async_io_images.images,
     "chainer": async_io_chainer.chainer,
     "belady": async_io_belady.belady,
+    "planning": async_io_planning.planning,
 }

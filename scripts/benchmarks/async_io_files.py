@@ -67,9 +67,11 @@ class Job:
 
 
 @contextmanager
-def job(files: FileSet, root: Path, workers: int, *, hint: bool = False, drop: bool = False) -> Iterator[Job]:
-    """`drop`: it leaves no page of what it has read in memory."""
-    flags = [*(["--hint"] if hint else []), *(["--drop"] if drop else [])]
+def job(
+    files: FileSet, root: Path, workers: int, *, hint: bool = False, drop: bool = False, threads: int = 1
+) -> Iterator[Job]:
+    """`drop`: it leaves no page of what it has read in memory. `threads`: in each worker."""
+    flags = [*(["--hint"] if hint else []), *(["--drop"] if drop else []), "--threads", threads]
     with reader("batches.py", root, files.list, workers, BATCH, *flags) as program:
         yield Job(program, files)
 

@@ -13,6 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+SKIPPED = "skipped"
+"""In the place of the unit of a row that this machine cannot measure."""
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -62,6 +65,11 @@ def median_row(name: str, values: Sequence[float], unit: str, command: str, bar:
 def failed_row(name: str, reason: str, command: str) -> Row:
     """The row of something that could not be measured."""
     return Row(f"{name}: not measured: {reason}", None, "", None, False, command)
+
+
+def skipped_row(name: str, reason: str, command: str) -> Row:
+    """The row of something for which the machine lacks what it needs. No failure, and no bar that holds."""
+    return Row(f"{name}: {reason}", None, SKIPPED, None, None, command)
 
 
 def measured_rows(rows: Sequence[Row]) -> list[Row]:

@@ -1,6 +1,6 @@
 """Reads mini-batches of whole files in random order through a PyTorch DataLoader; computing is emulated by sleeping.
 
-    batches.py ROOT LIST WORKERS BATCH [--hint] [--drop]
+    batches.py ROOT LIST WORKERS BATCH [--hint] [--drop] [--threads N]
 
 LIST has the paths of the files below ROOT, one a line: nothing is listed here. Each request {"epoch": N, "seed": S,
 "compute_s": T} is one epoch in an order of its own, from the making of the loader to the end of computing on the last
@@ -8,7 +8,8 @@ batch, T seconds a batch. Files are read whole and not decoded: the cores are fo
 "files", "bytes", "first_s" (until the first batch is there, which the start of the workers is part of) and "exposed_s"
 (waiting for batches in all). With --hint the sampler is wrapped as the README tells people to; without,
 nothing here knows of hfs. With --drop the pages of a file are dropped when it has been read: each is read once an
-epoch, so none is in the page cache when the next begins, and nobody has to open it for that.
+epoch, so none is in the page cache when the next begins, and nobody has to open it for that. With --threads each worker
+fetches its batch with N threads.
 """
 
 import argparse
@@ -64,6 +65,11 @@ class Job:
         self.root, self.workers, self.batch, self.hint = args.root, args.workers, args.batch, args.hint
         names = args.list.read_text().splitlines()
         self.files = Files([f"{args.root}/{name}" for name in names], args.drop)
+        self.dataset: Any = self.files
+        if args.threads > 1:
+            from hfs.loading import ThreadedFetch
+
+            self.dataset = ThreadedFetch(self.files, args.threads)
         self.sampler: Any = None
         if args.hint:
             from hfs.hint import hinted  # not timed, as other imports; without a hint a job has nothing of hfs
@@ -80,7 +86,7 @@ class Job:
         begin = time.monotonic()
         self.sampler = self.sampler or self._sampler(seed)
         self.sampler.set_epoch(epoch)
-        loader = DataLoader(self.files, self.batch, sampler=self.sampler, num_workers=self.workers)
+        loader = DataLoader(self.dataset, self.batch, sampler=self.sampler, num_workers=self.workers)
         files = size = 0
         first_s = exposed_s = 0.0
         asked = time.monotonic()
@@ -103,6 +109,7 @@ def main() -> None:
     parser.add_argument("batch", type=int)
     parser.add_argument("--hint", action="store_true")
     parser.add_argument("--drop", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")  # of more workers than cores
     torch.set_num_threads(1)  # nothing is trained here; the cores belong to the workers and the daemon

@@ -1,0 +1,75 @@
+"""The parts of `scripts/bench peers`: rows that need no daemon, the learner, and one job of two nodes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.benchmarks import common, peers, peers_data, peers_epochs, peers_simulation
+from scripts.benchmarks.common import BenchError, Work
+from scripts.benchmarks.options import Options
+from scripts.benchmarks.peers_nodes import Data, Learners, learners, nodes
+
+QUICK = Options(quick=True, runs=1)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    with common.work_folder(tmp_path / "bench") as work:
+        work.data.mkdir()
+        yield work
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, work: Work) -> Data:
+    monkeypatch.setattr(peers_data, "TINY_QUICK", 64)
+    return peers_data.tiny(work, QUICK)
+
+
+def test_every_group_can_be_called() -> None:
+    assert list(peers.GROUPS) == ["simulation", "planning", "source", "first", "shares", "killed", "model"]
+    assert all(callable(group) for group in peers.GROUPS.values())
+
+
+def test_the_simulation_is_near_the_paper(monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
+    monkeypatch.setattr(peers_simulation, "NODES", (8, 64))
+    rows = peers_simulation.simulation(work, QUICK, "command")
+    assert [row.holds for row in rows[::2]] == [True] * 6
+
+
+@pytest.mark.parametrize("how", ["all", "regular"])
+def test_learners_read_their_parts(how: str, few: Data) -> None:
+    with learners([few.folder, few.folder], few) as group:
+        _, answers = group.epoch(how=how, seed=1, batch=8)
+    each = few.samples if how == "all" else few.samples // 2
+    assert [(answer["samples"], answer["bytes"]) for answer in answers] == [(each, each * peers_data.TINY_BYTES)] * 2
+
+
+def test_a_wrong_file_is_noticed_and_the_others_are_read(few: Data) -> None:
+    (few.folder / "class_3" / "000013.bin").write_bytes(bytes(peers_data.TINY_BYTES))
+    (few.folder / "class_4" / "000014.bin").unlink()
+    with learners([few.folder], few) as group:
+        answer = group.readers[0].do(how="regular", seed=1, batch=8)
+        with pytest.raises(BenchError, match="reads have failed"):
+            Learners(group.readers).epoch(how="all", seed=1, batch=8)
+    assert (answer["samples"], answer["failed"]) == (few.samples, 2)
+
+
+@pytest.mark.mpi
+def test_shares_of_two_nodes(work: Work, few: Data) -> None:
+    """What both read comes from the source once; afterwards each gives the other its share, and no more."""
+    with (
+        common.slowfs(work, few.folder, "none") as slow,
+        nodes(work, slow, 2, "partition") as running,
+        learners(running.paths, few) as group,
+    ):
+        peers_epochs.fill(running, group, few, 1)
+        assert running.source_bytes() == few.bytes
+        from_peers, from_source, planned = peers_epochs.epoch_shares(running, group, "local", 2, 16)
+        assert from_source == 0
+        assert planned is not None
+        assert from_peers <= planned < 0.5
+        running.kill(1)
+        assert running.alive == {0}
+        assert running.source_bytes() == few.bytes
+    assert not common.mounts_below(work.run)
