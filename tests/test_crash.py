@@ -9,6 +9,7 @@ the account covers what the disk holds and never exceeds the capacity.
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,16 @@ import trio.testing
 
 from mountd.errors import MountError
 from tests.conftest import Logs
-from tests.crash_child import work
+from tests.crash_child import few_numbers_leased, work
 from tests.faults import Operations, check_all, fail, healthy_staging, put, verify, version_of
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _few_numbers_leased() -> Iterator[None]:
+    with few_numbers_leased():
+        yield
 
 
 def _child(mode: str, cache: Path) -> "subprocess.Popen[str]":
@@ -33,6 +40,7 @@ def _verify(cache: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # over a hundred processes, one after the other: on a busy machine more than 60 s
 def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path) -> None:
     """One cache lives through all the kills, so that each finds what the ones before have left."""
     cache = tmp_path / "cache"

@@ -7,7 +7,8 @@ Exit codes, the same for all commands; scripts may rely on them.
          mounted there, the cache unwritable or owned by another daemon, nothing mounted, a busy mount, a dead daemon)
     2    usage: what was given cannot be (unknown options and keys, impossible values, SOURCE or MOUNTPOINT missing or
          not a directory, MOUNTPOINT not empty without --over, the cache inside SOURCE or MOUNTPOINT)
-    3    partly done: some of the files of `hfs cache` failed, or were open and stayed
+    3    partly done: some of the files of `hfs cache` failed, or were open and stayed; some samples of
+         `hfs encode` and `hfs decode` failed
     `hfs run` ends with its command's code, 128 + N if signal N ended it; its own are, as for env(1),
     125  hfs itself failed, for whatever reason of the above
     126  the command could not be executed
@@ -27,7 +28,19 @@ from mountd.errors import HfsError
 
 __all__ = ["Group", "cli", "main"]
 
-_COMMANDS = ("mount", "umount", "run", "status", "cache", "layout", "config", "completion")
+_COMMANDS = (
+    "mount",
+    "umount",
+    "run",
+    "status",
+    "cache",
+    "layout",
+    "plan",
+    "encode",
+    "decode",
+    "config",
+    "completion",
+)
 """Each is the command of the same name in the file of the same name."""
 
 

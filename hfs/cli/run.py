@@ -21,7 +21,7 @@ from hfs.cli.mount import ready_to_mount
 from hfs.cli.shared import complain, hold, load_config, mount_flags
 from hfs.client import Client, find_socket
 from mountd.config import Config
-from mountd.errors import HfsError
+from mountd.errors import ConfigError, HfsError
 
 __all__ = ["run"]
 
@@ -63,6 +63,10 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
     try:
         with hold():
             config, origins = load_config(arguments)
+            if config.peers == "mpi":
+                raise ConfigError(
+                    "peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself"
+                )
             config = ready_to_mount(msgspec.structs.replace(config, foreground=False))
             daemon = mounting.start(config, origins)
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.

@@ -64,6 +64,10 @@ _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
     click.option("--source-id", metavar="HEX", help="A fixed identity of SOURCE's file system, 16 hex digits."),
     click.option("--eviction", metavar="fill-once|lru", help="What goes when the cache is full. [default: fill-once]"),
     click.option("--strict", is_flag=True, default=None, help="Wait for a silent SOURCE; never serve what may be old."),
+    click.option("--peers", metavar="none|mpi", help="mpi: share with the daemons of the same mpirun. [default: none]"),
+    click.option(
+        "--placement", metavar="auto|partition|replicate", help="What each of them stages: its share, or all."
+    ),
     click.option("--control", metavar="PATH", help="Put the control socket here."),
     click.option("--log-file", metavar="PATH", help="Write the daemon's log here."),
     click.option("-v", "--verbose", is_flag=True, help="Log more (log-level=debug), say how reads will be served."),

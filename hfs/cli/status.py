@@ -10,7 +10,7 @@ import click
 
 from hfs import mountinfo
 from hfs.cli.exit_codes import DONE, FAILED
-from hfs.cli.shared import complete_mounts, control_option, printable, target_of
+from hfs.cli.shared import complete_mounts, control_option, printable, sole_mount, target_of
 from hfs.client import Client, find_socket
 from mountd.errors import HfsError
 
@@ -33,15 +33,29 @@ _NOTE = (
     "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait until it answers."
 )
 @click.option("--all", "everything", is_flag=True, help="Also the raw counters, with their meaning.")
+@click.option("--cluster", is_flag=True, help="All nodes of the job (--peers mpi), a line each.")
 @control_option
 @click.pass_context
 def status(
-    ctx: click.Context, mount: str | None, as_json: bool, wait_s: float, everything: bool, control: str | None
+    ctx: click.Context,
+    mount: str | None,
+    as_json: bool,
+    wait_s: float,
+    everything: bool,
+    cluster: bool,
+    control: str | None,
 ) -> None:
     """Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.
 
     The list ends with exit code 1 if one of them does not answer.
     """
+    if cluster:
+        if control is None:
+            mount = mount or sole_mount()
+        _wait_for(mount, control, wait_s)
+        client = Client(control) if control is not None else target_of(mount or "").client
+        _print_cluster(client.cluster(), as_json=as_json)
+        return
     if mount is None and control is None:
         ctx.exit(_list_mounts(as_json=as_json))
     found = _wait_for(mount, control, wait_s)
@@ -80,6 +94,27 @@ def _wait_for(mount: str | None, control: str | None, wait_s: float) -> dict[str
             if time.monotonic() >= deadline:
                 raise
         time.sleep(_AGAIN_S)
+
+
+def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"nodes": nodes}))
+        return
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from hfs.cli.render import figure, stdout
+
+    names = list(dict.fromkeys(name for node in nodes for name in node.get("figures", {})))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("node", *(name.replace("_", " ") for name in names)):
+        table.add_column(column, overflow="fold")
+    for node in nodes:
+        figures = node.get("figures", {})
+        shown = [figure(name if name.startswith("peer_") else "bytes", figures.get(name)) for name in names]
+        table.add_row(escape(printable(node["node"])), *(shown if figures else [escape(node["error"])]))
+    stdout().print(table)
 
 
 def _list_mounts(*, as_json: bool) -> int:

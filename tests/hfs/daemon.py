@@ -28,6 +28,8 @@ class FakeCommands:
         self.opened: set[bytes] = set()
         self.on_warm: Callable[[], None] = lambda: None
         self.learners = Learners(8 << 20, Metrics(), trio.to_thread.run_sync)
+        self.nodes: dict[str, object] = {"nodes": ["n0"], "hashes": [1], "weights": [1.0], "node": 0, "gone": []}
+        self.nodes |= {"placement": "replicate", "chunk_bytes": 8 << 20}
         self.touches: list[Touches] = []
         """What a recording hears, all at once."""
 
@@ -46,6 +48,13 @@ class FakeCommands:
             "config": {"ttl": {"value": 60.0, "origin": "default"}},
             "counters": {"x": {"value": 1, "meaning": "y"}},
         }
+
+    def directory(self) -> dict[str, object]:
+        return self.nodes
+
+    async def cluster(self) -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        return {"nodes": [{"node": "a", "figures": {"staged": 5_000_000}}, {"node": "b", "error": "no answer"}]}
 
     async def record(self, report: Report) -> Result:
         self.calls.append(("record",))

@@ -275,7 +275,7 @@ def test_layout_build(tmp_path: Path, daemon: FakeCommands, monkeypatch: pytest.
 
     monkeypatch.chdir(tmp_path)
     result = build(path, "--dataset", "x", "--dataset", "y")
-    assert (result.exit_code, result.stdout) == (0, "train.h5.layout: 5 samples of train.h5\n")
+    assert (result.exit_code, result.stdout) == (0, "train.h5.layout: 5 samples of train.h5 (hdf5: x, y)\n")
     assert Layout.load("train.h5.layout").samples == 5
     result = build(path, "--dataset", "z", "-o", "other")
     assert (result.exit_code, os.path.exists("other")) == (1, False)

@@ -23,6 +23,7 @@ def test_all_requests(tmp_path: Path) -> None:
         client = Client(str(tmp_path / "s"))
         assert client.status()["pid"] == 4711
         assert client.pid() == os.getpid()
+        assert client.directory() == commands.nodes
         news: list[Progress | Rows] = []
         assert client.warm([b"a", b"bad"], 4, news.append) == Result(
             1, 10, 1, faults=[PathFault(b"bad", "no such file")]

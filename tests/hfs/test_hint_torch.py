@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hfs.hint import hinted
-from hfs.samplers import GroupShuffleSampler
+from hfs.samplers import GroupShuffleSampler, LocalityAwareSampler
+from policies.placement import Nodes
 from tests.hfs.learners import FakeDaemon, listening
 
 torch = pytest.importorskip("torch")
@@ -169,3 +170,14 @@ def test_a_forked_child_is_a_learner_of_its_own(daemon: FakeDaemon) -> None:
     assert parent.join.process != other.join.process
     assert parent.overs() == [0]
     assert [order for _, order in other.orders()] == [list(range(COUNT))]
+
+
+def test_batches_that_are_local_through_the_loader(daemon: FakeDaemon) -> None:
+    files = [f"/m/{i}" for i in range(COUNT)]
+    sampler = LocalityAwareSampler(COUNT, 12, 0, 1, 3, Nodes((1, 2, 3), (1.0,) * 3), files=files, learners=[0, 1, 2])
+    bare = list(sampler)
+    for batches in (sampler, with_hint(sampler, daemon)):
+        loader = data.DataLoader(Numbers(), batch_sampler=batches, num_workers=1)
+        assert len(loader) == len(bare) == 6
+        assert samples(loader) == bare
+    assert daemon.only.orders() == [(0, [index for batch in bare for index in batch])]
