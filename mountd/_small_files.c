@@ -88,6 +88,8 @@ static int read_all(struct one *files, int count, char *into, size_t room, size_
         if (files[i].status == WHOLE) used += (files[i].attributes.stx_size + PAGE - 1) / PAGE * PAGE;
         if (used > room) used = room;
     }
+    /* Who hurries now, while these files are closed and the answer is on its way, must not wait for one not read. */
+    __atomic_store_n(&progress->current, i - 1, __ATOMIC_SEQ_CST);
     /* Read once and staged: these pages would only push out others. All at the end, since the first of these calls
      * waits until all processors have let go of pages that were just read, and the others then need not. */
     for (int k = 0; k < count && k <= i; k++) {

@@ -178,22 +178,29 @@ class Fetcher:
         """
         key = (file.version, index)
         with self.reader_waits():
-            if node.parent is not None and (node.parent, node.name) in self.batches:
-                data = await self.batches.hurried((node.parent, node.name), file.version)
-                if data is not None:
-                    return data
+            data = await self._from_batch(node, file)
+            if data is not None:
+                return data
             return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push))
 
     async def for_peer(self, node: Node, file: StagedFile, index: int) -> memoryview:
         """The bytes of chunk `index`, for another node: as `chunk`, but no other node is asked for them in turn."""
         key = (file.version, index)
-        if node.parent is not None and (node.parent, node.name) in self.batches:
-            data = await self.batches.hurried((node.parent, node.name), file.version)
-            if data is not None:
-                return data
+        data = await self._from_batch(node, file)
+        if data is not None:
+            return data
         return await self._flights.run(
             key, lambda: self._fetch(key, node, file, None, push=Push.NEVER, from_peers=False)
         )
+
+    async def _from_batch(self, node: Node, file: StagedFile) -> memoryview | None:
+        """The bytes of a small file that comes with a batch; None if it does not, and then nobody is fetching it."""
+        while node.parent is not None and (node.parent, node.name) in self.batches:
+            data = await self.batches.hurried((node.parent, node.name), file.version)
+            if data is not None:
+                return data
+            # It has left its batch; or that has ended without it, and it may be in the next one already.
+        return None
 
     async def ahead(
         self,
@@ -221,6 +228,8 @@ class Fetcher:
             await self.wait_may_push(extent.size)
         async with self._peers_room(node, index, extent.size, urgent=False):
             into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
+            if node.parent is not None:  # a batch may have begun meanwhile; it waits for no memory any more
+                await self.batches.wait((node.parent, node.name))
             if index in file.present or self.is_coming(file.version, index):
                 return False
             if unless_held and self.held_nowait(file.version, index) is not None:

@@ -91,9 +91,8 @@ class Batches:
             self.land(batch, place)
 
     async def wait(self, place: Place) -> None:
-        """Until this one has landed, if it is under way, in no hurry."""
-        coming = self._coming.get(place)
-        if coming is not None:
+        """Until this one is not under way, in no hurry."""
+        while (coming := self._coming.get(place)) is not None:
             await coming.landed.wait()
 
     async def hurried(self, place: Place, version: Version) -> memoryview | None:

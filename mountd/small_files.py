@@ -327,6 +327,8 @@ class SmallFiles:
                         if self._staging.file_nowait(version) is None:
                             await self._staging.file(version, b"/".join(filter(None, (directory.path, name))))
                 # No checkpoint from here on.
+                # A reader had hurried for it, and its thread has ended before it: he must not have to hurry again.
+                alone += [place for place in places[len(reads) :] if batch.is_wanted(place)]
                 for place in [place for place in places if place not in batch]:
                     # A reader was faster, and fetches it himself. Held for him it need not be any more.
                     node = self._node(place)

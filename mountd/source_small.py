@@ -41,11 +41,14 @@ class Progress:
 
     def __init__(self) -> None:
         self.shared = bytearray(b"\xff\xff\xff\xff\0\0\0\0")
-        """Two native integers of 32 bits: the number of the file that is being read (-1: none yet), and whether to
-        hurry."""
+        """Two native integers of 32 bits: the number of the file that is being read, or in the end was read last (-1:
+        none), and whether to hurry."""
 
     def hurry(self) -> int:
-        """End after the file that is being read. Its number; -1: none, and none will be. Those after it neither."""
+        """End after the file that is being read. Its number; -1: none, and none will be. Those after it neither.
+
+        That one may be left out too: the thread has named it and not begun to read it.
+        """
         if _extension is not None:
             return _extension.hurry(self.shared)
         numbers = memoryview(self.shared).cast("i")
@@ -112,6 +115,7 @@ def _read_plain(
         found.append((status, attributes, used))
         if status == _WHOLE:
             used = min(len(into), used + -(-attributes.size // _PAGE_BYTES) * _PAGE_BYTES)
+    numbers[0] = len(found) - 1  # who hurries while the answer is on its way must not wait for what was not read
     return found
 
 

@@ -31,6 +31,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         for hfs in item.stash.get(MOUNTS, []):
             report.sections.append((f"{hfs.log.name} ({report.when})", hfs.log_text()[-LOG_TAIL_CHARACTERS:]))
+            report.sections.append((f"hfs status {hfs.path.name} ({report.when})", hfs.status_text()))
     return report
 
 

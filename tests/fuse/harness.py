@@ -165,6 +165,14 @@ class Hfs:
         """`hfs status MOUNTPOINT --json`."""
         return json.loads(must(hfs_command(), "status", self.path, "--json"))
 
+    def status_text(self) -> str:
+        """All that `hfs status` says, or why it says nothing: for the report of a test that failed."""
+        try:
+            done = run(hfs_command(), "status", self.path, "--json", "--all", limit_s=10)
+        except AssertionError as error:
+            return str(error)
+        return done.stdout + done.stderr
+
     def source_reads(self) -> int:
         return int(self.status()["source"]["reads"])
 

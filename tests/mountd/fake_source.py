@@ -65,6 +65,10 @@ class FakeSource:
         self.released: list[Version] = []
         self.batches: list[list[bytes]] = []
         self.small_faults: dict[bytes, Callable[[], object] | int] = {}
+        self.named_s = 0.0
+        """How long a file is named before it is looked whether to hurry: a thread may lose its processor there."""
+        self.way_back_s = 0.0
+        """From the last file of a batch until the event loop has the answer."""
 
     def file(self, path: bytes, inode: int, size: int, time_ns: int = 1) -> None:
         self.tree[path] = attributes(inode, size, time_ns=time_ns)
@@ -142,6 +146,7 @@ class FakeSource:
         used = 0
         for number, place in enumerate(places):
             numbers[0] = number
+            await self._passes(self.named_s)
             if numbers[1]:
                 break
             path = _join(*place)
@@ -163,7 +168,13 @@ class FakeSource:
                 into[used : used + before.size] = self.content(path, Extent(0, before.size))
                 found.append(SmallRead(before, into[used : used + before.size].toreadonly()))
                 used += -(-before.size // 4096) * 4096
+        numbers[0] = len(found) - 1
+        await self._passes(self.way_back_s)
         return found
+
+    async def _passes(self, seconds: float) -> None:
+        if seconds:
+            await trio.sleep(seconds)
 
 
 def _join(directory: bytes, name: bytes) -> bytes:

@@ -373,6 +373,54 @@ async def test_a_reader_does_not_wait_for_what_has_not_begun() -> None:
         assert all(map(parts.is_right, names(16)))
 
 
+async def test_what_a_hurried_batch_left_out_is_read_once() -> None:
+    """The thread has ended for one reader, and its answer is on its way; another wants the very next file."""
+    async with parts_of(tree(16)) as parts:
+        for name in names(16):
+            await parts.namespace.resolve(name)
+        order = sorted(names(16))
+        parts.source.delay_s = parts.source.way_back_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.stage, *order)
+            await trio.sleep(2.5)
+            nursery.start_soon(parts.demand, order[2])
+            await trio.sleep(1)
+            start_s = trio.current_time()
+            await parts.demand(order[3])
+            assert trio.current_time() - start_s == pytest.approx(1)  # it did not wait for the answer
+        assert parts.by_itself() == [order[3]]
+        assert sorted(path for path, _ in parts.source.reads) == order
+
+
+async def test_a_file_that_its_thread_had_named_but_not_begun_is_read_once() -> None:
+    async with parts_of(tree(16)) as parts:
+        for name in names(16):
+            await parts.namespace.resolve(name)
+        order = sorted(names(16))
+        parts.source.delay_s = parts.source.named_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.stage, *order)
+            await trio.sleep(4.5)  # the third is named
+            await parts.demand(order[2])
+        assert sorted(path for path, _ in parts.source.reads) == order
+
+
+async def test_a_batch_that_begins_while_a_chunk_waits_for_memory_reads_the_file_once() -> None:
+    source = tree(2)
+    async with parts_of(source) as parts:
+        node = await parts.namespace.resolve(b"d/1")
+        assert node.version is not None
+        file = await parts.staging.file(node.version, b"d/1")
+        held = [await parts.buffers.take(CHUNK, urgent=True) for _ in range(40)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(parts.small.stage_paths, names(2), push=False))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(parts.fetcher.ahead, node, file, 0)
+            await trio.testing.wait_all_tasks_blocked()
+            held.clear()
+        assert sorted(path for path, _ in source.reads) == names(2)
+
+
 async def test_a_reader_does_not_wait_for_a_batch_that_hangs_before_its_file() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):

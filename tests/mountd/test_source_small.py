@@ -108,6 +108,17 @@ def test_a_call_that_was_hurried_reads_nothing_more(tmp_path: Path, either: None
     progress = Progress()
     assert progress.hurry() == -1
     assert read_files([directory], [b"a"], memoryview(bytearray(LIMIT)), progress, LIMIT, careful=False) == []
+    assert progress.hurry() == -1
+
+
+def test_what_was_not_read_is_not_said_to_be_coming(tmp_path: Path, either: None, directory: int) -> None:
+    for name in "abc":
+        (tmp_path / name).write_bytes(bytes(5000))
+    progress = Progress()
+    into = memoryview(bytearray(3 * 4096))  # "a" takes two pages of it
+    found = read_files([directory] * 3, [b"a", b"b", b"c"], into, progress, LIMIT, careful=False)
+    assert len(found) == 1
+    assert progress.hurry() == 0
 
 
 def test_a_file_that_changes_while_it_is_read_has_no_bytes(
