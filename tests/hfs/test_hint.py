@@ -368,8 +368,7 @@ def test_copies_and_pickles_leave_the_connection_here(daemon: FakeDaemon) -> Non
         assert sampler.epoch == 0
         assert isinstance(other, Shuffled)
         assert sorted(other) == list(range(10))
-    daemon.wait(lambda: len(daemon.heard) == 4)
-    assert daemon.heard[0].orders() == [(0, list(Shuffled(10)))]
+    daemon.wait(lambda: len(daemon.heard) == 4 and daemon.heard[0].orders() == [(0, list(Shuffled(10)))])
 
 
 def test_two_hinted_epochs_of_one_number_follow_themselves(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

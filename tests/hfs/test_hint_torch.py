@@ -180,4 +180,5 @@ def test_batches_that_are_local_through_the_loader(daemon: FakeDaemon) -> None:
         loader = data.DataLoader(Numbers(), batch_sampler=batches, num_workers=1)
         assert len(loader) == len(bare) == 6
         assert samples(loader) == bare
+    daemon.wait(lambda: daemon.only.overs() == [0])
     assert daemon.only.orders() == [(0, [index for batch in bare for index in batch])]

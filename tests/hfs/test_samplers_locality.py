@@ -301,6 +301,7 @@ def test_beside_hinted_which_tells_this_learners_order_and_the_next(tmp_path: Pa
         assert batches == list(sampler)
         assert len(told) == len(sampler) == 5
         assert (daemon.only.join.rank, daemon.only.join.world) == (1, 3)
+        daemon.wait(lambda: daemon.only.overs() == [0])  # all is said before that
         assert daemon.only.orders() == [(0, sampler.order().tolist())]
         assert daemon.only.orders(following=True) == [(1, ahead.order().tolist())]
         told.set_epoch(1)
