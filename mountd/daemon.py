@@ -151,6 +151,8 @@ async def _serve(
             data_bytes=await _data_bytes(config, source, workers, capacity_bytes) if joining.is_first else None,
             buffer_bytes=config.buffer_bytes,
             total_limit_s=config.source_timeout_s,
+            stagger=config.stagger,
+            stagger_job=config.stagger_job,
         )
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)

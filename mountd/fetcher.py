@@ -408,9 +408,14 @@ class Fetcher:
             into = await self._take_urgent(extent.size)
         if began is not None:
             began()
-        async with self._staggered.turn(version, index, urgent=urgent):
+        async with self._staggered.turn(version, index, urgent=urgent), self._turn_of_job(node, extent, index, urgent):
             await self._source.read(node.directory, node.name, version, extent, into, urgent=urgent)
         return into
+
+    def _turn_of_job(self, node: Node, extent: Extent, index: int, urgent: bool) -> AbstractAsyncContextManager[None]:
+        if not self._peers.active or extent.size >= node.attributes.size:
+            return contextlib.nullcontext()  # one read of a small file is in order
+        return self._peers.turn(node.path, index, urgent=urgent)
 
     async def _from_peers(
         self, node: Node, file: StagedFile, index: int, extent: Extent, into: memoryview, *, here_only: bool = False

@@ -25,6 +25,8 @@ COUNTERS: dict[str, str] = {
     "peer_reads": "chunks, small files and parts of chunks that came from other nodes",
     "peer_read_bytes": "bytes that came from other nodes",
     "peer_misses": "chunks and small files that their home node did not give, so the source was asked",
+    "peer_turns": "reads of large files that waited for the turn of this node among all of the job",
+    "peer_turn_wait_ns": "nanoseconds that they have waited",
     "peer_faults": "other nodes that did not answer, and answers that were wrong",
     "peer_served": "answers given to other nodes",
     "peer_served_bytes": "bytes given to other nodes",

@@ -68,6 +68,9 @@ class Peers(Protocol):
     async def have_staged(self, path: bytes, version: Version, chunk_bytes: int, extent: Extent) -> bool:
         """Have its home stage a chunk, and wait for it. False if that could not be. Never raises."""
 
+    def turn(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
+        """Waits until this node may read a chunk of a large file from the source: see `peers_turns`. Never fails."""
+
     def directory(self) -> dict[str, object]:
         """What is needed to compute homes: see `protocol.Directory`."""
 
@@ -117,6 +120,10 @@ class NoPeers:
     async def have_staged(self, path: bytes, version: Version, chunk_bytes: int, extent: Extent) -> bool:
         """By nobody."""
         return False
+
+    def turn(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
+        """At once."""
+        return nullcontext()
 
     def directory(self) -> dict[str, object]:
         """One node."""

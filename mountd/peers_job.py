@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import trio
@@ -19,7 +19,8 @@ from mountd.peers_asking import Asking
 from mountd.peers_homes import Homes
 from mountd.peers_joining import Agreed
 from mountd.peers_transport import Transport
-from mountd.peers_words import Figures, Question, Refusal, Wish, WordError, decode, encode
+from mountd.peers_turns import Turns
+from mountd.peers_words import Done, Figures, Go, Question, Refusal, Stay, Turn, Wish, Word, WordError, decode, encode
 from mountd.version import Version
 from policies.geometry import Extent
 from policies.placement import NOBODY
@@ -72,7 +73,10 @@ class JobPeers:
         chunk_bytes: int,
         buffer_bytes: int,
         total_limit_s: float,
+        stagger: int,
+        stagger_job: int,
     ) -> None:
+        """`stagger`: chunks of one file that each node reads at a time; `stagger_job`: that all of them do."""
         self._transport = transport
         self._nursery = nursery
         self._metrics = metrics
@@ -86,6 +90,9 @@ class JobPeers:
         self._figures: Callable[[], dict[str, int]] = dict
         self._questions: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
         self._question = 0
+        self._turns = Turns(transport.number, self._say, self._homes.home, nursery, metrics, most=stagger_job)
+        self._staggers = stagger * transport.count > stagger_job
+        """Else there are turns for all, and nobody needs to ask."""
         self._rooms = {urgent: _Allowance(buffer_bytes // _SHARE) for urgent in (False, True)}
         transport.received = self._received
         transport.lost = self._lost
@@ -152,6 +159,12 @@ class JobPeers:
             return Came.NO
         return await self._asking.ask(home, path, version, chunk_bytes, extent, into, here_only=here_only)
 
+    def turn(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
+        """See `Peers`."""
+        if not self._staggers:
+            return nullcontext()
+        return self._turns.turn(path, index, urgent=urgent)
+
     def directory(self) -> dict[str, object]:
         """See `Peers`."""
         agreed = self._homes.agreed
@@ -217,6 +230,8 @@ class JobPeers:
                 self._transport.send_nowait(sender, encode(Refusal(word.request)))
             else:
                 self._answering.wished(sender, word)
+        elif isinstance(word, Turn | Stay | Go | Done):
+            self._turns.heard(sender, word)
         elif isinstance(word, Question):
             self._transport.send_nowait(sender, encode(Figures(word.request, self._figures())))
         elif isinstance(word, Figures):
@@ -233,3 +248,7 @@ class JobPeers:
         log.info("peers: %s has gone; its share belongs to the others now", self._homes.agreed.names[node])
         self._nursery.start_soon(self._homes.lose, node)
         self._asking.lost(node)
+        self._turns.lost(node)
+
+    def _say(self, to: int, word: Word) -> None:
+        self._transport.send_nowait(to, encode(word))

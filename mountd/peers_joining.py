@@ -26,6 +26,7 @@ _SAME: tuple[tuple[str, Callable[[Card], object], str], ...] = (
     ("the directory of the source", lambda card: card.root_inode, "give all the same SOURCE"),
     ("--chunk", lambda card: card.chunk_bytes, "give all the same"),
     ("--placement", lambda card: card.placement, "give all the same"),
+    ("--stagger-job", lambda card: card.stagger_job, "give all the same"),
 )
 """What, of a card, and the remedy."""
 

@@ -56,6 +56,8 @@ class Joining:
         data_bytes: int | None,
         buffer_bytes: int,
         total_limit_s: float,
+        stagger: int,
+        stagger_job: int,
     ) -> JobPeers | NoPeers:
         """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
         if self.transport is None:
@@ -74,6 +76,7 @@ class Joining:
             placement=placement,
             capacity_bytes=capacity_bytes,
             data_bytes=data_bytes,
+            stagger_job=stagger_job,
         )
         cards = await self._gather(card, _JOIN_LIMIT_S)
         agreed = agree(read_cards(cards))
@@ -90,6 +93,8 @@ class Joining:
             chunk_bytes=chunk_bytes,
             buffer_bytes=buffer_bytes,
             total_limit_s=total_limit_s,
+            stagger=stagger,
+            stagger_job=stagger_job,
         )
 
     async def _gather(self, card: Card, limit_s: float) -> list[bytes]:
@@ -101,7 +106,7 @@ class Joining:
         """Tell the others, who wait for this daemon, why it does not come."""
         if self.transport is None or self.transport.count == 1 or self.joined:
             return
-        empty = Card(socket.gethostname(), "", "", 0, 0, "", 0, fault=fault)
+        empty = Card(socket.gethostname(), "", "", 0, 0, "", 0, 0, fault=fault)
         with trio.CancelScope(shield=True):
             await self._gather(empty, _FAULT_LIMIT_S)
 

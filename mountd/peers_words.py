@@ -7,6 +7,7 @@
                                  <-------    or Refusal(request)
       Question(request) ---------------->
                                  <-------    Figures(request)
+      Turn, Done                 <------>    Stay, Go: see `peers_turns`
 
 A request's number is the MPI tag that its bytes come under. Messages are msgpack of the structs below, behind a
 checksum; whoever gets one that means nothing drops it and counts it. Knows nothing of MPI.
@@ -24,11 +25,15 @@ from mountd.version import Version
 
 __all__ = [
     "Card",
+    "Done",
     "Figures",
+    "Go",
     "Offer",
     "Patience",
     "Question",
     "Refusal",
+    "Stay",
+    "Turn",
     "Wish",
     "Word",
     "WordError",
@@ -94,7 +99,36 @@ class Figures(_Word, frozen=True, tag=6):
     figures: dict[str, int]
 
 
-Word: TypeAlias = Wish | Offer | Refusal | Patience | Question | Figures
+class Turn(_Word, frozen=True, tag=7):
+    """Chunk `index` of a file is to be read from the source."""
+
+    request: int
+    """Of the turns of the node that says it: they have numbers of their own."""
+    path: bytes
+    index: int
+    urgent: bool
+    """A reader waits for it."""
+
+
+class Stay(_Word, frozen=True, tag=8):
+    """Others read; your turn comes."""
+
+    request: int
+
+
+class Go(_Word, frozen=True, tag=9):
+    """Read."""
+
+    request: int
+
+
+class Done(_Word, frozen=True, tag=10):
+    """It is read, or not wanted any more."""
+
+    request: int
+
+
+Word: TypeAlias = Wish | Offer | Refusal | Patience | Question | Figures | Turn | Stay | Go | Done
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -108,6 +142,7 @@ class Card(msgspec.Struct, frozen=True):
     chunk_bytes: int
     placement: str
     """As it was configured."""
+    stagger_job: int
     capacity_bytes: int
     """0: nothing is staged there."""
     data_bytes: int | None = None

@@ -5,13 +5,15 @@ et al., 2019, STAG). So at most so many reads of a file are under way; of those 
 only fetched ahead, and within each kind they go in the order of the file, from where the last one went, and round: who
 waits, waits for one round at most. Small lone reads do not ask.
 
-`mountd/flight_stagger.py` keeps one for all files, and lets the reads wait. Pure.
+`mountd/flight_stagger.py` keeps one for the files of a node, `mountd/peers_turns.py` one for all nodes of a job. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 
 __all__ = ["Place", "Stagger"]
 
@@ -24,21 +26,56 @@ class Place:
     offset: int
     urgent: bool
     may: bool = False
+    given_up: bool = False
+
+
+_Heap = list[tuple[int, int, Place]]
+"""Offset, number (in the order of coming), place; places that were given up stay until they come up."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """Those of one kind that wait, as a lift serves them: upwards from the last one, then again from the bottom."""
+
+    now: _Heap = field(default_factory=list)
+    next: _Heap = field(default_factory=list)
+
+    def add(self, place: Place, number: int, last: int) -> None:
+        heappush(self.now if place.offset >= last else self.next, (place.offset, number, place))
+
+    def take(self) -> Place | None:
+        for _ in range(2):
+            while self.now:
+                place = heappop(self.now)[2]
+                if not place.given_up:
+                    return place
+            self.now, self.next = self.next, self.now
+        return None
+
+    def pass_by(self, last: int) -> None:
+        """One of the other kind has gone, further up: what lies below it is left to the next round."""
+        while self.now and self.now[0][0] < last:
+            heappush(self.next, heappop(self.now))
 
 
 @dataclass(slots=True)
 class _File:
     under_way: int = 0
     last: int = -1
-    waiting: list[Place] = field(default_factory=list)
+    urgent: _Round = field(default_factory=_Round)
+    ahead: _Round = field(default_factory=_Round)
 
 
 class Stagger:
-    """`most`: reads of one file at a time, at least 1. Each `enter` needs one `leave`, whether it has gone or not."""
+    """`most`: reads of one file at a time, at least 1. Each `enter` needs one `leave`, whether it has gone or not.
+
+    Both take O(log n) of those that wait.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._files: dict[Hashable, _File] = {}
+        self._numbers = count()
 
     def __len__(self) -> int:
         """Files that are being read, or about to be."""
@@ -51,21 +88,19 @@ class Stagger:
         if found.under_way < self._most:
             self._go(found, place)
         else:
-            found.waiting.append(place)
+            (found.urgent if urgent else found.ahead).add(place, next(self._numbers), found.last)
         return place
 
     def leave(self, place: Place) -> Place | None:
         """A read has ended, or does not want to go any more. The one that may go now, if any."""
         found = self._files[place.file]
-        following: Place | None = None
         if not place.may:
-            found.waiting.remove(place)
-        else:
-            found.under_way -= 1
-            if found.waiting:
-                following = min(found.waiting, key=lambda one: (not one.urgent, one.offset < found.last, one.offset))
-                found.waiting.remove(following)
-                self._go(found, following)
+            place.given_up = True
+            return None
+        found.under_way -= 1
+        following = found.urgent.take() or found.ahead.take()
+        if following is not None:
+            self._go(found, following)
         if not found.under_way:
             del self._files[place.file]
         return following
@@ -74,3 +109,5 @@ class Stagger:
         place.may = True
         found.under_way += 1
         found.last = place.offset
+        found.ahead.pass_by(place.offset)
+        found.urgent.pass_by(place.offset)
