@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -110,6 +110,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     placement: PlacementWanted = "auto"
     """partition: each node stages its share; replicate: each stages all, which one of them has read from the source;
     auto: replicate where the data fits every node."""
+    peer_timeout_s: float = 10.0
+    """The bytes of a chunk take milliseconds, and a node that waits itself says so every fifth of this. A node whose
+    cores are all busy may be silent for seconds."""
     log_level: LogLevel = "info"
     log_file: str | None = None
     """None: stderr in the foreground, else a file in the state directory or below the cache."""
@@ -159,8 +162,11 @@ def _show(value: object) -> str:
     return json.dumps(value, default=str)
 
 
-def _between(parse: Callable[[object], int], low: int, high: int) -> Callable[[object], int]:
-    def check(value: object) -> int:
+_Number = TypeVar("_Number", int, float)
+
+
+def _between(parse: Callable[[object], _Number], low: _Number, high: _Number) -> Callable[[object], _Number]:
+    def check(value: object) -> _Number:
         number = parse(value)
         if not low <= number <= high:
             raise ValueError(value)
@@ -250,6 +256,12 @@ KEYS: tuple[Key, ...] = (
     Key("control", "control", _socket_path, f"a path for the control socket, at most {SOCKET_PATH_BYTES} bytes"),
     _choice("peers", "peers", PeersWanted),
     _choice("placement", "placement", PlacementWanted),
+    Key(
+        "peer_timeout_s",
+        "peer-timeout",
+        _between(parse_duration, 0.1, 86_400),  # nodes say that they are there in a fifth of it
+        "seconds, or like 500ms, 2m, at least 100ms: a node of the job that is silent for so long is left alone",
+    ),
     _choice("log-level", "log_level", LogLevel),
     Key("log_file", "log-file", _path, "the path of a file"),
 )

@@ -47,6 +47,7 @@ from mountd.node import Node
 from mountd.opening import Opening
 from mountd.passthrough import Passthrough
 from mountd.peers_job import JobPeers
+from mountd.peers_joining import Limits
 from mountd.peers_opening import Joining, open_joining
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
@@ -149,10 +150,13 @@ async def _serve(
             placement=config.placement,
             capacity_bytes=capacity_bytes,
             data_bytes=await _data_bytes(config, source, workers, capacity_bytes) if joining.is_first else None,
-            buffer_bytes=config.buffer_bytes,
-            total_limit_s=config.source_timeout_s,
-            stagger=config.stagger,
-            stagger_job=config.stagger_job,
+            limits=Limits(
+                buffer_bytes=config.buffer_bytes,
+                source_timeout_s=config.source_timeout_s,
+                peer_timeout_s=config.peer_timeout_s,
+                stagger=config.stagger,
+                stagger_job=config.stagger_job,
+            ),
         )
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)

@@ -30,8 +30,6 @@ _AT_ONCE = 16
 """As many as there are prefetch threads: each may wait for the source."""
 _WAITING = 1024
 """1 KB each. Seven peers with 16 threads that fetch ahead, and as many readers, wish for 224 at a time."""
-_PATIENCE_S = 2.0
-"""A fifth of the silence that a peer endures."""
 TAKEN_S = 10.0
 """A peer that has not taken its bytes by then hangs."""
 _SHARE = 4
@@ -58,12 +56,21 @@ class Answering:
     """Event loop only."""
 
     def __init__(
-        self, transport: Transport, answers: Answers, nursery: trio.Nursery, metrics: Metrics, *, buffer_bytes: int
+        self,
+        transport: Transport,
+        answers: Answers,
+        nursery: trio.Nursery,
+        metrics: Metrics,
+        *,
+        buffer_bytes: int,
+        patience_s: float,
     ) -> None:
+        """`patience_s`: so often a peer hears that its answer comes."""
         self._transport = transport
         self._answers = answers
         self._nursery = nursery
         self._metrics = metrics
+        self._patience_s = patience_s
         self._limit_bytes = buffer_bytes // _SHARE
         self._begun = 0
         self._slots = trio.CapacityLimiter(_AT_ONCE)
@@ -98,7 +105,7 @@ class Answering:
 
     async def _be_patient(self, sender: int, wish: Wish, came: trio.Event) -> None:
         while True:
-            await trio.sleep(_PATIENCE_S)
+            await trio.sleep(self._patience_s)
             if came.is_set():
                 return
             self._transport.send_nowait(sender, encode(Patience(wish.request)))

@@ -1,9 +1,9 @@
 """Asking peers: one wish, its answer, and what may go wrong between the two.
 
-A peer that says nothing for a while is left alone for some time, and the source is asked; as long as it says that its
-answer comes, it is waited for, since its source is ours and would not be faster. Bytes whose checksum is wrong are not
-used. An answer that comes too late is taken off the network into memory of its own: the bytes of a wish that was given
-up must not land in a buffer that is used again, and a sender must not wait for ever.
+A peer that says nothing for a while (`peer-timeout`) is left alone for some time, and the source is asked; as long as
+it says that its answer comes, it is waited for, since its source is ours and would not be faster. Bytes whose checksum
+is wrong are not used. An answer that comes too late is taken off the network into memory of its own: the bytes of a
+wish that was given up must not land in a buffer that is used again, and a sender must not wait for ever.
 
 Called by `peers_job`. Event loop only; knows nothing of homes.
 """
@@ -29,10 +29,6 @@ from policies.geometry import Extent
 __all__ = ["Asking"]
 
 log = logging.getLogger(__name__)
-
-SILENCE_S = 10.0
-"""A peer that has said nothing for so long hangs: the bytes of a chunk take milliseconds, and while it waits for
-something itself it says so every two seconds."""
 
 REST_S = 30.0
 """So long a peer that hung is not asked: each time one does, a reader waits. Each time in a row it is twice as long:
@@ -70,12 +66,16 @@ class Asking:
         metrics: Metrics,
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
+        silence_s: float,
         total_limit_s: float,
     ) -> None:
-        """`total_limit_s`: as long a wish lasts at most, however often patience is asked for; 0: for ever."""
+        """`silence_s`: a peer that has said nothing for so long hangs: the bytes of a chunk take milliseconds, and
+        while it waits itself it says so several times in that time. `total_limit_s`: as long a wish lasts at most,
+        however often patience is asked for; 0: for ever."""
         self._transport = transport
         self._metrics = metrics
         self._run_in_thread = run_in_thread
+        self._silence_s = silence_s
         self._total_limit_s = total_limit_s or math.inf
         self._asked: dict[int, tuple[_Asked, memoryview]] = {}
         self._given_up: dict[int, int] = {}
@@ -115,7 +115,7 @@ class Asking:
         try:
             with trio.move_on_after(self._total_limit_s):
                 while asked.answer is None:
-                    with trio.move_on_after(SILENCE_S) as silence:
+                    with trio.move_on_after(self._silence_s) as silence:
                         await asked.heard.wait()
                     if silence.cancelled_caught and asked.answer is None:
                         self._hangs(home)
@@ -196,7 +196,7 @@ class Asking:
         if not self.rests(node):  # else it is one silence, which several have noticed
             self._in_a_row[node] = min(self._in_a_row[node] + 1, _MOST_DOUBLINGS)
             self._rests[node] = trio.current_time() + rest_s
-        self._fault(f"node {node} has not answered for {SILENCE_S:g} s; it is left alone for {rest_s:g} s")
+        self._fault(f"node {node} has not answered for {self._silence_s:g} s; it is left alone for {rest_s:g} s")
 
     def _fault(self, text: str) -> None:
         self._metrics.add("peer_faults")

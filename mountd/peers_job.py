@@ -17,7 +17,7 @@ from mountd.peers import Came
 from mountd.peers_answering import Answering, Answers
 from mountd.peers_asking import Asking
 from mountd.peers_homes import Homes
-from mountd.peers_joining import Agreed
+from mountd.peers_joining import Agreed, Limits
 from mountd.peers_transport import Transport
 from mountd.peers_turns import Turns
 from mountd.peers_words import Done, Figures, Go, Question, Refusal, Stay, Turn, Wish, Word, WordError, decode, encode
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 _SHARE = 4
 """A quarter of the buffers may wait for peers for readers, and a quarter for what is fetched ahead."""
 
+
+_HEARD_OF = 5
+"""So often a node says that it is there, in the time after which it is taken for one that hangs."""
 
 _FIGURES_S = 5.0
 """A node answers from memory, whatever it waits for itself."""
@@ -71,29 +74,40 @@ class JobPeers:
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
         chunk_bytes: int,
-        buffer_bytes: int,
-        total_limit_s: float,
-        stagger: int,
-        stagger_job: int,
+        limits: Limits,
     ) -> None:
-        """`stagger`: chunks of one file that each node reads at a time; `stagger_job`: that all of them do."""
         self._transport = transport
         self._nursery = nursery
         self._metrics = metrics
         self._chunk_bytes = chunk_bytes
-        self._buffer_bytes = buffer_bytes
+        self._limits = limits
         self._homes = Homes(agreed, transport.number, run_in_thread)
         self._partition = agreed.placement == "partition"
-        self._asking = Asking(transport, metrics, run_in_thread, total_limit_s=total_limit_s)
+        self._asking = Asking(
+            transport,
+            metrics,
+            run_in_thread,
+            silence_s=limits.peer_timeout_s,
+            total_limit_s=limits.source_timeout_s,
+        )
         self._answering: Answering | None = None
         self._left = False
         self._figures: Callable[[], dict[str, int]] = dict
         self._questions: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
         self._question = 0
-        self._turns = Turns(transport.number, self._say, self._homes.home, nursery, metrics, most=stagger_job)
-        self._staggers = stagger * transport.count > stagger_job
+        self._turns = Turns(
+            transport.number,
+            self._say,
+            self._homes.home,
+            nursery,
+            metrics,
+            most=limits.stagger_job,
+            silence_s=limits.peer_timeout_s,
+            patience_s=limits.peer_timeout_s / _HEARD_OF,
+        )
+        self._staggers = limits.stagger * transport.count > limits.stagger_job
         """Else there are turns for all, and nobody needs to ask."""
-        self._rooms = {urgent: _Allowance(buffer_bytes // _SHARE) for urgent in (False, True)}
+        self._rooms = {urgent: _Allowance(limits.buffer_bytes // _SHARE) for urgent in (False, True)}
         transport.received = self._received
         transport.lost = self._lost
 
@@ -101,7 +115,12 @@ class JobPeers:
         """From now on peers are answered; before that they are refused. `figures`: what this node says of itself."""
         self._figures = figures
         self._answering = Answering(
-            self._transport, answers, self._nursery, self._metrics, buffer_bytes=self._buffer_bytes
+            self._transport,
+            answers,
+            self._nursery,
+            self._metrics,
+            buffer_bytes=self._limits.buffer_bytes,
+            patience_s=self._limits.peer_timeout_s / _HEARD_OF,
         )
 
     def leave(self) -> None:

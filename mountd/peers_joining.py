@@ -18,7 +18,7 @@ from mountd.errors import ConfigError
 from mountd.peers_words import Card
 from policies.placement import Nodes, Placement, choose
 
-__all__ = ["Agreed", "agree", "card_bytes", "read_cards"]
+__all__ = ["Agreed", "Limits", "agree", "card_bytes", "read_cards"]
 
 _SAME: tuple[tuple[str, Callable[[Card], object], str], ...] = (
     ("the version of hfs", lambda card: card.hfs_version, "install the same release on all nodes"),
@@ -26,9 +26,24 @@ _SAME: tuple[tuple[str, Callable[[Card], object], str], ...] = (
     ("the directory of the source", lambda card: card.root_inode, "give all the same SOURCE"),
     ("--chunk", lambda card: card.chunk_bytes, "give all the same"),
     ("--placement", lambda card: card.placement, "give all the same"),
-    ("--stagger-job", lambda card: card.stagger_job, "give all the same"),
+    ("-o stagger-job", lambda card: card.stagger_job, "give all the same"),
+    ("-o peer-timeout", lambda card: card.peer_timeout_s, "give all the same"),
 )
 """What, of a card, and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What this daemon may take and wait for, as it was configured."""
+
+    buffer_bytes: int
+    source_timeout_s: float
+    """As long a wish lasts at most, however often its home asks for patience; 0: for ever."""
+    peer_timeout_s: float
+    stagger: int
+    """Chunks of one file that each node reads from the source at a time."""
+    stagger_job: int
+    """The same, of all nodes together."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import trio
 from mountd.metrics import Metrics
 from mountd.peers import NoPeers
 from mountd.peers_job import JobPeers
-from mountd.peers_joining import agree, card_bytes, read_cards
+from mountd.peers_joining import Limits, agree, card_bytes, read_cards
 from mountd.peers_mpi import MpiTransport
 from mountd.peers_words import Card
 
@@ -54,10 +54,7 @@ class Joining:
         placement: str,
         capacity_bytes: int,
         data_bytes: int | None,
-        buffer_bytes: int,
-        total_limit_s: float,
-        stagger: int,
-        stagger_job: int,
+        limits: Limits,
     ) -> JobPeers | NoPeers:
         """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
         if self.transport is None:
@@ -76,7 +73,8 @@ class Joining:
             placement=placement,
             capacity_bytes=capacity_bytes,
             data_bytes=data_bytes,
-            stagger_job=stagger_job,
+            stagger_job=limits.stagger_job,
+            peer_timeout_s=limits.peer_timeout_s,
         )
         cards = await self._gather(card, _JOIN_LIMIT_S)
         agreed = agree(read_cards(cards))
@@ -91,10 +89,7 @@ class Joining:
             metrics,
             run_in_thread,
             chunk_bytes=chunk_bytes,
-            buffer_bytes=buffer_bytes,
-            total_limit_s=total_limit_s,
-            stagger=stagger,
-            stagger_job=stagger_job,
+            limits=limits,
         )
 
     async def _gather(self, card: Card, limit_s: float) -> list[bytes]:
@@ -106,7 +101,7 @@ class Joining:
         """Tell the others, who wait for this daemon, why it does not come."""
         if self.transport is None or self.transport.count == 1 or self.joined:
             return
-        empty = Card(socket.gethostname(), "", "", 0, 0, "", 0, 0, fault=fault)
+        empty = Card(socket.gethostname(), "", "", 0, 0, "", 0, 0, 0, fault=fault)
         with trio.CancelScope(shield=True):
             await self._gather(empty, _FAULT_LIMIT_S)
 

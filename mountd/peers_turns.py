@@ -29,14 +29,8 @@ from policies.stagger import Place, Stagger
 
 __all__ = ["HELD_S", "Turns"]
 
-SILENCE_S = 10.0
-"""A keeper that has said nothing for so long hangs: then its readers read."""
-
 REST_S = 60.0
 """So long a keeper that hung is not asked. Nothing is lost by that but the order."""
-
-_STAY_S = 2.0
-"""A fifth of the silence that is endured."""
 
 HELD_S = 60.0
 """A turn held for longer is that of a node which hangs, or of a source that does: others may read meanwhile."""
@@ -60,7 +54,8 @@ class _Asked:
 class Turns:
     """`say(node, word)`: send it there. `keeper(path, KEY)`: the node that keeps a file's turns, or NOBODY.
 
-    `most`: reads of one file at a time in the whole job, at least 1.
+    `most`: reads of one file at a time in the whole job, at least 1. `silence_s`: a keeper that has said nothing for so
+    long hangs; `patience_s`: so often one says that a turn comes.
     """
 
     def __init__(
@@ -72,7 +67,11 @@ class Turns:
         metrics: Metrics,
         *,
         most: int,
+        silence_s: float,
+        patience_s: float,
     ) -> None:
+        self._silence_s = silence_s
+        self._patience_s = patience_s
         self._number = number
         self._say_to = say
         self._keeper = keeper
@@ -120,7 +119,7 @@ class Turns:
 
     async def _wait(self, asked: _Asked) -> None:
         while not asked.may:
-            with trio.move_on_after(SILENCE_S) as silence:
+            with trio.move_on_after(self._silence_s) as silence:
                 await asked.heard.wait()
             if silence.cancelled_caught and not asked.heard.is_set():
                 self._metrics.add("peer_faults")
@@ -191,7 +190,7 @@ class Turns:
     async def _tend(self) -> None:
         """While somebody waits: tell him so, and take back what is held for too long."""
         while self._waiting:
-            await trio.sleep(_STAY_S)
+            await trio.sleep(self._patience_s)
             since_s = trio.current_time() - HELD_S
             for name in [name for name, held_s in self._held.items() if held_s <= since_s]:
                 self._ended(name)

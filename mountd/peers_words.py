@@ -143,6 +143,7 @@ class Card(msgspec.Struct, frozen=True):
     placement: str
     """As it was configured."""
     stagger_job: int
+    peer_timeout_s: float
     capacity_bytes: int
     """0: nothing is staged there."""
     data_bytes: int | None = None

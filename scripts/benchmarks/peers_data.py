@@ -15,6 +15,8 @@ PICTURE_BYTES = 150_000
 LARGE, LARGE_QUICK = 8, 2
 LARGE_BYTES = 8 * 1024**2
 """Eight chunks of 1 MiB, which eight nodes share."""
+ONE, ONE_QUICK = 64, 16
+"""Chunks of the file that all read."""
 MIDDLE, MIDDLE_QUICK = 1280, 640
 MIDDLE_BYTES = 40_000
 TINY, TINY_QUICK = 12_288, 3072
@@ -51,6 +53,12 @@ def pictures(work: Work, options: Options) -> Data:
 def large(work: Work, options: Options) -> Data:
     """67 MB in files of some eight chunks."""
     return _data(work, "large", options.size(LARGE, LARGE_QUICK), LARGE_BYTES, 0)
+
+
+def one_large(work: Work, options: Options) -> Data:
+    """67 MB in one file."""
+    chunks = options.size(ONE, ONE_QUICK)
+    return _data(work, f"one-{chunks}", 1, chunks << 20, 0)
 
 
 def tiny(work: Work, options: Options) -> Data:

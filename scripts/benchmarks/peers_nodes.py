@@ -90,17 +90,24 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes(
-    work: Work, source: SlowFs, count: int, placement: str, *, chunk: str = "1M", memory: str = MEMORY
+    work: Work,
+    source: SlowFs,
+    count: int,
+    placement: str,
+    *,
+    chunk: str = "1M",
+    memory: str = MEMORY,
+    options: Sequence[str] = (),
 ) -> Iterator[Nodes]:
     """`count` daemons with cold caches. Raises BenchError when they do not come up.
 
     A daemon holds for a moment, in a part of its memory, what it leaves to others to stage.
     """
-    options = [*OPTIONS, "-o", f"buffer={memory}"]
+    all_options = [*OPTIONS, "-o", f"buffer={memory}", *options]
     if placement == NONE or count == 1:
         with contextlib.ExitStack() as stack:
-            options += ["--chunk", chunk]
-            mounts = [stack.enter_context(hfs_mount(work, source.path, options=options)) for _ in range(count)]
+            all_options += ["--chunk", chunk]
+            mounts = [stack.enter_context(hfs_mount(work, source.path, options=all_options)) for _ in range(count)]
             yield Nodes(source, [mount.path for mount in mounts], None)
         return
     base = work.new("nodes")
@@ -113,7 +120,7 @@ def nodes(
 
     try:
         try:
-            daemons = Daemons(mpirun, base, source.path, count, "--placement", placement, *options, chunk=chunk)
+            daemons = Daemons(mpirun, base, source.path, count, "--placement", placement, *all_options, chunk=chunk)
             daemons.wait()
         except AssertionError as error:
             raise BenchError(f"{count} daemons did not start: {str(error)[-1500:]}") from None

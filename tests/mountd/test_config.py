@@ -48,12 +48,14 @@ GOOD = {  # key -> (text, value)
     "siblings": ("0", 0),
     "coalesce": ("1GB", 1_000_000_000),
     "stagger": ("2", 2),
+    "stagger-job": ("3", 3),
     "source-direct": ("off", "off"),
     "push": ("no", False),
     "allow-other": ("false", False),
     "control": ("/run/x", "/run/x"),
     "peers": ("mpi", "mpi"),
     "placement": ("partition", "partition"),
+    "peer-timeout": ("500ms", 0.5),
     "log-level": ("debug", "debug"),
     "log-file": ("/var/log/x", "/var/log/x"),
 }
@@ -73,6 +75,7 @@ BAD = {
     "control": ["/" + "x" * 107, ""],
     "peers": ["yes", ""],
     "placement": ["split"],
+    "peer-timeout": ["0", "99ms", "2d"],
     "log-level": ["loud"],
     "log-file": [""],
 }

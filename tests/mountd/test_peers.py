@@ -19,9 +19,9 @@ from mountd.errors import ConfigError, SourceError
 from mountd.metrics import Metrics
 from mountd.peers import Came
 from mountd.peers_answering import TAKEN_S, Bytes
-from mountd.peers_asking import REST_S, SILENCE_S
+from mountd.peers_asking import REST_S
 from mountd.peers_job import JobPeers
-from mountd.peers_joining import agree, card_bytes, read_cards
+from mountd.peers_joining import Limits, agree, card_bytes, read_cards
 from mountd.peers_words import Card, Offer, Patience, Refusal, Wish, WordError, decode, encode
 from mountd.version import Version
 from policies.geometry import Extent
@@ -31,7 +31,9 @@ from tests.pattern import pattern
 
 CHUNK = 64 << 10
 VERSION = Version("f" * 16, 7, 100 * CHUNK, 1, 1)
-CARD = Card("host", "1", "f" * 16, 2, CHUNK, "partition", 1 << 40)
+SILENCE_S = 10.0
+CARD = Card("host", "1", "f" * 16, 2, CHUNK, "partition", 64, SILENCE_S, 1 << 40)
+LIMITS = Limits(buffer_bytes=64 * CHUNK, source_timeout_s=600, peer_timeout_s=SILENCE_S, stagger=8, stagger_job=64)
 
 
 class Store:
@@ -79,8 +81,7 @@ class Job:
                 self.metrics[number],
                 run_here,
                 chunk_bytes=CHUNK,
-                buffer_bytes=64 * CHUNK,
-                total_limit_s=600,
+                limits=LIMITS,
             )
             for number in range(count)
         ]
@@ -358,6 +359,8 @@ def test_cards_that_differ_are_told_with_nodes_and_values() -> None:
         ({"root_inode": 9}, r"the directory of the source differs"),
         ({"chunk_bytes": 1 << 20}, r"--chunk differs"),
         ({"placement": "auto"}, r"--placement differs"),
+        ({"stagger_job": 2}, r"-o stagger-job differs: 64 on"),
+        ({"peer_timeout_s": 2.0}, r"-o peer-timeout differs: 10.0 on"),
         ({"fault": "no disk"}, r"new cannot start: no disk"),
     ]:
         with pytest.raises(ConfigError, match=said):

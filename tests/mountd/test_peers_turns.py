@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.metrics import Metrics
-from mountd.peers_turns import HELD_S, REST_S, SILENCE_S, Turns
+from mountd.peers_turns import HELD_S, REST_S, Turns
 from mountd.peers_words import Done, Go, Stay, Turn, decode, encode
 from policies.placement import NOBODY
 from tests.mountd.fake_transport import FakeNetwork, FakeTransport
+
+SILENCE_S = 10.0
 
 
 class Nodes:
@@ -38,7 +40,14 @@ class Nodes:
             return NOBODY if path.endswith(b"?") else int(path[-1:])
 
         turns = Turns(
-            end.number, lambda to, word: end.send_nowait(to, encode(word)), keeper, nursery, metrics, most=most
+            end.number,
+            lambda to, word: end.send_nowait(to, encode(word)),
+            keeper,
+            nursery,
+            metrics,
+            most=most,
+            silence_s=SILENCE_S,
+            patience_s=2,
         )
 
         def received(sender: int, message: bytes) -> None:

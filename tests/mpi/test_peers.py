@@ -1,6 +1,7 @@
 """Several daemons under mpirun, each with its own cache and mount, over one source: what one has read is read once."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +103,37 @@ def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: 
     unmount_lazily(nodes.path(1))
 
 
+def test_a_daemon_that_hangs_costs_the_others_nothing_but_time(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """SIGSTOP: it is alive and says nothing. The others read all the same, and from it again when it goes on."""
+    nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},peer-timeout=500ms").wait()
+    read_all(nodes.path(2))
+    os.kill(nodes.job.pid(1), signal.SIGSTOP)
+    try:
+        for rank in (0, 2):
+            read_all(nodes.path(rank))
+        assert sum(int(nodes.status(rank)["counters"]["peer_faults"]["value"]) for rank in (0, 2)) > 0
+        host = os.uname().nodename
+        assert f"{host}#1" in [name for rank in (0, 2) for name in nodes.status(rank)["peers"]["resting"]]
+        assert nodes.status(0)["peers"]["gone"] == []
+    finally:
+        os.kill(nodes.job.pid(1), signal.SIGCONT)
+    for rank in range(3):
+        read_all(nodes.path(rank))
+
+
+def test_nodes_take_turns_at_one_large_file(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """Where all of them together may read less at a time than each could; one is killed with a turn or without."""
+    nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},stagger-job=1").wait()
+    read_all(nodes.path(0))
+    assert sum(nodes.counters("peer_turns")) >= FILES[b"large.bin"][1] // CHUNK_BYTES
+    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
+    nodes.kill(1)
+    for rank in (0, 2):
+        read_all(nodes.path(rank))
+    assert sum(nodes.counters("peer_faults")) == 0
+    unmount_lazily(nodes.path(1))
+
+
 def test_daemons_that_do_not_fit_together_say_so(data: Path, tmp_path: Path, daemons: Callable[..., Daemons]) -> None:
     """All refuse, and each names what differs, where, and the remedy."""
     other = tmp_path / "other"
@@ -109,6 +141,8 @@ def test_daemons_that_do_not_fit_together_say_so(data: Path, tmp_path: Path, dae
     for option, said in [
         ("1:--chunk=128K", "--chunk differs: 65536 on {0}; 131072 on {1}; give all the same"),
         ("1:--placement=replicate", "--placement differs: auto on {0}; replicate on {1}; give all the same"),
+        ("1:-ostagger-job=3", "-o stagger-job differs: 64 on {0}; 3 on {1}; give all the same"),
+        ("1:-opeer-timeout=3", "-o peer-timeout differs: 10.0 on {0}; 3.0 on {1}; give all the same"),
         ("1:--source-id=0123456789abcdef", "the source differs"),
     ]:
         nodes = daemons(data, 2, option)
