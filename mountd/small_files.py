@@ -2,9 +2,9 @@
 
 A batch is one call of the source, which opens and reads some files and says what each of them is, so none is stat'ed
 before; what it finds is known to the namespace afterwards, as after a look-up, and lies in one buffer until staging has
-written it. What is known and staged already does not reach the source. A file that did not come with its batch (gone,
-changed meanwhile, wanted by a reader who fetches it himself) is asked for by itself, with all the patience of a
-read.
+written it. What is known and staged already does not reach the source, and what may be staged under a name that was
+forgotten since is looked up and not read. A file that did not come with its batch (gone, changed meanwhile, wanted by a
+reader who fetches it himself) is asked for by itself, with all the patience of a read.
 
 Called by `read_path` (siblings), `commands` (warm) and whoever has a list of paths. Event loop only. Errors are given
 for each file; nothing is told to readers, who find what is here and fetch what is not.
@@ -141,8 +141,11 @@ class SmallFiles:
         """
         outcomes: dict[Place, Small | HfsError] = {}
         unique = dict.fromkeys(places)
+        nameless = [place for place in unique if self._is_unknown(place)]
+        if again := [place for place in nameless if self._staging.was_put(_path(place))]:
+            await self._look_up(again)
         if self._staging.may_have_more and self._looks > 0:
-            await self._look_first([place for place in unique if self._is_unknown(place)])
+            await self._look_first([place for place in nameless if self._is_unknown(place)])
         unknown = [node.version for place in unique if (node := self._node(place)) is not None and node.version]
         unknown = [version for version in unknown if self._staging.file_nowait(version) is None]
         if unknown:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
+import xxhash
 
 from mountd.index import IndexFailed, StagedRow
 from mountd.staging_cleanup import clean_up
@@ -42,6 +43,7 @@ from mountd.version import Version
 from policies.admission import blocks_bytes, object_overhead_bytes
 from policies.eviction import Policy
 from policies.geometry import Extent
+from policies.path_filter import PathFilter
 
 __all__ = ["CheckedFile", "StagedFile", "StagedRow", "Staging", "StagingStatistics"]
 
@@ -97,6 +99,7 @@ class Staging:
         self._ready = trio.Event()
         self._refused = False
         self._closing = False
+        self._put_paths = PathFilter()
 
     # -- find --------------------------------------------------------------------------------------------------------
 
@@ -104,6 +107,13 @@ class Staging:
     def may_have_more(self) -> bool:
         """Files that are in memory nowhere may be staged: by an earlier run, or long ago."""
         return not self.files.all_in_memory
+
+    def was_put(self, path: bytes) -> bool:
+        """Whether the file of one chunk at this path may have been staged by this run. Seldom yes of one that was not.
+
+        For whoever knows a path and not what it stands for: names are forgotten a minute after they were looked up.
+        """
+        return xxhash.xxh3_64_intdigest(path) in self._put_paths
 
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         """The staged file if that needs no long look at the index, else None: use `file`. `path`: last known."""
@@ -239,6 +249,8 @@ class Staging:
         self.writing.put_nowait(Job(file, index, data, self.vouching.number(), charge_bytes, on_done))
         self._refused = False
         self.evictor.charged()
+        if file.present.count == 1:
+            self._put_paths.add(xxhash.xxh3_64_intdigest(file.path))
         return True
 
     def _charge_bytes(self, file: StagedFile, index: int) -> int:

@@ -40,15 +40,22 @@ class FakeStaging:
         self.room_bytes = 1 << 60
         self.pins = 0
         self.may_have_more = False
+        self.put_paths: set[bytes] = set()
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()
         self.ahead: list[tuple[bytes, Extent]] = []
 
+    def was_put(self, path: bytes) -> bool:
+        return path in self.put_paths
+
     def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
-        if self.in_memory:
-            return self.files.setdefault(version, StagedFile(version, self.chunk_bytes, path))
-        return self.files.get(version)
+        file = self.files.get(version)
+        if file is None and self.in_memory:
+            file = self.files[version] = StagedFile(version, self.chunk_bytes, path)
+        if file is not None and path:
+            file.path = path
+        return file
 
     async def file(self, version: Version, path: bytes) -> StagedFile:
         await trio.lowlevel.checkpoint()
@@ -96,6 +103,7 @@ class FakeStaging:
         if len(data) > self.room_bytes:
             return False
         self.room_bytes -= len(data)
+        self.put_paths.add(file.path)
         if file.object_id is None:
             file.object_id = next(self._numbers)
         self.queue.append((file, index, data, on_done))

@@ -187,6 +187,25 @@ async def test_without_a_time_to_live_each_batch_asks_anew() -> None:
         assert all(map(parts.is_right, names(2)))
 
 
+@pytest.mark.parametrize("swept", [False, True])
+async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(swept: bool) -> None:
+    """Epochs are longer than names are believed."""
+    source = tree(40)
+    async with parts_of(source) as parts:
+        await parts.stage(*names(40))
+        await trio.sleep(61)
+        if swept:
+            assert parts.namespace.sweep() == 40
+        assert become(await parts.stage(*names(40))) == [Become.HERE] * 40
+        assert sorted(path for path, _ in source.reads) == sorted(names(40))
+        source.file(b"d/7", 107, SIZE, time_ns=2)
+        await trio.sleep(61)
+        await parts.stage(*names(40))
+        assert len(source.reads) == 41
+        await trio.testing.wait_all_tasks_blocked()
+        assert parts.is_right(b"d/7")
+
+
 async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
     source = tree(200)
     async with parts_of(source) as parts:

@@ -1,0 +1,28 @@
+"""Which paths may have been seen before: one bit for each of 67 million hashes, so that nobody keeps the paths.
+
+Says yes of every path that was added, and by chance of some others: of one in 50 when a million were. Eight megabytes,
+whatever comes. `mountd/staging.py` keeps one of what it has staged. Pure.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PathFilter"]
+
+_BITS = 26
+
+
+class PathFilter:
+    """Paths are given as 64-bit hashes, every bit of which must depend on all of the path."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray(1 << (_BITS - 3))  # pages that were never written to take no memory
+
+    def add(self, path_hash: int) -> None:
+        """One more."""
+        bit = path_hash >> (64 - _BITS)
+        self._bits[bit >> 3] |= 1 << (bit & 7)
+
+    def __contains__(self, path_hash: int) -> bool:
+        """False: it was not added."""
+        bit = path_hash >> (64 - _BITS)
+        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
