@@ -134,6 +134,7 @@ JOB_SIDE = (
     "hfs/shared/samples.py",
     "hfs/shared/semaphores.py",
     "hfs/shared/window.py",
+    "hfs/whole_file.py",
     "mountd/__init__.py",
     "mountd/protocol.py",
     "mountd/protocol_hints.py",

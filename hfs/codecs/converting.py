@@ -6,12 +6,10 @@ measured. Files appear under their name when they are complete.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import multiprocessing
 import os
-import secrets
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -26,6 +24,7 @@ from hfs.codecs.container import pack, unpack
 from hfs.codecs.dataset import SUFFIX, read
 from hfs.codecs.sample import decode_all, decode_entry, encode_entry
 from hfs.codecs.sources import Source, load
+from hfs.whole_file import whole_file
 
 __all__ = ["Outcome", "decode_file", "encode_sample", "in_processes"]
 
@@ -91,17 +90,11 @@ def decode_file(path: str, output: str, wanted: Wanted) -> Outcome:
 
 def write(path: str, data: bytes | memoryview) -> None:
     """The file, all of it or nothing. Raises CodecError."""
-    part = f"{path}.{secrets.token_hex(4)}.part"
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(part, "xb") as file:
+        with whole_file(path) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
         raise CodecError(f"{path}: cannot be written ({error.strerror})") from None
 
 

@@ -8,11 +8,8 @@ file that shrinks ends whoever reads the bytes that went (SIGBUS). Checksums are
 
 from __future__ import annotations
 
-import contextlib
 import io
 import mmap
-import os
-import secrets
 import struct
 import tokenize
 import zipfile
@@ -23,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hfs.whole_file import whole_file
 from mountd.errors import HfsError
 
 __all__ = ["FORMAT", "Integers", "LayoutError", "mapped", "packed", "spread", "text", "write"]
@@ -47,16 +45,10 @@ class LayoutError(HfsError):
 
 def write(path: str, arrays: Mapping[str, Integers]) -> None:
     """Write the file, all of it or nothing. Raises LayoutError."""
-    part = f"{path}.{secrets.token_hex(4)}.part"
     try:
-        with open(part, "xb") as file:
+        with whole_file(path) as file:
             np.savez(file, **{"format": text(FORMAT), **arrays})  # type: ignore[arg-type] # allow_pickle may be any name
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
         raise LayoutError(f"{path}: cannot be written ({error.strerror})") from None
 
 

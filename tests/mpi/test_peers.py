@@ -1,5 +1,6 @@
 """Several daemons under mpirun, each with its own cache and mount, over one source: what one has read is read once."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hfs.hint import hinted
 from tests.fuse.harness import drop_pages, hfs_command, mounts_below, must, unmount_lazily, wait_gone
 from tests.mpi.daemons import Daemons
 from tests.pattern import pattern, write_pattern
@@ -187,3 +189,22 @@ def test_one_unmounts_while_the_others_go_on(data: Path, daemons: Callable[..., 
     assert wait_gone(nodes.job.pid(1), 0)
     read_all(nodes.path(2))
     assert len(nodes.status(2)["peers"]["gone"]) == 1
+
+
+def test_orders_of_several_nodes_read_the_source_once(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """Hinted learners, one on each node of a job that is partitioned, two epochs in orders of their own."""
+    nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES}").wait()
+    names = sorted(FILES)
+    for epoch in range(2):
+        for rank in range(3):
+            order = np.random.default_rng([epoch, rank]).permutation(len(names))
+            files = [nodes.path(rank) / name.decode() for name in names]
+            sampler = hinted(order, files=files, mount=str(nodes.path(rank)), rank=rank, world=3)
+            for index in sampler:
+                seed, size = FILES[names[index]]
+                assert files[index].read_bytes() == pattern(seed, 0, size), f"{files[index]} is wrong"
+                drop_pages(files[index])
+            del sampler
+            gc.collect()
+        assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES, f"epoch {epoch}"
+    assert sum(nodes.counters("hints_refused")) == 0
