@@ -171,7 +171,7 @@ def test_theorem_1_the_gradients_of_each_step_are_the_regular_samplers(of: list[
 def test_where_it_does_not_matter_it_is_the_regular_sampler(directory: object) -> None:
     known = {} if directory is None else {"files": files(100)}
     for rank, theirs in enumerate(regular(100, 12, 4)):
-        ours = LocalityAwareSampler(100, 12, 3, rank, 4, directory, **known)  # type: ignore[arg-type]
+        ours = LocalityAwareSampler(100, 12, 3, rank, 4, directory, **known)  # type: ignore[arg-type] # of either kind
         assert not ours.local
         assert list(ours) == list(theirs)
         assert np.isnan(ours.moved()).all()
@@ -206,7 +206,7 @@ def test_a_daemon_that_does(tmp_path: Path) -> None:
     commands.nodes = answer(3, node=2, gone=[0])
     asked = {"files": files(90), "control": str(tmp_path / "s"), "learners": ["n0", "n1.site", "n2"]}
     with serving(tmp_path / "s", commands):
-        sampler = LocalityAwareSampler(90, 9, 3, 2, 3, "/m", **asked)  # type: ignore[arg-type]
+        sampler = LocalityAwareSampler(90, 9, 3, 2, 3, "/m", **asked)  # type: ignore[arg-type] # wrong on purpose
     assert list(sampler) == list(learners(90, 9, [0, 1, 2])[2]), "a node that is lost still counts"
 
 
@@ -256,7 +256,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str, monke
 
 def test_what_is_no_directory_no_file_and_no_layout(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not int"):
-        LocalityAwareSampler(1, 1, 0, 0, 1, 7, files=["a"])  # type: ignore[arg-type]
+        LocalityAwareSampler(1, 1, 0, 0, 1, 7, files=["a"])  # type: ignore[arg-type] # wrong on purpose
     with pytest.raises(NoDirectory):
         LocalityAwareSampler(1, 1, 0, 0, 1, {}, files=["a"])
     with pytest.raises(ConfigError):
@@ -264,7 +264,7 @@ def test_what_is_no_directory_no_file_and_no_layout(tmp_path: Path) -> None:
     with pytest.raises(LayoutError):
         LocalityAwareSampler(1, 1, 0, 0, 1, nodes(2), layout=tmp_path / "none", learners=[0])
     with pytest.raises(TypeError):
-        LocalityAwareSampler(1.5, 1)  # type: ignore[arg-type]
+        LocalityAwareSampler(1.5, 1)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_arrays_will_do() -> None:
