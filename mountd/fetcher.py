@@ -296,9 +296,12 @@ class Fetcher:
         while self._page_cache is not None and self._pushing_bytes and not self._may_push(size):
             await self._push_room.park()
 
-    async def alone(self, node: Node, file: StagedFile, extent: Extent) -> memoryview:
-        """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged."""
-        data = await self.part(node, file, extent)
+    async def alone(self, node: Node, file: StagedFile, extent: Extent, *, peers_asked: bool = False) -> memoryview:
+        """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged.
+
+        `peers_asked`: its home has just said that it has not got them.
+        """
+        data = None if peers_asked else await self.part(node, file, extent)
         if data is not None:
             return data
         with self.reader_waits():

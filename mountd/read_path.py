@@ -230,8 +230,9 @@ class ReadPath:
             return block
         node = handle.node
         coming = self._fetcher.is_coming(file.version, index)
-        if not coming and not self._fetcher.keeps(node.path, index):
-            part = await self._part(node, file, extent, advice)
+        asked = not coming and not self._fetcher.keeps(node.path, index) and _is_part(file, extent, advice)
+        if asked:
+            part = await self._part(node, file, extent)
             if part is not None:
                 return part
         if not coming:
@@ -242,7 +243,7 @@ class ReadPath:
             decision = self._decide(handle, extent, advice, coming=coming, patient=patient)
         if decision.fetch is Fetch.ALONE:
             # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
-            return await self._alone(node, file, index, extent, decision)
+            return await self._alone(node, file, index, extent, decision, peers_asked=asked)
         if decision.fetch is Fetch.TURN:
             await self._fetcher.wait_turn(file.version, index, lambda: self._hints.comes(file.version, index))
             return await self._piece(handle, piece, advice)
@@ -264,11 +265,8 @@ class ReadPath:
         self._count(tier, extent)
         return chunk[piece.start - begin : piece.end - begin]
 
-    async def _part(self, node: Node, file: StagedFile, extent: Extent, advice: Advice | None) -> memoryview | None:
-        """A part of a chunk that another node keeps, as read at random; None: not worth it there, or not to be had."""
-        sequential = advice is not None and advice.kind is Kind.SEQUENTIAL
-        if sequential or file.size <= SMALL_BYTES or 2 * extent.size >= file.chunk_bytes:
-            return None
+    async def _part(self, node: Node, file: StagedFile, extent: Extent) -> memoryview | None:
+        """A part of a chunk that another node keeps; None: not to be had there."""
         wanted = alone_extent(extent, file.size)
         data = await self._fetcher.part(node, file, wanted)
         if data is None:
@@ -276,9 +274,11 @@ class ReadPath:
         self._count("alone", extent)
         return data[extent.start - wanted.start : extent.end - wanted.start]
 
-    async def _alone(self, node: Node, file: StagedFile, index: int, extent: Extent, decision: Decision) -> memoryview:
+    async def _alone(
+        self, node: Node, file: StagedFile, index: int, extent: Extent, decision: Decision, *, peers_asked: bool
+    ) -> memoryview:
         wanted = alone_extent(extent, file.size)
-        data = await self._fetcher.alone(node, file, wanted)
+        data = await self._fetcher.alone(node, file, wanted, peers_asked=peers_asked)
         self._history.paid(file, wanted.size)
         self._count("alone", extent)
         self._follow(node, file, index, decision)  # behind the read: its reader must not share the bandwidth
@@ -473,6 +473,12 @@ class ReadPath:
                     nursery.start_soon(stream)
         except* HfsError as group:
             raise _first(group) from None
+
+
+def _is_part(file: StagedFile, extent: Extent, advice: Advice | None) -> bool:
+    """Whether a read is a small part of a large file, as read at random: worth its own question to another node."""
+    sequential = advice is not None and advice.kind is Kind.SEQUENTIAL
+    return not sequential and file.size > SMALL_BYTES and 2 * extent.size < file.chunk_bytes
 
 
 def _first(group: BaseExceptionGroup[HfsError]) -> HfsError:

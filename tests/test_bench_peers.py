@@ -28,7 +28,7 @@ def few(monkeypatch: pytest.MonkeyPatch, work: Work) -> Data:
 
 def test_every_group_can_be_called() -> None:
     assert list(peers.GROUPS) == [
-        *("simulation", "planning", "source", "first", "shares", "stagger", "killed", "model")
+        *("simulation", "planning", "source", "first", "shares", "stagger", "idle", "killed", "model")
     ]
     assert all(callable(group) for group in peers.GROUPS.values())
 

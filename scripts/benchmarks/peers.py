@@ -6,7 +6,7 @@ one machine: bytes and ratios mean something, seconds do not.
 
 from collections.abc import Callable
 
-from scripts.benchmarks import peers_epochs, peers_killed, peers_model, peers_simulation, peers_stagger
+from scripts.benchmarks import peers_epochs, peers_idle, peers_killed, peers_model, peers_simulation, peers_stagger
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -20,6 +20,7 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "first": peers_epochs.first,
     "shares": peers_epochs.shares,
     "stagger": peers_stagger.stagger,
+    "idle": peers_idle.idle,
     "killed": peers_killed.killed,
     "model": peers_model.model,
 }
