@@ -66,6 +66,7 @@ class _Victim:
     course: Course
     unit: int
     room_bytes: int
+    """What it takes at most: it may be encoded."""
 
     def is_here(self) -> bool:
         """It is staged still."""
@@ -134,8 +135,9 @@ class HintsRoom:
         async with self._evicting:
             room_bytes = int(needs.sum()) - self._shortfall_bytes(int(needs.sum()))
             for i in np.argsort(again_s, kind="stable").tolist():
-                if needs[i] > room_bytes:
-                    room_bytes += await self._evict(int(needs[i]), float(again_s[i]))
+                # Several times, if need be: what is encoded gives back less than it holds.
+                while needs[i] > room_bytes and (freed := await self._evict(int(needs[i]), float(again_s[i]))):
+                    room_bytes += freed
                 if needs[i] > room_bytes:
                     break  # nor for what is needed later still
                 room_bytes -= int(needs[i])
@@ -170,12 +172,12 @@ class HintsRoom:
         for victim in victims:
             if victim.course.objects is not None:
                 objects[int(victim.course.objects[victim.unit])] = victim
-            elif await self._give_up(victim):
-                freed_bytes += victim.room_bytes
+            else:
+                freed_bytes += await self._give_up(victim)
         gone: dict[Course, list[int]] = {}
-        for number in await self._staging.evict_objects(list(objects)):
+        for number, room_bytes in (await self._staging.evict_objects(list(objects))).items():
             victim = objects[number]
-            freed_bytes += victim.room_bytes
+            freed_bytes += room_bytes
             if victim.course.objects is not None and victim.course.objects[victim.unit] == number:
                 gone.setdefault(victim.course, []).append(victim.unit)
         for course, units in gone.items():
@@ -186,15 +188,16 @@ class HintsRoom:
         self._gone_since_look |= freed_bytes > 0
         return freed_bytes
 
-    async def _give_up(self, victim: _Victim) -> bool:
-        """Evict one chunk of a large file."""
+    async def _give_up(self, victim: _Victim) -> int:
+        """Evict one chunk of a large file. The bytes given back."""
         number, index = victim.course.layout.place(victim.unit)
         file = victim.course.staged.get(number)
-        if file is None or index is None or not await self._staging.evict_chunk(file, index):
-            return False
+        room_bytes = await self._staging.evict_chunk(file, index) if file is not None and index is not None else 0
+        if not room_bytes:
+            return 0
         victim.course.schedule.evicted(np.array([victim.unit], np.int32))
         self._metrics.add("hinted_evictions")
-        return True
+        return room_bytes
 
     def _choose(self, want_bytes: int, least_bytes: int, after_s: float) -> list[_Victim]:
         """Take the first candidates that hold `want_bytes`, as far as they are here and needed later than `after_s`.

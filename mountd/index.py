@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mountd.errors import StagingError
-from mountd.index_rows import IndexState, StagedRow, Vouched
+from mountd.index_rows import ChunkRow, IndexState, StagedRow, Vouched
 from mountd.index_schema import (
     Connect,
     connect_to,
@@ -29,15 +29,17 @@ from mountd.index_schema import (
 )
 from mountd.version import Version
 from policies.admission import BLOCK_BYTES, blocks_bytes
-from policies.geometry import chunk_count
+from policies.geometry import chunk_count, chunk_extent
 
-__all__ = ["Connect", "Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
+__all__ = ["ChunkRow", "Connect", "Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
 
 _LEASE = 16_384
 """Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash
 16 384 names at most, twice, are tried: 0.1 s."""
 
-_COLUMNS = "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path"
+_COLUMNS = (
+    "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored"
+)
 
 
 _NAMED_AT_ONCE = 500
@@ -78,6 +80,9 @@ class Index:
         """Rows, as of the last commit; may be read by any thread, like `bytes`."""
         self.bytes = self.opened.size_bytes
         """Bytes of the chunks vouched for."""
+        self.encoded_bytes = self.opened.encoded_bytes
+        self.encoded_stored_bytes = self.opened.encoded_stored_bytes
+        """Of `bytes` those of encoded chunks, and how many stand for them on the disk."""
         self.entered_bytes = 0
         """Of those that `vouch` has ever entered."""
         self._source_names = {number: name for name, number in self._source_ids.items()}
@@ -117,37 +122,46 @@ class Index:
         with self._guarded(), self._transaction(durable=False):
             new: list[tuple[Any, ...]] = []
             old: list[tuple[Any, ...]] = []
-            chunks: list[tuple[int, int, int]] = []
+            chunks: list[tuple[int, int, int, int]] = []
+            encoded_bytes = stored_bytes = 0
             for row in rows:
                 version = row.version
                 single = version.size <= row.chunk_bytes
-                checksum = signed(row.chunks[0][1]) if single else None
+                checksum = signed(row.chunks[0].checksum) if single else None
+                stored = row.chunks[0].stored_bytes if single else 0
                 if not single:
-                    chunks.extend((row.object_id, index, signed(value)) for index, value in row.chunks)
+                    chunks.extend((row.object_id, c.number, signed(c.checksum), c.stored_bytes) for c in row.chunks)
+                for chunk in row.chunks:
+                    if chunk.stored_bytes:
+                        encoded_bytes += chunk_extent(chunk.number, version.size, row.chunk_bytes).size
+                        stored_bytes += chunk.stored_bytes
                 blocks = row.room_bytes // BLOCK_BYTES
                 if row.is_new:
                     times = (version.mtime_ns, version.ctime_ns)
                     key = (sources[version.source_id], signed(version.inode), version.size, *times)
-                    state = (row.chunk_bytes, int(row.complete), blocks, row.last_use_s, checksum, row.path)
+                    state = (row.chunk_bytes, int(row.complete), blocks, row.last_use_s, checksum, row.path, stored)
                     new.append((row.object_id, *key, *state))
                 else:
-                    old.append((int(row.complete), blocks, checksum, row.object_id))
-            self._writer.executemany(f"INSERT INTO files ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", new)
+                    old.append((int(row.complete), blocks, checksum, stored, row.object_id))
+            self._writer.executemany(f"INSERT INTO files ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", new)
             self._writer.executemany(
-                "UPDATE files SET complete = ?, blocks = blocks + ?, checksum = ? WHERE id = ?", old
+                "UPDATE files SET complete = ?, blocks = blocks + ?, checksum = ?, stored = ? WHERE id = ?", old
             )
-            self._writer.executemany("INSERT OR REPLACE INTO chunks VALUES (?,?,?)", chunks)
+            self._writer.executemany("INSERT OR REPLACE INTO chunks VALUES (?,?,?,?)", chunks)
             size_bytes = sum(row.size_bytes for row in rows)
-            self._count(len(new), size_bytes, sum(row.room_bytes for row in rows) // BLOCK_BYTES)
+            blocks = sum(row.room_bytes for row in rows) // BLOCK_BYTES
+            self._count(len(new), size_bytes, blocks, encoded_bytes, stored_bytes)
         self.files += len(new)
         self.entered_bytes += size_bytes  # before the next line: see Staging.statistics
         self.bytes += size_bytes
+        self.encoded_bytes += encoded_bytes
+        self.encoded_stored_bytes += stored_bytes
 
     def doom(self, object_ids: Sequence[int]) -> None:
         """Forget objects, durably: from now on they may be removed. They stay accounted until `removed`."""
         run = self._writer.execute
         with self._guarded(), self._transaction(durable=True):
-            files = size_bytes = 0
+            files = size_bytes = encoded_bytes = stored_bytes = 0
             for number in object_ids:
                 found = run(f"SELECT {_COLUMNS} FROM files WHERE id = ?", (number,)).fetchone()
                 if found is None:
@@ -155,13 +169,18 @@ class Index:
                 row = self._row(found, self._writer)
                 files += 1
                 size_bytes += row.staged_bytes
+                encoded, stored = self._encoded(row)
+                encoded_bytes += encoded
+                stored_bytes += stored
                 run("INSERT INTO doomed VALUES (?,?)", (number, row.room_bytes // BLOCK_BYTES))
                 run("DELETE FROM files WHERE id = ?", (number,))
                 if row.version.size > row.chunk_bytes:
                     run("DELETE FROM chunks WHERE file = ?", (number,))
-            self._count(-files, -size_bytes, 0)
+            self._count(-files, -size_bytes, 0, -encoded_bytes, -stored_bytes)
         self.files -= files
         self.bytes -= size_bytes
+        self.encoded_bytes -= encoded_bytes
+        self.encoded_stored_bytes -= stored_bytes
 
     def removed(self, object_ids: Iterable[int]) -> int:
         """Doomed objects are off the disk. Returns the bytes of room that this gives back."""
@@ -181,24 +200,31 @@ class Index:
         Chunks and objects that are not in the index are ignored.
         """
         run = self._writer.execute
-        size_bytes = blocks = 0
+        size_bytes = blocks = encoded_bytes = stored_bytes = 0
         with self._guarded(), self._transaction(durable=True):
-            found = run("SELECT size <= chunk_bytes, checksum FROM files WHERE id = ?", (object_id,)).fetchone()
-            if found is None:
+            sql = "SELECT size <= chunk_bytes, checksum IS NOT NULL, stored FROM files WHERE id = ?"
+            row = run(sql, (object_id,)).fetchone()
+            if row is None:
                 return
             for number, length in chunks:
-                if found[0]:
-                    known = found[1] is not None
+                key = (object_id, number)
+                if row[0]:
+                    found = row[2:] if row[1] else None
                 else:
-                    known = run("DELETE FROM chunks WHERE file = ? AND number = ?", (object_id, number)).rowcount > 0
-                if known:
+                    found = run("SELECT stored FROM chunks WHERE file = ? AND number = ?", key).fetchone()
+                    run("DELETE FROM chunks WHERE file = ? AND number = ?", key)
+                if found is not None:
                     size_bytes += length
-                    blocks += blocks_bytes(length) // BLOCK_BYTES
+                    blocks += blocks_bytes(found[0] or length) // BLOCK_BYTES
+                    encoded_bytes += length if found[0] else 0
+                    stored_bytes += found[0]
             if blocks:
-                sql = "UPDATE files SET complete = 0, checksum = NULL, blocks = blocks - ? WHERE id = ?"
+                sql = "UPDATE files SET complete = 0, checksum = NULL, stored = 0, blocks = blocks - ? WHERE id = ?"
                 run(sql, (blocks, object_id))
-                self._count(0, -size_bytes, -blocks)
+                self._count(0, -size_bytes, -blocks, -encoded_bytes, -stored_bytes)
         self.bytes -= size_bytes
+        self.encoded_bytes -= encoded_bytes
+        self.encoded_stored_bytes -= stored_bytes
 
     def touch(self, uses: Sequence[tuple[int, int]], paths: Sequence[tuple[bytes, int]]) -> None:
         """Bring last uses, (seconds since the epoch, object number), and paths, (path, object number), up to date."""
@@ -245,11 +271,12 @@ class Index:
         with self._guarded():
             return [self._row(row, self._quick) for row in self._quick.execute(sql, key)]
 
-    def chunks(self, object_id: int) -> list[tuple[int, int]]:
-        """(chunk index, xxh3_64) of what is vouched for of a file of several chunks, ascending."""
-        sql = "SELECT number, checksum FROM chunks WHERE file = ? ORDER BY number"
+    def chunks(self, object_id: int) -> list[ChunkRow]:
+        """What is vouched for of a file of several chunks, ascending."""
+        sql = "SELECT number, checksum, stored FROM chunks WHERE file = ? ORDER BY number"
         with self._guarded():
-            return [(number, unsigned(checksum)) for number, checksum in self._reader.execute(sql, (object_id,))]
+            found = self._reader.execute(sql, (object_id,))
+            return [ChunkRow(number, unsigned(checksum), stored) for number, checksum, stored in found]
 
     def page(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""
@@ -296,19 +323,20 @@ class Index:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _state(self) -> IndexState:
-        sql = "SELECT files, bytes, blocks, next_id, settled_id, clean FROM state"
+        sql = "SELECT files, bytes, blocks, next_id, settled_id, clean, encoded, stored FROM state"
         found = self._reader.execute(sql).fetchone()
         if found is None:
             raise sqlite3.DatabaseError("the index has no state")
-        files, size_bytes, blocks, next_id, settled_id, clean = found
-        return IndexState(files, size_bytes, blocks * BLOCK_BYTES, next_id, settled_id, bool(clean))
+        files, size_bytes, blocks, next_id, settled_id, clean, encoded, stored = found
+        return IndexState(files, size_bytes, blocks * BLOCK_BYTES, next_id, settled_id, bool(clean), encoded, stored)
 
     def _rows(self, sql: str, values: tuple[Any, ...]) -> list[StagedRow]:
         with self._guarded():
             return [self._row(row, self._reader) for row in self._reader.execute(sql, values).fetchall()]
 
     def _row(self, row: tuple[Any, ...], database: sqlite3.Connection) -> StagedRow:
-        number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path = row
+        number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, *rest = row
+        checksum, path, stored = rest
         staged_bytes = size if complete else 0
         if not complete and size > chunk_bytes:
             sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
@@ -326,7 +354,20 @@ class Index:
             blocks * BLOCK_BYTES,
             last_use,
             None if checksum is None else unsigned(checksum),
+            stored,
         )
+
+    def _encoded(self, row: StagedRow) -> tuple[int, int]:
+        """(bytes of the encoded chunks of a file, bytes that stand for them), as the writer sees it."""
+        size, chunk_bytes = row.version.size, row.chunk_bytes
+        if size <= chunk_bytes:
+            return (size, row.stored_bytes) if row.stored_bytes else (0, 0)
+        sql = "SELECT COUNT(*), MAX(number), SUM(stored) FROM chunks WHERE file = ? AND stored > 0"
+        count, last, stored_bytes = self._writer.execute(sql, (row.object_id,)).fetchone()
+        if not count:
+            return 0, 0
+        short = -size % chunk_bytes if last == chunk_count(size, chunk_bytes) - 1 else 0
+        return count * chunk_bytes - short, stored_bytes
 
     def _source_id(self, name: str) -> int:
         """The number of a source. A new one is committed on its own, before any row uses it: were it rolled back with
@@ -341,9 +382,10 @@ class Index:
             self._source_ids[name] = number  # last: whoever finds the number here finds the name too
         return number
 
-    def _count(self, files: int, size_bytes: int, blocks: int) -> None:
-        sql = "UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?"
-        self._writer.execute(sql, (files, size_bytes, blocks))
+    def _count(self, files: int, size_bytes: int, blocks: int, encoded_bytes: int = 0, stored_bytes: int = 0) -> None:
+        sql = """UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?,
+            encoded = encoded + ?, stored = stored + ?"""
+        self._writer.execute(sql, (files, size_bytes, blocks, encoded_bytes, stored_bytes))
 
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[None]:

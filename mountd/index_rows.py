@@ -5,10 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mountd.version import Version
 
-__all__ = ["IndexState", "StagedRow", "Vouched"]
+__all__ = ["ChunkRow", "IndexState", "StagedRow", "Vouched"]
+
+
+class ChunkRow(NamedTuple):
+    """One chunk of a file."""
+
+    number: int
+    checksum: int
+    """xxh3_64 of its bytes, encoded or not."""
+    stored_bytes: int = 0
+    """How many bytes stand for it, which is encoded; 0: it is stored as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,10 @@ class IndexState:
     """Objects from here to next_id without a row are garbage."""
     clean: bool
     """The last run left nothing on the disk that is not accounted."""
+    encoded_bytes: int
+    """Of `size_bytes`, those of chunks that are encoded."""
+    encoded_stored_bytes: int
+    """How many stand for them on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,8 @@ class StagedRow:
     """Seconds since the epoch; some hours behind at worst."""
     checksum: int | None
     """xxh3_64 of the only chunk of a file of one chunk; None if that is not vouched for, or there are more."""
+    stored_bytes: int
+    """How many bytes stand for that chunk, which is encoded; 0: it is stored as it is, or there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +81,4 @@ class Vouched:
     room_bytes: int
     """Of these chunks, and of the file itself when it is new."""
     last_use_s: int
-    chunks: Sequence[tuple[int, int]]
-    """(chunk index, xxh3_64)."""
+    chunks: Sequence[ChunkRow]

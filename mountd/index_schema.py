@@ -36,8 +36,10 @@ log = logging.getLogger(__name__)
 APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
-FORMAT = 1
-"""user_version. A release reads its own format and older ones; each change of TABLES is a new number."""
+FORMAT = 2
+"""user_version. A release reads its own format and older ones; each change of TABLES is a new number.
+
+2: chunks may be encoded (`stored`, and their totals in `state`)."""
 
 TABLES = (
     """CREATE TABLE sources (
@@ -57,7 +59,8 @@ TABLES = (
         blocks INTEGER NOT NULL,        -- accounted room, in blocks of 4096 bytes
         last_use INTEGER NOT NULL,      -- seconds since the epoch, brought up to date now and then
         checksum INTEGER,               -- xxh3_64 of the only chunk
-        path BLOB NOT NULL              -- last known, relative to the source
+        path BLOB NOT NULL,             -- last known, relative to the source
+        stored INTEGER NOT NULL DEFAULT 0   -- bytes that stand for the only chunk, which is encoded; 0: as it is
     )""",
     "CREATE INDEX files_by_inode ON files (inode)",
     "CREATE INDEX files_by_use ON files (last_use)",
@@ -66,6 +69,7 @@ TABLES = (
         file INTEGER NOT NULL,          -- files.id
         number INTEGER NOT NULL,
         checksum INTEGER NOT NULL,      -- xxh3_64
+        stored INTEGER NOT NULL DEFAULT 0,  -- as in files
         PRIMARY KEY (file, number)
     ) WITHOUT ROWID""",
     # Evicted, but perhaps not yet removed from the disk: still accounted.
@@ -81,12 +85,23 @@ TABLES = (
         blocks INTEGER NOT NULL,        -- sum of blocks in files and doomed
         next_id INTEGER NOT NULL,       -- object numbers below may have been used
         settled_id INTEGER NOT NULL,    -- object numbers below have a row or no file
-        clean INTEGER NOT NULL          -- closed with nothing on the disk that is not accounted
+        clean INTEGER NOT NULL,         -- closed with nothing on the disk that is not accounted
+        encoded INTEGER NOT NULL DEFAULT 0, -- of `bytes`, those of encoded chunks
+        stored INTEGER NOT NULL DEFAULT 0   -- bytes that stand for them
     )""",
-    "INSERT INTO state VALUES (1, 0, 0, 0, 1, 1, 1)",
+    "INSERT INTO state VALUES (1, 0, 0, 0, 1, 1, 1, 0, 0)",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
+
+_FROM_1 = (
+    "ALTER TABLE files ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE chunks ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE state ADD COLUMN encoded INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE state ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
+    "PRAGMA user_version = 2",
+)
+"""What makes an index of format 1 one of format 2, in one transaction. No row is touched, however many there are."""
 
 _DISK_REFUSES = {
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
@@ -171,9 +186,11 @@ def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) 
         database.execute("PRAGMA journal_size_limit = 33554432")
         if application == 0:
             on_new()
+        statements = TABLES if application == 0 else _FROM_1 if found == 1 else ()
+        if statements:
             database.execute("PRAGMA synchronous = FULL")
             database.execute("BEGIN IMMEDIATE")
-            for statement in TABLES:
+            for statement in statements:
                 database.execute(statement)
             database.execute("COMMIT")
     except BaseException:

@@ -1,4 +1,4 @@
-"""Staging: local copies of source files, byte for byte, sparse until complete.
+"""Staging: local copies of source files, byte for byte unless they are encoded, sparse until complete.
 
 `open_staging` owns a cache directory and gives a `Staging`: the read path asks it for files, reads from it and hands it
 what it fetched; `hfs cache` lists, evicts and checks through the same class, with or without a mount. The parts:
@@ -8,6 +8,7 @@ what it fetched; `hfs cache` lists, evicts and checks through the same class, wi
     staging_vouching  group sync, then the index       staging_sweeper   evict, repair, retire
     staging_names     object numbers                   staging_cleanup   after a crash
     staging_reading   reads of staged bytes            staging_disk      the system calls
+    staging_encoding  fewer bytes on the disk          staging_checking  all of it, read again
 
 A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
 methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
@@ -20,27 +21,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 import xxhash
 
 from mountd.index import IndexFailed, StagedRow
+from mountd.staging_checking import CheckedFile, check_rows
 from mountd.staging_cleanup import clean_up
 from mountd.staging_descriptors import Descriptors
+from mountd.staging_encoding import UNDECIDED, Encoder
 from mountd.staging_evictor import Evictor
 from mountd.staging_file import StagedFile
 from mountd.staging_files import Files
 from mountd.staging_ground import Ground
+from mountd.staging_listing import pages_of
 from mountd.staging_names import Names
-from mountd.staging_reading import CheckedFile, Reading, check_rows
+from mountd.staging_reading import Reading
 from mountd.staging_room import State
+from mountd.staging_statistics import StagingStatistics
 from mountd.staging_sweeper import Sweeper
 from mountd.staging_vouching import Vouching
 from mountd.staging_writing import Job, Writing
 from mountd.version import Version
 from policies.admission import blocks_bytes, object_overhead_bytes
+from policies.encoding import EncodingChoice
 from policies.eviction import Policy
 from policies.geometry import Extent
 from policies.path_filter import PathFilter
@@ -49,36 +54,11 @@ __all__ = ["CheckedFile", "StagedFile", "StagedRow", "Staging", "StagingStatisti
 
 Value = TypeVar("Value")
 
-_PAGE = 1000
-"""Rows of the index in memory at a time, for lists and checks."""
-
 _MAX_UNVOUCHED_BYTES = 1 << 30
 """Written but not durable. More is not taken on: a disk whose sync takes so long should not be given more."""
 
 _USE_EVERY_S = {"lru": 60, "fill-once": 3600}
 """How exactly the index knows last uses. fill-once only asks whether a file was used today; each note costs a write."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagingStatistics:
-    """A moment of staging. Bytes unless the name says otherwise."""
-
-    files: int
-    """Staged files, complete or not."""
-    bytes: int
-    """Of staged chunks."""
-    room_bytes: int
-    """Accounted on the disk: staged, being staged, and evicted but not yet removed."""
-    capacity_bytes: int
-    """What may be used in all, as things stand: the size asked for, or what the disk's floor leaves."""
-    queued_bytes: int
-    """Held in memory until they are written."""
-    unvouched_bytes: int
-    """Written, not yet durable."""
-    state: State
-    """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
-    found no room; off: the index is damaged, nothing is staged."""
-    last_error: str | None
 
 
 class Staging:
@@ -100,6 +80,8 @@ class Staging:
         self._refused = False
         self._closing = False
         self._put_paths = PathFilter()
+        self.encoding = EncodingChoice(False, "not asked for")
+        """Whether what is staged from now on may be encoded, and why; see `encode`."""
 
     # -- find --------------------------------------------------------------------------------------------------------
 
@@ -202,6 +184,11 @@ class Staging:
 
     # -- put ---------------------------------------------------------------------------------------------------------
 
+    def encode(self, choice: EncodingChoice, encoder: Encoder | None) -> None:
+        """Encode what is staged from now on, if `choice` says so. What is encoded already can be read in any case."""
+        self.encoding = choice
+        self.writing.encoder = encoder if choice.on else None
+
     def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
         """Whether a chunk of so many bytes of this file would be staged now, as far as disk and room go."""
         return self._fits(blocks_bytes(size_bytes) + (file.overhead_bytes() if file.object_id is None else 0))
@@ -240,13 +227,17 @@ class Staging:
         if file.object_id is None:
             file.object_id = self.names.take_nowait()
         assert file.object_id is not None
+        # Never while the kernel reads the object by itself, nor over what may still lie there.
+        encodable = not file.passed and (file.stray is None or index not in file.stray)
         if file.stray is not None:
-            file.stray.discard(index)
+            file.stray.pop(index, None)
+        file.set_stored(index, 0)
         self._ground.room.charge(charge_bytes)
         file.room_bytes += charge_bytes
         file.unsettled += 1
         file.bar(index)
-        self.writing.put_nowait(Job(file, index, data, self.vouching.number(), charge_bytes, on_done))
+        job = Job(file, index, data, self.vouching.number(), charge_bytes, on_done, encodable=encodable)
+        self.writing.put_nowait(job)
         self._refused = False
         self.evictor.charged()
         if file.present.count == 1:
@@ -254,8 +245,9 @@ class Staging:
         return True
 
     def _charge_bytes(self, file: StagedFile, index: int) -> int:
-        stray = file.stray is not None and index in file.stray
-        return (0 if stray else file.chunk_room_bytes(index)) + (file.overhead_bytes() if file.object_id is None else 0)
+        charged_bytes = file.stray.get(index, 0) if file.stray is not None else 0
+        overhead_bytes = file.overhead_bytes() if file.object_id is None else 0
+        return file.raw_room_bytes(index) - charged_bytes + overhead_bytes
 
     def _take_on(self, file: StagedFile, index: int, size: int) -> bool:
         if self._closing or not self.ready or self._ground.health.resting:
@@ -283,6 +275,7 @@ class Staging:
             file.created = True
             file.present.add(index)
             file.set_checksum(index, job.checksum)
+            self._note_encoding(job)
             self._ground.metrics.add("staging_put_chunks")
             self._ground.metrics.add("staging_put_bytes", job.size_bytes)
             self.vouching.written_nowait(job)
@@ -294,13 +287,26 @@ class Staging:
             self._ground.health.failed(job.error, "staging a chunk")
         self._ground.metrics.add("staging_dropped")
         if job.stray:
-            file.stray = {*(file.stray or ()), index}
+            file.stray = {**(file.stray or {}), index: file.raw_room_bytes(index)}
         else:
-            file.room_bytes -= file.chunk_room_bytes(index)
-            self._ground.room.release(file.chunk_room_bytes(index))
+            self._give_back(file, file.raw_room_bytes(index))
         file.unsettled -= 1
         self.vouching.dropped(job.number)
         self.settled(file)
+
+    def _note_encoding(self, job: Job) -> None:
+        """What was charged for the chunk as it is and was not needed goes back."""
+        file = job.file
+        if file.element_bytes == UNDECIDED:
+            file.element_bytes = job.element_bytes
+        if job.stored_bytes:
+            file.set_stored(job.index, job.stored_bytes)
+            self._give_back(file, file.raw_room_bytes(job.index) - file.chunk_room_bytes(job.index))
+            self._ground.metrics.add("staging_encoded_chunks")
+
+    def _give_back(self, file: StagedFile, room_bytes: int) -> None:
+        file.room_bytes -= room_bytes
+        self._ground.room.release(room_bytes)
 
     async def wait_vouched(self) -> None:
         """Everything put so far is durable and in the index, or was dropped."""
@@ -337,28 +343,32 @@ class Staging:
                 targets.append((file.object_id, version))
         return await self.sweeper.evict(targets)
 
-    async def evict_objects(self, numbers: Sequence[int]) -> list[int]:
-        """Evict these objects, except what is open or not durable yet. Returns the numbers of those that are gone."""
+    async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Evict these objects, except what is open or not durable yet. Returns the room of each that is gone."""
         try:
             rows = await self._ground.threads.ask_index(self._ground.index.rows, list(numbers))
         except IndexFailed as error:
             self._ground.health.index_failed(error, "looking up what to evict")
-            return []
-        return await self.sweeper.evict_objects([(row.object_id, row.version) for row in rows])
+            return {}
+        room = {row.object_id: row.room_bytes for row in rows}
+        gone = await self.sweeper.evict_objects([(row.object_id, row.version) for row in rows])
+        return {number: room[number] for number in gone}
 
-    async def evict_chunk(self, file: StagedFile, index: int) -> bool:
-        """Give one chunk of a file back to the disk. False: it is not there, or the kernel reads the file by itself."""
+    async def evict_chunk(self, file: StagedFile, index: int) -> int:
+        """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, or the kernel reads the file
+        by itself."""
         if index not in file.present or index not in file.vouched or file.passed:
-            return False
+            return 0
+        room_bytes = file.chunk_room_bytes(index)
         self.sweeper.give_up(file, [index])
         await self.sweeper.wait_idle()
-        return True
+        return room_bytes
 
     async def evict_paths(self, prefixes: Collection[bytes], source_id: str | None = None) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""
         await self.wait_vouched()
         files = freed_bytes = 0
-        async with aclosing(self._pages(prefixes, source_id)) as pages:
+        async with aclosing(pages_of(self._ground, prefixes, source_id)) as pages:
             async for rows in pages:
                 batch_files, batch_bytes = await self.sweeper.evict([(row.object_id, row.version) for row in rows])
                 files += batch_files
@@ -373,7 +383,7 @@ class Staging:
         `prefixes`: paths relative to the source, of files or directories; b"" is the source itself. `source_id`: of
         this source only. Ends early, counted, if the index fails.
         """
-        async with aclosing(self._pages(prefixes, source_id)) as pages:
+        async with aclosing(pages_of(self._ground, prefixes, source_id)) as pages:
             async for rows in pages:
                 for row in rows:
                     yield row
@@ -386,34 +396,11 @@ class Staging:
         One record a file, as it is done.
         """
         await self.wait_vouched()
-        async with aclosing(self._pages(prefixes, source_id)) as pages:
+        async with aclosing(pages_of(self._ground, prefixes, source_id)) as pages:
             async for rows in pages:
                 async with aclosing(check_rows(self._ground, self.files, self.sweeper, rows)) as checks:
                     async for checked in checks:
                         yield checked
-
-    async def _pages(
-        self, prefixes: Collection[bytes], source_id: str | None
-    ) -> AsyncGenerator[Sequence[StagedRow], None]:
-        wanted = tuple(prefix.strip(b"/") for prefix in prefixes)
-        below = tuple(prefix + b"/" for prefix in wanted if prefix)
-        everything = b"" in wanted
-        last = 0
-        while True:
-            try:
-                rows = await self._ground.threads.ask_index(self._ground.index.page, last, _PAGE)
-            except IndexFailed as error:
-                self._ground.health.index_failed(error, "listing staged files")
-                return
-            if not rows:
-                return
-            last = rows[-1].object_id
-            yield [
-                row
-                for row in rows
-                if (source_id is None or row.version.source_id == source_id)
-                and (everything or row.path in wanted or row.path.startswith(below))
-            ]
 
     def _row_superseded(self, row: StagedRow) -> None:
         file = self.files.peek(row.version)
@@ -451,6 +438,8 @@ class Staging:
             bytes=indexed_bytes + self.vouching.unvouched_bytes - twice_bytes,
             room_bytes=ground.room.used_bytes,
             capacity_bytes=ground.room.limit_bytes(),
+            encoded_bytes=ground.index.encoded_bytes,
+            encoded_stored_bytes=ground.index.encoded_stored_bytes,
             queued_bytes=self.writing.in_flight_bytes,
             unvouched_bytes=self.vouching.unvouched_bytes,
             state=state,

@@ -86,7 +86,7 @@ async def _punch_incomplete(ground: Ground) -> None:
 def _vouched(index: Index, row: StagedRow) -> list[int]:
     if row.version.size <= row.chunk_bytes:
         return [0] if row.checksum is not None else []
-    return [number for number, _ in index.chunks(row.object_id)]
+    return [chunk.number for chunk in index.chunks(row.object_id)]
 
 
 def punch_unvouched(disk: Disk, row: StagedRow, vouched: Sequence[int]) -> None:

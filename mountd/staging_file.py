@@ -27,10 +27,13 @@ class StagedFile:
     __slots__ = (
         "__weakref__",
         "_checksums",
+        "_encoded",
+        "_stored",
         "barred",
         "changes",
         "chunk_bytes",
         "created",
+        "element_bytes",
         "has_row",
         "last_use_ns",
         "object_id",
@@ -83,12 +86,17 @@ class StagedFile:
         """Grows whenever a chunk stops being present: a read that was under way then may have seen a hole."""
         self.barred: set[int] | None = None
         """Chunks being written or being given up: not to be put now."""
-        self.stray: set[int] | None = None
-        """Chunks whose blocks could not be given back: still accounted."""
+        self.stray: dict[int, int] | None = None
+        """Chunks whose blocks could not be given back, and the bytes that are still accounted for each."""
+        self.element_bytes = 0
+        """What its chunks are encoded by (see staging_encoding): 0, not known yet; -1, it does not shrink."""
         self.stored_use_s = 0
         self.stored_path: bytes | None = None
         """What the index holds; None: nothing yet."""
         self._checksums: array[int] | None = None
+        self._stored: array[int] | None = None
+        self._encoded = 0
+        """How many in `_stored` are not 0."""
 
     @property
     def size(self) -> int:
@@ -102,8 +110,14 @@ class StagedFile:
 
     @property
     def durable(self) -> bool:
-        """Complete, and vouched for: the object may be handed to the kernel. False of an empty file."""
-        return self.object_id is not None and self.vouched.full
+        """Complete, vouched for, and byte for byte the file: the object may be handed to the kernel. False of an empty
+        file, and where a chunk is encoded."""
+        return self.object_id is not None and not self._encoded and self.vouched.full
+
+    @property
+    def encoded(self) -> bool:
+        """Some chunk of the object is encoded, or was and may still lie there: nobody else can read it."""
+        return self._encoded > 0
 
     @property
     def busy(self) -> bool:
@@ -127,8 +141,25 @@ class StagedFile:
         return chunk_extent(index, self.version.size, self.chunk_bytes)
 
     def chunk_room_bytes(self, index: int) -> int:
-        """What chunk `index` takes on the disk."""
+        """What chunk `index` takes on the disk, as it is stored."""
+        return blocks_bytes(self.stored_bytes(index) or self.chunk(index).size)
+
+    def raw_room_bytes(self, index: int) -> int:
+        """What chunk `index` takes on the disk at most: as it is, not encoded."""
         return blocks_bytes(self.chunk(index).size)
+
+    def stored_bytes(self, index: int) -> int:
+        """How many bytes stand on the disk for chunk `index`, which is encoded; 0: it is there as it is."""
+        return self._stored[index] if self._stored is not None else 0
+
+    def set_stored(self, index: int, stored_bytes: int) -> None:
+        """Remember as how many bytes a chunk is stored; 0: as it is."""
+        if self._stored is None:
+            if not stored_bytes:
+                return
+            self._stored = array("I", bytes(4 * self.present.count))
+        self._encoded += (stored_bytes > 0) - (self._stored[index] > 0)
+        self._stored[index] = stored_bytes
 
     def overhead_bytes(self) -> int:
         """What the object takes besides its chunks."""
@@ -178,5 +209,8 @@ class StagedFile:
         self.changes += 1
         self.stray = None
         self.stored_path = None
+        self.element_bytes = 0
         self._checksums = None
+        self._stored = None
+        self._encoded = 0
         return held

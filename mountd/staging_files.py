@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from mountd.index import Index, IndexFailed, StagedRow
+from mountd.index import ChunkRow, Index, IndexFailed, StagedRow
+from mountd.staging_encoding import RAW
 from mountd.staging_file import StagedFile
 from mountd.staging_ground import Ground
 from mountd.version import Version
@@ -223,11 +224,11 @@ class Files:
             self._wanted.set()
         return wish
 
-    def _adopt(self, version: Version, path: bytes, found: list[tuple[StagedRow, list[tuple[int, int]]]]) -> StagedFile:
+    def _adopt(self, version: Version, path: bytes, found: list[tuple[StagedRow, list[ChunkRow]]]) -> StagedFile:
         file = self._known.get(version)
         if file is not None:
             return file
-        mine: tuple[StagedRow, list[tuple[int, int]]] | None = None
+        mine: tuple[StagedRow, list[ChunkRow]] | None = None
         for row, chunks in found:
             if row.object_id in self.dooming or row.object_id in self._doomed_meanwhile:
                 continue
@@ -258,7 +259,7 @@ class Files:
                 self.note_use(oldest)
 
 
-def _find(index: Index, versions: list[Version]) -> list[list[tuple[StagedRow, list[tuple[int, int]]]]]:
+def _find(index: Index, versions: list[Version]) -> list[list[tuple[StagedRow, list[ChunkRow]]]]:
     """In a thread: rows of each version, with the chunks of those that are wanted."""
     answers = []
     for version, rows in zip(versions, index.find(versions), strict=True):
@@ -270,7 +271,7 @@ def _find(index: Index, versions: list[Version]) -> list[list[tuple[StagedRow, l
     return answers
 
 
-def _file_from(row: StagedRow, chunks: list[tuple[int, int]]) -> StagedFile:
+def _file_from(row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
     file = StagedFile(row.version, row.chunk_bytes, row.path)
     file.object_id = row.object_id
     file.created = file.has_row = True
@@ -279,10 +280,13 @@ def _file_from(row: StagedRow, chunks: list[tuple[int, int]]) -> StagedFile:
     file.stored_use_s = row.last_use_s
     file.stored_path = row.path
     if row.checksum is not None:
-        chunks = [(0, row.checksum)]
-    for index, checksum in chunks:
+        chunks = [ChunkRow(0, row.checksum, row.stored_bytes)]
+    for index, checksum, stored_bytes in chunks:
         if index < file.present.count:
             file.present.add(index)
             file.vouched.add(index)
             file.set_checksum(index, checksum)
+            file.set_stored(index, stored_bytes)
+    if file.present and not file.encoded:
+        file.element_bytes = RAW  # one encoded chunk would take the whole file from the kernel
     return file

@@ -25,6 +25,10 @@ _READS = 16
 """Reads of staged files that wait for the disk at a time: an NVMe drive is at its best with about as many."""
 
 
+_DECODES = 4
+"""Encoded chunks that are read at a time: that keeps four cores busy, and each is in memory twice."""
+
+
 class RunInThread(Protocol):
     """trio.to_thread.run_sync, or a test's that runs the function at once."""
 
@@ -43,6 +47,7 @@ class Threads:
         self._index_reading = trio.CapacityLimiter(1)
         self._writing = trio.CapacityLimiter(writers)
         self._reading = trio.CapacityLimiter(_READS)
+        self._decoding = trio.CapacityLimiter(_DECODES)
         self._syncing = trio.CapacityLimiter(1)
         self._sweeping = trio.CapacityLimiter(2)  # one for the clean-up after a crash, one for what cannot wait for it
 
@@ -64,6 +69,11 @@ class Threads:
     async def read(self, function: Callable[..., Value], *args: Any) -> Value:
         """Reading staged bytes that somebody waits for."""
         value: Value = await self._run(function, *args, limiter=self._reading)
+        return value
+
+    async def decode(self, function: Callable[..., Value], *args: Any) -> Value:
+        """As `read`, of what must be decoded."""
+        value: Value = await self._run(function, *args, limiter=self._decoding)
         return value
 
     async def sync(self, function: Callable[..., Value], *args: Any) -> Value:

@@ -3,6 +3,9 @@
 A read that fails, or comes back short, means that the staged copy is no good: its chunks are forgotten and the caller
 goes to the source. A chunk that stops being present while a thread reads may have been punched under it, so what such
 a read brought is thrown away.
+
+Of an encoded chunk no part is ever given out before all of it was decoded and its checksum verified; `staging_decoded`
+keeps the last ones.
 """
 
 from __future__ import annotations
@@ -10,51 +13,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import xxhash
 
 from mountd.errors import StagingError
-from mountd.index import Index, IndexFailed, StagedRow
+from mountd.staging_decoded import Decoded
 from mountd.staging_descriptors import Descriptors
 from mountd.staging_disk import Disk
+from mountd.staging_encoding import Undecodable, decode
 from mountd.staging_file import StagedFile
-from mountd.staging_files import Files
 from mountd.staging_ground import Ground
 from mountd.staging_sweeper import Sweeper
-from mountd.version import Version
-from policies.geometry import Extent, chunk_extent, chunk_range
+from policies.geometry import Extent, chunk_range, split
 
-__all__ = ["CheckedFile", "Reading", "check_rows"]
+__all__ = ["Reading", "read_object"]
 
 Value = TypeVar("Value")
 
 _OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """These say nothing about the file."""
 
-_CHECK_BATCH = 64
-_CHECK_BYTES = 32 << 20
-"""Files checked in one hop to a thread."""
-
 
 class Damaged(OSError):
     """Staged bytes are not what was staged."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
-    """What `check` found of one file."""
-
-    version: Version
-    path: bytes
-    chunks: int
-    """Chunks that were read."""
-    bytes: int
-    """Bytes that were read."""
-    broken: tuple[int, ...]
-    """Indexes of damaged or unreadable chunks; they are forgotten."""
 
 
 class Reading:
@@ -65,6 +49,7 @@ class Reading:
         self._descriptors = descriptors
         self._sweeper = sweeper
         self._nowait_works = True
+        self._decoded = Decoded()
 
     def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:
         """See Staging.read_nowait."""
@@ -74,7 +59,11 @@ class Reading:
     def read_into_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
         """See Staging.read_into_nowait."""
         number = file.object_id
-        if number is None or not self._nowait_works or not file.has(extent):
+        if number is None or not file.has(extent):
+            return False
+        if file.encoded and any(map(file.stored_bytes, chunk_range(extent, file.chunk_bytes))):
+            return self._decoded_nowait(file, extent, buffer)
+        if not self._nowait_works:
             return False
         fd = self._descriptors.get_nowait(number)
         if fd is None:
@@ -93,11 +82,20 @@ class Reading:
         """See Staging.read."""
         if extent.size <= 0:
             return bytearray()
-        return await self._read(file, extent, None)
+        if not file.encoded:
+            return await self._read(file, extent, None)
+        joined = bytearray()
+        for piece in split(extent, file.chunk_bytes):
+            part = Extent(piece.start, piece.end)
+            if file.stored_bytes(piece.index):
+                joined += await self._read_decoded(file, piece.index, part)
+            else:
+                joined += await self._read(file, part, None)
+        return joined
 
     async def read_chunk(self, file: StagedFile, index: int) -> bytearray:
         """See Staging.read_chunk."""
-        return await self._read(file, file.chunk(index), file.checksum(index))
+        return await self._read(file, file.chunk(index), index)
 
     def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
         """See Staging.lend_nowait."""
@@ -118,7 +116,12 @@ class Reading:
 
     async def will_need(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
         """See Staging.will_need."""
-        wanted = [(file.object_id, extent) for file, extent in extents if file.object_id is not None]
+        wanted = [
+            (file.object_id, part)
+            for file, extent in extents
+            if file.object_id is not None
+            for part in _on_disk(file, extent)
+        ]
         await self._ground.threads.read(_will_need, self._ground.disk, wanted)
 
     async def lend_empty(self, use: Callable[[int], Value]) -> Value:
@@ -132,14 +135,49 @@ class Reading:
         finally:
             self._ground.disk.close_fd(fd)
 
-    async def _read(self, file: StagedFile, extent: Extent, checksum: int | None) -> bytearray:
+    def _decoded_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
+        index = extent.start // file.chunk_bytes
+        data = self._decoded.get(file, index)
+        begin = index * file.chunk_bytes
+        if data is None or extent.end > begin + len(data):
+            return False
+        buffer[: extent.size] = memoryview(data)[extent.start - begin : extent.end - begin]
+        if extent.end == begin + len(data):
+            self._decoded.read_to_end(file, index)
+        return True
+
+    async def _read_decoded(self, file: StagedFile, index: int, part: Extent) -> memoryview:
+        """`part` of an encoded chunk, which is decoded once however many ask for it."""
+        while True:
+            data = self._decoded.get(file, index)
+            coming = self._decoded.coming(file, index)
+            if data is not None or coming is None:
+                break
+            await coming.wait()
+        if data is None:
+            key = self._decoded.begin(file, index)
+            try:
+                data = await self._read(file, file.chunk(index), index)
+                self._decoded.put(file, index, data)
+            finally:
+                self._decoded.end(key)
+        begin = index * file.chunk_bytes
+        if part.end == begin + len(data):
+            self._decoded.read_to_end(file, index)
+        return memoryview(data)[part.start - begin : part.end - begin]
+
+    async def _read(self, file: StagedFile, extent: Extent, whole: int | None) -> bytearray:
+        """`extent` of the object, which is not encoded, or chunk `whole`, which may be, with its checksum verified."""
+        checksum = None if whole is None else file.checksum(whole)
+        stored_bytes = 0 if whole is None else file.stored_bytes(whole)
         number, changes = file.object_id, file.changes
         if number is None or not file.has(extent):
             raise StagingError("not staged")
         held = self._descriptors.acquire(number)
         try:
-            answer = await self._ground.threads.read(
-                _read_object, self._ground.disk, number, held.fd if held else None, extent, checksum
+            run = self._ground.threads.decode if stored_bytes else self._ground.threads.read
+            answer = await run(
+                read_object, self._ground.disk, number, held.fd if held else None, extent, checksum, stored_bytes
             )
         finally:
             if held:
@@ -154,6 +192,9 @@ class Reading:
         if answer.data is None:
             self._failed(file, number, extent, answer.error)
             raise StagingError(f"a staged file cannot be read: {answer.error}") from answer.error
+        if stored_bytes:
+            self._ground.metrics.add("staged_decoded_chunks")
+            self._ground.metrics.add("staged_decoded_bytes", extent.size)
         return answer.data
 
     def _failed(self, file: StagedFile, number: int, extent: Extent, error: OSError | None) -> None:
@@ -164,7 +205,7 @@ class Reading:
         if isinstance(error, FileNotFoundError):
             self._sweeper.lost(file)
             return
-        if isinstance(error, Damaged):
+        if isinstance(error, Damaged | Undecodable):
             self._ground.metrics.add("staged_checksum_failures")
         self._sweeper.give_up(file, list(chunk_range(extent, file.chunk_bytes)))
 
@@ -176,21 +217,39 @@ class _Answer:
     opened_fd: int | None = None
 
 
-def _read_object(disk: Disk, number: int, fd: int | None, extent: Extent, checksum: int | None) -> _Answer:
-    """In a thread. The descriptor it had to open comes back with the bytes."""
+def read_object(
+    disk: Disk, number: int, fd: int | None, extent: Extent, checksum: int | None, stored_bytes: int = 0
+) -> _Answer:
+    """In a thread. The descriptor it had to open comes back with the bytes.
+
+    `stored_bytes`: as how many bytes `extent`, a whole chunk, is stored; 0: as it is.
+    """
     answer = _Answer()
     try:
         if fd is None:
             answer.opened_fd = fd = disk.open_read(number)
-        data = disk.read(fd, extent.start, extent.size)
-        if len(data) != extent.size:
-            raise Damaged(errno.EIO, f"{len(data)} of {extent.size} bytes")
+        data = disk.read(fd, extent.start, stored_bytes or extent.size)
+        if len(data) != (stored_bytes or extent.size):
+            raise Damaged(errno.EIO, f"{len(data)} of {stored_bytes or extent.size} bytes")
+        if stored_bytes:
+            data = decode(data, extent.size)
         if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
             raise Damaged(errno.EIO, "wrong checksum")
         answer.data = data
     except OSError as error:
         answer.error = error
     return answer
+
+
+def _on_disk(file: StagedFile, extent: Extent) -> list[Extent]:
+    """Where the bytes of `extent` lie in the object; of encoded chunks all."""
+    if not file.encoded:
+        return [extent]
+    found = []
+    for piece in split(extent, file.chunk_bytes):
+        stored_bytes, begin = file.stored_bytes(piece.index), piece.index * file.chunk_bytes
+        found.append(Extent(begin, begin + stored_bytes) if stored_bytes else Extent(piece.start, piece.end))
+    return found
 
 
 def _will_need(disk: Disk, extents: Sequence[tuple[int, Extent]]) -> None:
@@ -217,59 +276,3 @@ def _lend(disk: Disk, fd: int, size: int, use: Callable[[int], Value]) -> Value:
         return use(fd)
     finally:
         disk.close_fd(fd)
-
-
-async def check_rows(
-    ground: Ground, files: Files, sweeper: Sweeper, rows: Sequence[StagedRow]
-) -> AsyncGenerator[CheckedFile, None]:
-    """Check what these rows vouch for; forget what is damaged."""
-    start = 0
-    while start < len(rows):
-        end, size = start, 0
-        while end < len(rows) and (end == start or (end - start < _CHECK_BATCH and size < _CHECK_BYTES)):
-            size += rows[end].version.size
-            end += 1
-        batch, start = rows[start:end], end
-        try:
-            chunks = await ground.threads.ask_index(_all_chunks, ground.index, batch)
-        except IndexFailed as error:
-            ground.health.index_failed(error, "checking staged files")
-            return
-        found = await ground.threads.read(_check_objects, ground.disk, batch, chunks)
-        for row, listed, broken in zip(batch, chunks, found, strict=True):
-            if broken:
-                file = await files.get(row.version)
-                if file.object_id != row.object_id:
-                    continue  # evicted meanwhile
-                broken = [index for index in broken if index in file.vouched]
-                ground.metrics.add("staged_checksum_failures", len(broken))
-                sweeper.give_up(file, broken)
-            sizes = [chunk_extent(index, row.version.size, row.chunk_bytes).size for index, _ in listed]
-            yield CheckedFile(row.version, row.path, len(listed), sum(sizes), tuple(broken))
-
-
-def _all_chunks(index: Index, rows: Sequence[StagedRow]) -> list[list[tuple[int, int]]]:
-    return [
-        ([] if row.checksum is None else [(0, row.checksum)])
-        if row.version.size <= row.chunk_bytes
-        else index.chunks(row.object_id)
-        for row in rows
-    ]
-
-
-def _check_objects(disk: Disk, rows: Sequence[StagedRow], chunks: Sequence[list[tuple[int, int]]]) -> list[list[int]]:
-    """In a thread: the indexes of the damaged chunks of each row."""
-    damaged = []
-    for row, listed in zip(rows, chunks, strict=True):
-        broken: list[int] = []
-        fd: int | None = None
-        for index, checksum in listed:
-            extent = chunk_extent(index, row.version.size, row.chunk_bytes)
-            answer = _read_object(disk, row.object_id, fd, extent, checksum)
-            fd = answer.opened_fd if fd is None else fd
-            if answer.data is None:
-                broken.append(index)
-        if fd is not None:
-            disk.close_fd(fd)
-        damaged.append(broken)
-    return damaged

@@ -208,7 +208,8 @@ class Sweeper:
         try:
             sizes = [(index, file.chunk(index).size) for index in indexes]
             await ground.threads.change_index(ground.index.forget, number, sizes)
-            extents = [(file.chunk(index).start, file.chunk_room_bytes(index)) for index in indexes]
+            # All that the chunk could take, also where it is encoded: of what is no more there nothing happens.
+            extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
             if not file.passed and await ground.threads.sweep(_punch, ground.disk, number, extents):
                 punched = indexes
@@ -221,12 +222,12 @@ class Sweeper:
         file.unsettled -= 1
         for index in indexes:
             file.unbar(index)
+            room_bytes = file.chunk_room_bytes(index)
             if index in punched:
-                room_bytes = file.chunk_room_bytes(index)
                 file.room_bytes -= room_bytes
                 ground.room.release(room_bytes)
             else:
-                file.stray = {*(file.stray or ()), index}
+                file.stray = {**(file.stray or {}), index: room_bytes}
         self.settled(file)
 
     def settled(self, file: StagedFile) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from mountd.index import IndexFailed, Vouched
+from mountd.index import ChunkRow, IndexFailed, Vouched
 from mountd.staging_disk import Disk
 from mountd.staging_file import StagedFile
 from mountd.staging_ground import Ground
@@ -186,7 +186,7 @@ class Vouching:
                     sum(file.chunk(index).size for index in indexes),
                     sum(map(file.chunk_room_bytes, indexes)) + (0 if file.has_row else file.overhead_bytes()),
                     file.stored_use_s,
-                    [(index, file.checksum(index)) for index in indexes],
+                    [ChunkRow(index, file.checksum(index), file.stored_bytes(index)) for index in indexes],
                 )
             )
         return rows

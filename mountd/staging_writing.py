@@ -6,6 +6,10 @@ a hop costs about 100 us, a small file 50. Large aligned chunks are written with
 it, which is several times faster than writing through the page cache and syncing, and leaves the page cache to what
 is read.
 
+With `--stage-encoding` a chunk that shrinks is written encoded, at the same place of its object, which stays as long as
+the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
+only a file without encoded chunks can be handed to the kernel.
+
 A chunk that could not be written leaves nothing accounted: its range is punched, or it stays accounted as stray.
 """
 
@@ -21,6 +25,7 @@ import trio
 import xxhash
 
 from mountd.staging_disk import Disk
+from mountd.staging_encoding import RAW, UNDECIDED, Encoder
 from mountd.staging_file import StagedFile
 from mountd.staging_ground import Ground
 from policies.admission import BLOCK_BYTES
@@ -36,13 +41,17 @@ _BATCH_BYTES = 8 << 20
 
 
 class Job:
-    """One chunk to write. The thread sets `checksum` or `error`, and drops `data` as soon as it is written."""
+    """One chunk to write. The thread sets `checksum`, `stored_bytes` or `error`, and drops `data` as soon as it is
+    written."""
 
     __slots__ = (
         "charged_bytes",
         "checksum",
         "create",
         "data",
+        "element_bytes",
+        "encodable",
+        "encoded",
         "error",
         "file",
         "index",
@@ -51,6 +60,7 @@ class Job:
         "on_done",
         "size_bytes",
         "start",
+        "stored_bytes",
         "stray",
     )
 
@@ -62,6 +72,8 @@ class Job:
         number: int,
         charged_bytes: int,
         on_done: Callable[[], object] | None = None,
+        *,
+        encodable: bool = False,
     ) -> None:
         assert file.object_id is not None
         self.file = file
@@ -78,6 +90,13 @@ class Job:
         self.start = index * file.chunk_bytes
         self.create = not file.created
         self.checksum = 0
+        self.encodable = encodable
+        """Nothing of the chunk is on the disk, and nobody but us reads the object."""
+        self.element_bytes = UNDECIDED
+        """What the file was found to be made of when the thread began, then what the chunk was found to be made of."""
+        self.encoded: memoryview | None = None
+        self.stored_bytes = 0
+        """As how many bytes it was written; 0: as it is."""
         self.error: OSError | None = None
         self.stray = False
         """The write failed and the disk may still hold some of it."""
@@ -97,6 +116,8 @@ class Writing:
         self._done = done
         self._queue: deque[Job] = deque()
         self._more = trio.lowlevel.ParkingLot()
+        self.encoder: Encoder | None = None
+        """None: everything is written as it is."""
         self.in_flight_bytes = 0
         """Queued and being written: data that is kept in memory for staging."""
 
@@ -116,7 +137,9 @@ class Writing:
             while not self._queue:
                 await self._more.park()
             batch = self._take()
-            await self._ground.threads.write(write_batch, self._ground.disk, batch)
+            for job in batch:
+                job.element_bytes = job.file.element_bytes
+            await self._ground.threads.write(write_batch, self._ground.disk, batch, self.encoder)
             # No checkpoint below: what is on the disk is known before anybody else runs.
             for job in batch:
                 self.in_flight_bytes -= job.size_bytes
@@ -135,22 +158,43 @@ class Writing:
         return batch
 
 
-def write_batch(disk: Disk, batch: list[Job]) -> None:
+def write_batch(disk: Disk, batch: list[Job], encoder: Encoder | None = None) -> None:
     """In a thread: write each chunk; a fault of one does not stop the others."""
-    small = [job for job in batch if job.is_whole_new_file and job.size_bytes < _DIRECT_FROM_BYTES]
+    if encoder is not None:
+        for job in batch:
+            _encode(encoder, job)
+    small = [
+        job for job in batch if job.is_whole_new_file and job.size_bytes < _DIRECT_FROM_BYTES and job.encoded is None
+    ]
     if len(small) > 1:
         _write_small(disk, small)
     for job in batch:
         data, job.data = job.data, None
         if data is None:
             continue  # written
+        encoded, job.encoded = job.encoded, None
+        content = data if encoded is None else encoded
         try:
             job.checksum = xxhash.xxh3_64_intdigest(data)
-            _write(disk, job, data)
+            _write(disk, job, content)
         except OSError as error:
             job.error = error
-            _undo(disk, job, len(data))
-        del data
+            _undo(disk, job, len(content))
+        del data, encoded, content
+
+
+def _encode(encoder: Encoder, job: Job) -> None:
+    """What of the chunk is to be written, if it shrinks, and what that says of its file."""
+    assert job.data is not None
+    is_rest = job.size_bytes < min(job.file.chunk_bytes, job.file.size)
+    if not job.encodable or (is_rest and job.element_bytes == UNDECIDED):
+        return  # the short end of a file, often padding, does not say what the file is made of
+    encoded = encoder.encode(job.data, job.element_bytes)
+    if encoded is not None:
+        job.element_bytes = encoded.element_bytes
+        job.encoded, job.stored_bytes = encoded.data, encoded.stored_bytes
+    elif job.element_bytes == UNDECIDED:
+        job.element_bytes = RAW
 
 
 def _write_small(disk: Disk, jobs: list[Job]) -> None:
@@ -178,8 +222,8 @@ def _write(disk: Disk, job: Job, data: memoryview) -> None:
     fd = disk.open_write(job.object_id, create=job.create, direct=False)
     try:
         disk.write(fd, [data], job.start)
-        if job.create and len(data) != job.file.size:
-            disk.set_length(fd, job.file.size)
+        if job.stored_bytes or (job.create and len(data) != job.file.size):
+            disk.set_length(fd, job.file.size)  # an encoded end does not reach the end
     finally:
         disk.close_fd(fd)
 
@@ -195,7 +239,7 @@ def _write_direct(disk: Disk, job: Job, data: memoryview) -> None:
     fd = disk.open_write(job.object_id, create=job.create, direct=True)
     try:
         disk.write(fd, parts, job.start)
-        if job.create or whole < len(data):
+        if job.create or job.stored_bytes or whole < len(data):
             disk.set_length(fd, job.file.size)
     finally:
         disk.close_fd(fd)

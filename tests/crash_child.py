@@ -1,8 +1,8 @@
 """The process that tests/test_crash.py kills. Run with a mode and a cache directory.
 
-`points`: reads numbers, one a line; for each it forks a process that works on the cache and kills itself at that disk
-or index operation; answers "killed" or "done COUNT". `stream`: works with real threads until it is killed from
-outside, and tells each round.
+`points`, or `points encoded`: reads numbers, one a line; for each it forks a process that works on the cache and kills
+itself at that disk or index operation; answers "killed" or "done COUNT". `stream`: works with real threads until it is
+killed from outside, and tells each round.
 """
 
 import os
@@ -16,9 +16,20 @@ from mountd import index as index_file
 from mountd import staging_names
 from mountd.metrics import Metrics
 from mountd.staging import Staging
+from mountd.staging_encoding import Encoder
 from mountd.staging_opening import open_staging
 from policies.eviction import Policy
-from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, Operations, check_all, die, healthy_staging, put, version_of
+from tests.faults import (
+    CAPACITY_BYTES,
+    CHUNK_BYTES,
+    SHRINKS,
+    Operations,
+    check_all,
+    die,
+    healthy_staging,
+    put,
+    version_of,
+)
 
 # (seed, size): one chunk, several with a short end, exactly two, and more than fits so that something must go.
 FILES = ((1, 5000), (2, 300_000), (3, 2 * CHUNK_BYTES), (4, 70_001), (5, 1))
@@ -35,12 +46,15 @@ def few_numbers_leased() -> AbstractContextManager[object]:
     return patches
 
 
-async def work(staging: Staging, generation: int, *, may_fail: bool = False) -> None:
-    """Stage, read, evict: everything that changes the disk or the index. `generation` makes other versions of it."""
+async def work(staging: Staging, generation: int, *, may_fail: bool = False, first: int = 0) -> None:
+    """Stage, read, evict: everything that changes the disk or the index. `generation` makes other versions of it.
+
+    `first`: added to the seeds; SHRINKS for what can be encoded.
+    """
     await staging.wait_ready()
     await check_all(staging, may_fail=may_fail)
     for seed, size in FILES:
-        file = await staging.file(version_of(seed, size, generation), b"dir/%d" % seed)
+        file = await staging.file(version_of(first + seed, size, generation), b"dir/%d" % seed)
         staging.pin(file)
         for index in reversed(range(file.present.count)):
             put(staging, file, index)
@@ -49,37 +63,39 @@ async def work(staging: Staging, generation: int, *, may_fail: bool = False) -> 
             await staging.wait_vouched()
     await staging.wait_vouched()
     # A file of which only a part is staged, twice: vouched for, and then more of it written without an end.
-    part = await staging.file(version_of(6, 1_000_000, generation), b"part")
+    part = await staging.file(version_of(first + 6, 1_000_000, generation), b"part")
     put(staging, part, 3)
     await staging.wait_vouched()
     put(staging, part, 5)
     put(staging, part, part.present.count - 1)
-    await staging.evict([version_of(1, 5000, generation)])
+    await staging.evict([version_of(first + 1, 5000, generation)])
     # A chunk that is found damaged, and put again.
-    file = await staging.file(version_of(3, 2 * CHUNK_BYTES, generation))
+    file = await staging.file(version_of(first + 3, 2 * CHUNK_BYTES, generation))
     staging.chunks_lost(file, [1])
     await staging.sweeper.wait_idle()
     put(staging, file, 1)
 
 
-async def one_run(cache_dir: str, at: int, generation: int) -> int:
+async def one_run(cache_dir: str, at: int, generation: int, encoding: bool) -> int:
     """Work once, to die at operation `at`. Returns how many operations there were."""
     operations = Operations(at, die, reads=False)
     policy: Policy = "lru" if generation % 2 else "fill-once"
-    async with healthy_staging(cache_dir, eviction=policy, operations=operations) as staging:
-        await work(staging, generation)
+    async with healthy_staging(cache_dir, eviction=policy, operations=operations, encoding=encoding) as staging:
+        await work(staging, generation, first=SHRINKS if encoding else 0)
     return operations.count
 
 
-def points(cache_dir: str) -> None:
+def points(cache_dir: str, encoding: bool) -> None:
     """Serve the numbers on standard input."""
+    if encoding:
+        Encoder()  # the library is loaded once, not in each child
     for line in sys.stdin:
         at, generation = map(int, line.split())
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reader)
-            count = trio.run(one_run, cache_dir, at, generation)
+            count = trio.run(one_run, cache_dir, at, generation, encoding)
             os.write(writer, b"done %d" % count)
             os._exit(0)
         os.close(writer)
@@ -109,8 +125,8 @@ async def stream(cache_dir: str) -> None:
 
 if __name__ == "__main__":
     mode, cache = sys.argv[1:]
-    if mode == "points":
+    if mode.startswith("points"):
         with few_numbers_leased():
-            points(cache)
+            points(cache, mode == "points encoded")
     else:
         trio.run(stream, cache)

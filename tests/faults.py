@@ -2,8 +2,8 @@
 
 `Operations` counts every disk call and every SQL statement of a cache and does something at the chosen one. `inline`
 runs thread work at once, so a run is the same every time. The inode of a test version is the seed of its contents
-(tests/pattern.py). `healthy_staging` is a cache for tests; `verify` opens one and checks all that must be true of it,
-whatever happened before.
+(`contents`: tests/pattern.py, or from SHRINKS on what can be encoded). `healthy_staging` is a cache for tests; `verify`
+opens one and checks all that must be true of it, whatever happened before.
 """
 
 import errno
@@ -16,6 +16,7 @@ from mmap import mmap
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import trio
 import trio.testing
 
@@ -23,8 +24,10 @@ from mountd.errors import StagingError
 from mountd.metrics import Metrics
 from mountd.staging import StagedFile, Staging
 from mountd.staging_disk import Disk, DiskSpace
+from mountd.staging_encoding import Encoder
 from mountd.staging_opening import open_staging
 from mountd.version import Version
+from policies.encoding import EncodingChoice
 from policies.eviction import Policy
 from policies.geometry import Extent
 from tests.pattern import check, pattern
@@ -33,6 +36,23 @@ CHUNK_BYTES = 64 << 10
 CAPACITY_BYTES = 4 << 20
 SIZE = 3 * CHUNK_BYTES + 1000
 """Of the usual test file: four chunks, the last of them short."""
+
+SHRINKS = 1 << 20
+"""Seeds from here on are of contents that an encoder makes a quarter of. Those of tests/pattern.py do not shrink."""
+
+
+def contents(seed: int, offset: int, size: int) -> bytes:
+    """The bytes of the test file with this seed."""
+    data = pattern(seed, offset, size)
+    return (np.frombuffer(data, np.uint8) & 3).tobytes() if seed >= SHRINKS else data
+
+
+def check_contents(seed: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+    """Fail unless `data` is what the file has at `offset`."""
+    if seed < SHRINKS:
+        check(seed, offset, data)
+    else:
+        assert bytes(data) == contents(seed, offset, len(data))
 
 
 async def inline(sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
@@ -176,8 +196,12 @@ async def healthy_staging(
     disk: Disk | None = None,
     in_flight_bytes: int = 64 << 20,
     clock: Callable[[], float] = lambda: 1e9,
+    encoding: bool = False,
 ) -> AsyncIterator[Staging]:
-    """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk."""
+    """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
+
+    `encoding`: what shrinks is staged encoded.
+    """
     cache = os.fspath(cache_dir)
     operations = operations or Operations(0, fail)
     async with open_staging(
@@ -192,6 +216,8 @@ async def healthy_staging(
         run_in_thread=inline,
         clock=clock,
     ) as staging:
+        if encoding:
+            staging.encode(EncodingChoice(True, "for a test"), Encoder())
         yield staging
 
 
@@ -210,7 +236,7 @@ def page_aligned(data: bytes) -> memoryview:
 def put(staging: Staging, file: StagedFile, index: int) -> bool:
     """Stage the right bytes of a chunk."""
     extent = file.chunk(index)
-    return staging.put_nowait(file, index, page_aligned(pattern(file.version.inode, extent.start, extent.size)))
+    return staging.put_nowait(file, index, page_aligned(contents(file.version.inode, extent.start, extent.size)))
 
 
 def disk_bytes(cache_dir: str) -> int:
@@ -236,7 +262,7 @@ async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
         except StagingError:
             assert may_fail
         else:
-            check(file.version.inode, extent.start, data)
+            check_contents(file.version.inode, extent.start, data)
 
     rows = [row async for row in staging.rows()]
     newest = {row.version.inode: row.version.ctime_ns for row in sorted(rows, key=lambda row: row.version.ctime_ns)}
@@ -272,6 +298,7 @@ async def verify(cache_dir: str, capacity_bytes: int = CAPACITY_BYTES) -> int:
         assert statistics.files == len(rows)
         assert statistics.bytes == sum(row.staged_bytes for row in rows)
         assert statistics.room_bytes == sum(row.room_bytes for row in rows)
+        assert statistics.encoded_stored_bytes <= statistics.encoded_bytes <= statistics.bytes
         assert disk_bytes(cache_dir) <= statistics.room_bytes <= capacity_bytes
         assert not [name for name in os.listdir(cache_dir) if name.startswith("objects.broken")]
     return chunks

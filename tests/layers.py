@@ -95,6 +95,7 @@ IMPORT_RIGHTS = {
         "tests/*",
     ),
     "sqlite3": ("mountd/index*",),
+    "numcodecs": ("mountd/staging_encoding.py",),  # imported only where something is encoded
     "subprocess": (
         "mountd/fastpath*",  # mount(8), for the kernel's settings of a mount
         "hfs/*",

@@ -19,7 +19,7 @@ import trio.testing
 from mountd.errors import MountError
 from tests.conftest import Logs
 from tests.crash_child import few_numbers_leased, work
-from tests.faults import Operations, check_all, fail, healthy_staging, put, verify, version_of
+from tests.faults import SHRINKS, Operations, check_all, fail, healthy_staging, put, verify, version_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,11 +41,12 @@ def _verify(cache: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # over a hundred processes, one after the other: on a busy machine more than 60 s
-def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["points", "points encoded"])
+def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str) -> None:
     """One cache lives through all the kills, so that each finds what the ones before have left."""
     cache = tmp_path / "cache"
     vouched = 0
-    with _child("points", cache) as child:
+    with _child(mode, cache) as child:
         assert child.stdin
         assert child.stdout
         at, count = 1, 0
@@ -76,14 +77,16 @@ def test_a_kill_from_outside_leaves_no_wrong_byte(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
-def test_any_operation_may_fail(tmp_path: Path, logs: Logs, *, for_ever: bool) -> None:
+@pytest.mark.parametrize("encoding", [False, True], ids=["", "encoded"])
+def test_any_operation_may_fail(tmp_path: Path, logs: Logs, *, for_ever: bool, encoding: bool) -> None:
     """The Nth operation fails, for N = 1, 2, ... until none is left: no exception, no wrong byte, a right account."""
     logs.expect("serving from the source|cannot be read|set aside")
     at, done = 1, False
     while not done:
         cache = tmp_path / str(at)
         operations = Operations(at, fail, for_ever=for_ever)
-        trio.run(_work_with_faults, str(cache), operations, clock=trio.testing.MockClock(autojump_threshold=0))
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        trio.run(_work_with_faults, str(cache), operations, encoding, clock=clock)
         done = not operations.reached
         try:
             _verify(cache)
@@ -95,14 +98,15 @@ def test_any_operation_may_fail(tmp_path: Path, logs: Logs, *, for_ever: bool) -
         at += 1 if not for_ever or at < 40 else 7
 
 
-async def _work_with_faults(cache_dir: str, operations: Operations) -> None:
+async def _work_with_faults(cache_dir: str, operations: Operations, encoding: bool) -> None:
+    first = SHRINKS if encoding else 0
     try:
-        async with healthy_staging(cache_dir, operations=operations) as staging:
+        async with healthy_staging(cache_dir, operations=operations, encoding=encoding) as staging:
             with trio.move_on_after(1000):
-                await work(staging, 1, may_fail=True)
+                await work(staging, 1, may_fail=True, first=first)
                 await trio.sleep(100)  # of virtual time: rests and retries are over
                 await check_all(staging, may_fail=True)
-                put(staging, await staging.file(version_of(7, 9000)), 0)
+                put(staging, await staging.file(version_of(first + 7, 9000)), 0)
                 await staging.wait_vouched()
     except MountError:
         pass  # a cache that cannot even be opened says so

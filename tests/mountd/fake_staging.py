@@ -129,12 +129,12 @@ class FakeStaging:
     def limit_bytes(self) -> int:
         return self.capacity_bytes
 
-    async def evict_objects(self, numbers: list[int]) -> list[int]:
+    async def evict_objects(self, numbers: list[int]) -> dict[int, int]:
         await trio.lowlevel.checkpoint()
-        gone = []
+        gone = {}
         for file in self.files.values():
             if file.object_id in numbers:
-                gone.append(file.object_id)
+                gone[file.object_id] = sum(map(file.chunk_room_bytes, file.present)) + file.overhead_bytes()
                 for index in list(file.present):
                     self.room_bytes += len(self.chunks.pop((file.version, index)))
                 file.detach()

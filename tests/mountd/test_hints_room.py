@@ -15,6 +15,7 @@ from mountd.learners import Course, Learners
 from mountd.metrics import Metrics
 from mountd.protocol import Join, Result
 from mountd.protocol_hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from policies.admission import blocks_bytes
 
 FILES = 400
 STAGED = 200
@@ -27,6 +28,8 @@ class FullStaging:
     def __init__(self) -> None:
         self.room_bytes = 0
         self.evicted: list[int] = []
+        self.encoded = 1
+        """How many times smaller everything is kept."""
         self.evictor = self
         self.hinted: object = None
 
@@ -39,10 +42,10 @@ class FullStaging:
     def limit_bytes(self) -> int:
         return STAGED * FILE_BYTES
 
-    async def evict_objects(self, numbers: Sequence[int]) -> list[int]:
+    async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
         await trio.lowlevel.checkpoint()
         self.evicted += [number - 1 for number in numbers]
-        return list(numbers)
+        return dict.fromkeys(numbers, blocks_bytes(FILE_BYTES + 4096) // self.encoded)
 
 
 class Threads:
@@ -98,6 +101,14 @@ async def test_what_is_needed_last_goes_for_what_is_needed_sooner(
     assert staging.evicted[:2] == [0, 1]  # what comes last in the epoch after
     assert not course.objects[:2].any()  # type: ignore[index]  # it has whole files
     assert await asked(room, course, [0]) == [False]  # it is needed later than all that is here
+
+
+async def test_what_is_kept_encoded_gives_back_less_so_more_of_it_goes() -> None:
+    room, staging, course, _ = await full(list(range(FILES))[::-1])
+    staging.encoded = 4
+    assert await asked(room, course, [STAGED + 1]) == [True]
+    assert len(staging.evicted) * blocks_bytes(FILE_BYTES + 4096) // 4 >= FILE_BYTES
+    assert staging.evicted == list(range(len(staging.evicted)))
 
 
 async def test_what_is_needed_last_is_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mountd.errors import CacheFormatError, CacheInUse
-from mountd.index import Index, IndexFailed, Vouched
+from mountd.index import ChunkRow, Index, IndexFailed, Vouched
 from mountd.index_schema import FORMAT, lock_cache
 from mountd.version import Version
 from policies.admission import blocks_bytes
@@ -21,12 +21,21 @@ CHUNK = 1 << 16
 ROWS = 1_000_000
 
 
-def vouched(number: int, size: int, chunks: list[int], *, new: bool = True, version: Version | None = None) -> Vouched:
+def vouched(
+    number: int,
+    size: int,
+    chunks: list[int],
+    *,
+    new: bool = True,
+    version: Version | None = None,
+    stored_bytes: int = 0,
+) -> Vouched:
     version = version or Version("aa", number, size, 1, 1)
     size_bytes = sum(min(CHUNK, size - index * CHUNK) for index in chunks)
-    room_bytes = sum(blocks_bytes(min(CHUNK, size - index * CHUNK)) for index in chunks) + (4096 if new else 0)
+    stored = [blocks_bytes(stored_bytes or min(CHUNK, size - index * CHUNK)) for index in chunks]
+    room_bytes = sum(stored) + (4096 if new else 0)
     complete = len(chunks) * CHUNK >= size
-    listed = [(index, (1 << 64) - 1 - index) for index in chunks]
+    listed = [ChunkRow(index, (1 << 64) - 1 - index, stored_bytes) for index in chunks]
     return Vouched(number, new, version, b"p/%d" % number, CHUNK, complete, size_bytes, room_bytes, 7, listed)
 
 
@@ -45,6 +54,14 @@ def assert_totals(index: Index) -> None:
     assert state.files == index.files == len(rows)
     assert state.size_bytes == index.bytes == sum(row.staged_bytes for row in rows)
     assert state.used_bytes == sum(row.room_bytes for row in rows) + doomed
+    encoded = [
+        (min(CHUNK, row.version.size - chunk.number * CHUNK), chunk.stored_bytes)
+        for row in rows
+        for chunk in ([ChunkRow(0, 0, row.stored_bytes)] if row.version.size <= CHUNK else index.chunks(row.object_id))
+        if chunk.stored_bytes
+    ]
+    assert state.encoded_bytes == index.encoded_bytes == sum(size for size, _ in encoded)
+    assert state.encoded_stored_bytes == index.encoded_stored_bytes == sum(stored for _, stored in encoded)
 
 
 def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
@@ -52,7 +69,7 @@ def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
     index.vouch([vouched(1, 3 * CHUNK + 1, [0, 3]), vouched(2, 5, [0], version=huge)])
     ((one,), (two,)) = index.find([Version("aa", 1, 3 * CHUNK + 1, 1, 1), huge])
     assert (one.object_id, one.complete, one.staged_bytes, one.path) == (1, False, CHUNK + 1, b"p/1")
-    assert index.chunks(1) == [(0, (1 << 64) - 1), (3, (1 << 64) - 4)]
+    assert index.chunks(1) == [(0, (1 << 64) - 1, 0), (3, (1 << 64) - 4, 0)]
     assert (two.version, two.complete, two.checksum, two.staged_bytes) == (huge, True, (1 << 64) - 1, 5)
     assert index.find([Version("cc", 1, 0, 0, 0)]) == [[]]
     assert_totals(index)
@@ -75,6 +92,74 @@ def test_totals_follow_every_change(index: Index) -> None:
     assert index.removed([1, 99]) == 4096 + 2 * CHUNK
     assert index.removed([1]) == 0
     assert_totals(index)
+
+
+def test_totals_know_what_is_encoded(index: Index) -> None:
+    index.vouch([vouched(1, 3 * CHUNK + 1, [0]), vouched(2, 50_000, [0], stored_bytes=900), vouched(3, 50_000, [0])])
+    index.vouch([vouched(1, 3 * CHUNK + 1, [1, 2, 3], new=False, stored_bytes=5000)])
+    index.vouch([vouched(4, 2 * CHUNK, [0, 1], stored_bytes=7000)])
+    assert_totals(index)
+    assert [chunk.stored_bytes for chunk in index.chunks(1)] == [0, 5000, 5000, 5000]
+    assert [row.stored_bytes for row in index.page(0, 9)] == [0, 900, 0, 0]
+    assert index.state().encoded_bytes == CHUNK * 2 + 1 + 50_000 + 2 * CHUNK
+    before = index.state().used_bytes
+    index.forget(1, [(3, 1), (0, CHUNK)])
+    assert before - index.state().used_bytes == 8192 + CHUNK
+    index.forget(2, [(0, 50_000)])
+    assert before - index.state().used_bytes == 8192 + CHUNK + 4096
+    assert_totals(index)
+    index.vouch([vouched(2, 50_000, [0], new=False)])  # and now as it is
+    assert_totals(index)
+    index.doom([1, 2, 4])
+    assert index.state().encoded_bytes == index.state().encoded_stored_bytes == 0
+    assert_totals(index)
+
+
+FORMAT_1 = """
+CREATE TABLE sources (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE files (id INTEGER PRIMARY KEY, source INTEGER NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, chunk_bytes INTEGER NOT NULL, complete INTEGER NOT NULL,
+    blocks INTEGER NOT NULL, last_use INTEGER NOT NULL, checksum INTEGER, path BLOB NOT NULL);
+CREATE INDEX files_by_inode ON files (inode);
+CREATE INDEX files_by_use ON files (last_use);
+CREATE INDEX files_incomplete ON files (id) WHERE complete = 0;
+CREATE TABLE chunks (file INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (file, number)) WITHOUT ROWID;
+CREATE TABLE doomed (id INTEGER PRIMARY KEY, blocks INTEGER NOT NULL);
+CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), files INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    blocks INTEGER NOT NULL, next_id INTEGER NOT NULL, settled_id INTEGER NOT NULL, clean INTEGER NOT NULL);
+INSERT INTO state VALUES (1, 2, 65541, 19, 10, 10, 1);
+INSERT INTO sources VALUES (1, 'aa');
+INSERT INTO files VALUES (1, 1, 1, 196609, 1, 1, 65536, 0, 17, 7, NULL, CAST('p/1' AS BLOB));
+INSERT INTO chunks VALUES (1, 2, -3);
+INSERT INTO files VALUES (2, 1, 2, 5, 1, 1, 65536, 1, 2, 7, -1, CAST('p/2' AS BLOB));
+PRAGMA application_id = 1751544625;
+PRAGMA user_version = 1;
+"""
+"""What a release that knew no encoding has written."""
+
+
+def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    database.executescript(FORMAT_1)
+    database.close()
+    for _ in range(2):  # the second time there is nothing to do
+        index = Index(str(tmp_path))
+        assert_totals(index)
+        assert index.chunks(1) == [(2, (1 << 64) - 3, 0)]
+        assert [(row.path, row.complete, row.stored_bytes) for row in index.page(0, 9)] == [
+            (b"p/1", False, 0),
+            (b"p/2", True, 0),
+        ]
+        index.close()
+    index = Index(str(tmp_path))
+    index.vouch([vouched(1, 3 * CHUNK + 1, [1], new=False, stored_bytes=20_000)])
+    index.vouch([vouched(3, 60_000, [0], stored_bytes=20_000)])
+    assert_totals(index)
+    index.close()
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    assert database.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+    database.close()
 
 
 def test_the_oldest_come_first_a_page_at_a_time(index: Index) -> None:
@@ -206,7 +291,7 @@ def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
     index._writer.execute("BEGIN")
     index._writer.execute(
         f"""WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
-        INSERT INTO files SELECT i, 1, i, 5, 1, 1, {CHUNK}, 1, 2, i / 100, i, CAST('train/' || i AS BLOB) FROM n"""
+        INSERT INTO files SELECT i, 1, i, 5, 1, 1, {CHUNK}, 1, 2, i / 100, i, CAST('train/' || i AS BLOB), 0 FROM n"""
     )
     index._writer.execute(f"UPDATE state SET files = {ROWS}, bytes = {ROWS * 5}, blocks = {ROWS * 2}")
     index._writer.execute("COMMIT")
