@@ -25,6 +25,7 @@ import msgspec
 
 from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.errors import ConfigError
+from policies.encoding import EncodingWanted
 from policies.iomode import Wanted
 
 __all__ = [
@@ -83,6 +84,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     source_id: str | None = None
     """None: f_fsid where it is stable, else made once and kept in the cache."""
     eviction: Eviction = "fill-once"
+    stage_encoding: EncodingWanted = "none"
+    """auto: where the data does not fit the cache, what shrinks is kept encoded, and not handed to the kernel."""
     source_timeout_s: float = 600.0
     """0 waits for ever. Ten minutes outlast a Lustre failover."""
     strict: bool = False
@@ -230,6 +233,7 @@ KEYS: tuple[Key, ...] = (
     Key("foreground", "foreground", parse_flag, _FLAG),
     Key("source_id", "source-id", _source_id, "16 hexadecimal digits, as hfs status shows them"),
     _choice("eviction", "eviction", Eviction),
+    _choice("stage-encoding", "stage_encoding", EncodingWanted),
     Key("source_timeout_s", "source-timeout", parse_duration, "seconds, or like 10m, 2h; 0 waits for ever"),
     Key("strict", "strict", parse_flag, _FLAG),
     Key("buffer_bytes", "buffer", parse_size, "a size like 128M, at least two chunks"),

@@ -59,10 +59,13 @@ from mountd.sibling_watch import SiblingWatch
 from mountd.small_files import SmallFiles
 from mountd.source import Source
 from mountd.source_threads import SourceThreads
-from mountd.source_volume import data_bytes
+from mountd.source_volume import data_bytes as look_through
+from mountd.staging import Staging
+from mountd.staging_encoding import Encoder
 from mountd.staging_opening import open_staging
 from mountd.status import Status
 from mountd.workers import Workers
+from policies.encoding import choose
 from policies.siblings import Siblings
 
 __all__ = ["run"]
@@ -122,6 +125,7 @@ async def _serve(
         ends.append(lambda: _end_mpi(joining))
         source = _open_source(config, metrics, workers)
         stack.callback(source.close)
+        encoder = await workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
 
         staging = await stack.enter_async_context(
             open_staging(
@@ -140,6 +144,7 @@ async def _serve(
         capacity_bytes = staging.limit_bytes()
         if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
             capacity_bytes = 0  # home of nothing
+        data_bytes = await _data_bytes(config, source, workers, joining, capacity_bytes, staging)
         peers = await joining.join(
             nursery,
             metrics,
@@ -149,7 +154,7 @@ async def _serve(
             chunk_bytes=config.chunk_bytes,
             placement=config.placement,
             capacity_bytes=capacity_bytes,
-            data_bytes=await _data_bytes(config, source, workers, capacity_bytes) if joining.is_first else None,
+            data_bytes=data_bytes,
             limits=Limits(
                 buffer_bytes=config.buffer_bytes,
                 source_timeout_s=config.source_timeout_s,
@@ -158,6 +163,10 @@ async def _serve(
                 stagger_job=config.stagger_job,
             ),
         )
+
+        share_bytes = peers.share_bytes if isinstance(peers, JobPeers) else data_bytes
+        choice = choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=staging.limit_bytes())
+        staging.encode(choice, encoder)
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)
         namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=config.strict)
@@ -326,11 +335,20 @@ def _open_source(config: Config, metrics: Metrics, workers: Workers) -> Source:
     )
 
 
-async def _data_bytes(config: Config, source: Source, workers: Workers, at_most: int) -> int | None:
-    """How much data there is, for the placement; None if that is of no use, or more than any node holds."""
-    if config.placement != "auto":
+async def _data_bytes(
+    config: Config, source: Source, workers: Workers, joining: Joining, at_most: int, staging: Staging
+) -> int | None:
+    """How much data there is, for the placement, and to see whether what is staged is to be encoded.
+
+    None if that is of no use, or more than `at_most` (or than all nodes hold, if that is the question).
+    """
+    if not joining.is_first and not joining.is_alone:
         return None
-    found: int | None = await workers.run_sync(data_bytes, source.root_fd, at_most, _LOOK_THROUGH_S)
+    if config.stage_encoding == "auto":
+        at_most = staging.limit_bytes() * joining.count
+    elif joining.is_alone or config.placement != "auto":
+        return None
+    found: int | None = await workers.run_sync(look_through, source.root_fd, at_most, _LOOK_THROUGH_S)
     return found
 
 

@@ -139,6 +139,11 @@ class JobPeers:
         """See `Peers`."""
         return self._homes.home(path, index) not in (self._transport.number, NOBODY)
 
+    @property
+    def share_bytes(self) -> int | None:
+        """How much data this node would keep; None: too much to tell, or nobody has looked."""
+        return self._homes.agreed.share_bytes(self._transport.number)
+
     def is_mine(self, path: bytes, index: int) -> bool:
         """Whether this node is its home."""
         return self._homes.home(path, index) == self._transport.number

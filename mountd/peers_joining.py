@@ -54,6 +54,15 @@ class Agreed:
     """One each, in the order of their numbers: its host, and a number where several are on one."""
     nodes: Nodes
     placement: Placement
+    data_bytes: int | None = None
+    """How much data there is; None: nobody has looked, or more than could be told."""
+
+    def share_bytes(self, number: int) -> int | None:
+        """How much of it node `number` would keep; None: see `data_bytes`."""
+        weights = self.nodes.weights
+        if self.data_bytes is None or self.placement == "replicate":
+            return self.data_bytes
+        return int(self.data_bytes * weights[number] / sum(weights)) if weights[number] else 0
 
 
 def card_bytes(card: Card) -> bytes:
@@ -96,7 +105,9 @@ def agree(cards: Sequence[Card]) -> Agreed:
     if cards[0].placement == "auto" and cards[0].data_bytes is not None:
         placement = choose(cards[0].data_bytes, capacities)
     hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
-    return Agreed(names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement)
+    return Agreed(
+        names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, cards[0].data_bytes
+    )
 
 
 def _names(hosts: Sequence[str]) -> tuple[str, ...]:

@@ -42,6 +42,16 @@ class Joining:
         """Whether this daemon is the one that looks for what all need to know."""
         return self.transport is not None and self.transport.count > 1 and self.transport.number == 0
 
+    @property
+    def count(self) -> int:
+        """Daemons of the job."""
+        return 1 if self.transport is None else self.transport.count
+
+    @property
+    def is_alone(self) -> bool:
+        """There is nobody else who could look."""
+        return self.count == 1
+
     async def join(
         self,
         nursery: trio.Nursery,

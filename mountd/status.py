@@ -135,6 +135,11 @@ class Status:
             "hints": self._learners.shown(),
             "source_wait_s": round(counts["source_wait_ns"] / 1e9, 3),
             "staged": staged,
+            "stage_encoding": {
+                "wanted": self._config.stage_encoding,
+                "on": self._staging.encoding.on,
+                "reason": self._staging.encoding.reason,
+            },
             "ahead": {
                 name: counts[name]
                 for name in (

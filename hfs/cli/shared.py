@@ -63,6 +63,11 @@ _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
     ),
     click.option("--source-id", metavar="HEX", help="A fixed identity of SOURCE's file system, 16 hex digits."),
     click.option("--eviction", metavar="fill-once|lru", help="What goes when the cache is full. [default: fill-once]"),
+    click.option(
+        "--stage-encoding",
+        metavar="none|auto",
+        help="auto: keep what shrinks encoded where the cache is too small. [default: none]",
+    ),
     click.option("--strict", is_flag=True, default=None, help="Wait for a silent SOURCE; never serve what may be old."),
     click.option("--peers", metavar="none|mpi", help="mpi: share with the daemons of the same mpirun. [default: none]"),
     click.option(

@@ -1,0 +1,178 @@
+"""`--stage-encoding` on real mounts: a cache that is too small for raw arrays keeps them encoded, and nobody notices.
+
+Readers get the source's bytes in every epoch, after a kill and a remount, with the option turned off again; files that
+shrink are not passed through, the others are; `hfs status` says what was decided.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fuse.harness import Hfs, drop_pages, hfs_command, run
+from tests.fuse.modes import needs_passthrough
+from tests.pattern import write_pattern
+
+HfsMount = Callable[..., Hfs]
+
+FILES = 6
+AUTO = ("--stage-encoding", "auto")
+LITTLE_MEMORY = ("-o", "buffer=512K")
+"""What is not staged is not in memory either when it is read again."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """int16 counts in .npy files and in one contiguous data set: 2.4 MB, a quarter of it if encoded."""
+    h5py = pytest.importorskip("h5py")
+    folder = tmp_path / "source"
+    (folder / "train").mkdir(parents=True)
+    draw = np.random.default_rng(5)
+    for number in range(FILES):
+        np.save(folder / "train" / f"{number}.npy", draw.poisson(2, 150_000 + number).astype(np.int16))
+    with h5py.File(folder / "set.h5", "w") as file:
+        file["volumes"] = draw.poisson(2, (6, 50_000)).astype(np.int16)
+    return folder
+
+
+def small_cache(source: Path) -> str:
+    """Less than half of the data."""
+    return str(data_bytes(source) * 45 // 100)
+
+
+def data_bytes(source: Path) -> int:
+    return sum(path.stat().st_size for path in files(source))
+
+
+def files(source: Path) -> list[Path]:
+    return sorted(path for path in source.rglob("*") if path.is_file())
+
+
+def epoch(hfs: Hfs) -> int:
+    """Read and compare all, whole files and pieces, of which nothing is in the page cache. Bytes from the source."""
+    before = hfs.source_bytes()
+    for path in files(hfs.source):
+        shown, expected = hfs.path / path.relative_to(hfs.source), path.read_bytes()
+        drop_pages(shown)
+        assert shown.read_bytes() == expected, path
+        drop_pages(shown)
+        with shown.open("rb", buffering=0) as file:
+            for at in (len(expected) - 5000, 0, len(expected) // 3 * 2, 65_536 - 7):
+                assert os.pread(file.fileno(), 4999, at) == expected[at : at + 4999], (path, at)
+    return hfs.source_bytes() - before
+
+
+def settle(hfs: Hfs) -> None:
+    """What is queued for the cache is on the disk."""
+    assert hfs.cache_command("check", hfs.path).returncode == 0
+
+
+@needs_passthrough
+def test_a_small_cache_holds_all_of_what_shrinks(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    plain = hfs_mount(source, *LITTLE_MEMORY, cache=tmp_path / "plain", cache_size=small_cache(source))
+    assert plain.status()["stage_encoding"] == {"wanted": "none", "on": False, "reason": "--stage-encoding none"}
+    epoch(plain)
+    settle(plain)
+    from_source = epoch(plain)
+    assert from_source > data_bytes(source) // 3
+    plain.umount()
+
+    write_pattern(source / "noise", 3, 200_000)
+    hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
+    status = hfs.status()["stage_encoding"]
+    assert (status["wanted"], status["on"]) == ("auto", True)
+    assert "does not fit the cache" in status["reason"]
+    assert hfs.cache_command("warm", hfs.path / "noise").returncode == 0
+    epoch(hfs)
+    settle(hfs)
+    opens = hfs.status()["opens"]["passed"]
+    assert epoch(hfs) < from_source // 4
+    settle(hfs)
+    staged = hfs.status()["staged"]
+    assert staged["bytes"] > 0.9 * data_bytes(source)
+    assert staged["encoded_bytes"] > 0.8 * data_bytes(source)
+    assert 2.5 * staged["encoded_stored_bytes"] < staged["encoded_bytes"]
+    assert staged["room_bytes"] <= staged["capacity_bytes"] < data_bytes(source) // 2
+    assert hfs.status()["opens"]["passed"] > opens  # of the noise
+    assert hfs.status()["io_mode"]["faster_if_reopened"] == 0
+    opens = hfs.status()["opens"]["passed"]
+    for path in files(source / "train"):
+        assert (hfs.path / "train" / path.name).read_bytes() == path.read_bytes()
+    assert hfs.status()["opens"]["passed"] == opens
+    shown = run(hfs_command(), "status", hfs.path).stdout
+    assert "does not fit the cache" in shown
+    assert "encoded stored bytes" in shown.replace("_", " ")
+
+
+def test_a_kill_a_remount_and_the_option_turned_off(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
+    epoch(hfs)
+    settle(hfs)
+    epoch(hfs)
+    settle(hfs)
+    kept = hfs.status()["staged"]["encoded_bytes"]
+    hfs.kill()
+    hfs.mount()
+    assert hfs.status()["staged"]["encoded_bytes"] == kept > 0
+    assert epoch(hfs) < data_bytes(source) // 4
+    hfs.umount()
+    checked = run(hfs_command(), "cache", "check", "--cache", hfs.cache, "--json")
+    assert checked.returncode == 0, checked.stderr
+    hfs.options = tuple(option for option in hfs.options if option not in AUTO)
+    hfs.mount()
+    assert hfs.status()["stage_encoding"]["on"] is False
+    assert epoch(hfs) < data_bytes(source) // 4
+    assert hfs.cache_command("check", "--against-source", hfs.path).returncode == 0
+
+
+def test_damage_on_the_disk_is_found_and_fetched_again(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
+    epoch(hfs)
+    settle(hfs)
+    hfs.umount()
+    harmed = 0
+    for path in (hfs.cache / "objects").rglob("*"):
+        if path.is_file() and path.stat().st_blocks * 512 < path.stat().st_size * 2 // 3:
+            with path.open("r+b") as file:
+                file.seek(5000)
+                byte = file.read(1)
+                file.seek(5000)
+                file.write(bytes([byte[0] ^ 4]))
+            harmed += 1
+    assert harmed > FILES // 2
+    hfs.expect_warning("cannot be read")
+    hfs.mount()
+    epoch(hfs)  # compares
+    assert hfs.status()["faults"]["staged_checksum_failures"] >= harmed
+    settle(hfs)
+
+
+def test_where_the_data_fits_nothing_is_encoded(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source, *AUTO)
+    status = hfs.status()["stage_encoding"]
+    assert not status["on"]
+    assert "fits the cache" in status["reason"]
+    epoch(hfs)
+    settle(hfs)
+    assert hfs.status()["staged"]["encoded_bytes"] == 0
+
+
+def test_without_the_library_the_mount_says_what_to_install(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden" / "numcodecs"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('it is not there')")
+    path = os.pathsep.join([str(hidden.parent), *(part for part in sys.path if part)])
+    with pytest.raises(AssertionError, match=r"pip install 'hfs-cache\[encoding\]'"):
+        hfs_mount(source, *AUTO, env={"PYTHONPATH": path})
+    hfs = hfs_mount(source, env={"PYTHONPATH": path})
+    epoch(hfs)
+
+
+def test_the_configuration_shows_it(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source, *AUTO)
+    assert hfs.status()["config"]["stage-encoding"] == {"value": "auto", "origin": "command line"}
+    assert json.dumps(hfs.status()["counters"]["staging_encoded_chunks"])
