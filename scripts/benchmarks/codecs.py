@@ -5,7 +5,7 @@ Only the list of the groups of rows; `scripts/bench codecs --only GROUP` measure
 
 from collections.abc import Callable
 
-from scripts.benchmarks import codecs_decode, codecs_epoch
+from scripts.benchmarks import codecs_decode, codecs_epoch, codecs_staged
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -30,6 +30,7 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "deepcam": codecs_decode.deepcam,
     "epoch": codecs_epoch.epoch,
     "epoch-busy": codecs_epoch.epoch_busy,
+    "staged": codecs_staged.staged,
     "convergence": convergence,
     "gpu": gpu,
 }
