@@ -31,6 +31,7 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "epoch": codecs_epoch.epoch,
     "epoch-busy": codecs_epoch.epoch_busy,
     "staged": codecs_staged.staged,
+    "staged-busy": codecs_staged.staged_busy,
     "convergence": convergence,
     "gpu": gpu,
 }

@@ -11,10 +11,13 @@ from scripts.benchmarks.table import Row, at_least
 CACHE_SHARE = 0.3
 """Of the data: they shrink to about a quarter, so that encoded all of it fits, and as it is a third."""
 
+BARS = {"lustre": at_least(1), "busy": at_least(3)}
+"""A decoder gives some 1.5 GB/s a core: against a source that nobody else uses it gains little."""
+
 HOW = {"none": "as it is", "auto": "encoded"}
 
 
-def staged(work: Work, options: Options, command: str) -> list[Row]:
+def staged(work: Work, options: Options, command: str, preset: str = "lustre") -> list[Row]:
     folder = volumes_folder(work, options)
     files = sorted((folder / "raw").iterdir())
     data_bytes = sum(file.stat().st_size for file in files)
@@ -24,7 +27,7 @@ def staged(work: Work, options: Options, command: str) -> list[Row]:
         for wanted in HOW:
             flags = ("--cache-size", str(int(CACHE_SHARE * data_bytes)), "--stage-encoding", wanted)
             with (
-                slowfs(work, folder / "raw", "lustre") as source,
+                slowfs(work, folder / "raw", preset) as source,
                 hfs_mount(work, source.path, options=flags) as mount,
                 reader("encoded.py", mount.path) as program,
             ):
@@ -47,11 +50,15 @@ def staged(work: Work, options: Options, command: str) -> list[Row]:
         for epoch in (1, 2):
             got.add(f"faster {epoch}", got.last(f"none {epoch}") / got.last(f"auto {epoch}"))
     count = options.size(VOLUMES, VOLUMES_QUICK)
-    what = f"{count} raw volumes of 17 MB, random order, mount over lustre, a cache of {CACHE_SHARE:.0%} of the data"
+    what = f"{count} raw volumes of 17 MB, random order, mount over {preset}, a cache of {CACHE_SHARE:.0%} of the data"
     return [
-        got.row(f"{what}, epoch 2: as it is / --stage-encoding auto", "faster 2", at_least(1.5)),
+        got.row(f"{what}, epoch 2: as it is / --stage-encoding auto", "faster 2", BARS[preset]),
         *(got.row(f"  {words}", f"{wanted} 2", unit="s") for wanted, words in HOW.items()),
         *(got.row(f"  from the source, {words}", f"{wanted} 2 source", unit="MB") for wanted, words in HOW.items()),
         got.row("  bytes kept encoded / bytes that stand for them", "ratio"),
         got.row("  epoch 1: as it is / --stage-encoding auto", "faster 1"),
     ]
+
+
+def staged_busy(work: Work, options: Options, command: str) -> list[Row]:
+    return staged(work, options, command, "busy")

@@ -378,3 +378,14 @@ def test_auto_replicates_what_fits_every_node() -> None:
     assert placement(101, 100, 200) == "partition"
     assert placement(None, 100, 200) == "partition"
     assert placement(50, 100, 0) == "replicate"
+
+
+def test_each_node_knows_how_much_it_would_keep() -> None:
+    def shares(placement: str, data_bytes: int | None, *capacities: int) -> list[int | None]:
+        card = msgspec.structs.replace(CARD, placement=placement, data_bytes=data_bytes)
+        agreed = agree([msgspec.structs.replace(card, capacity_bytes=capacity) for capacity in capacities])
+        return [agreed.share_bytes(number) for number in range(len(capacities))]
+
+    assert shares("partition", 900, 100, 200, 0) == [300, 600, 0]
+    assert shares("replicate", 900, 100, 200) == [900, 900]
+    assert shares("partition", None, 100, 200) == [None, None]

@@ -410,7 +410,12 @@ async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, 
         assert file.durable
         assert Path(object_path(staging, file)).read_bytes() == contents(SEED, 0, 2 * CHUNK_BYTES)
         assert staging.statistics().room_bytes == file.room_bytes == 2 * CHUNK_BYTES + file.overhead_bytes()
-        file.passed = 0
+        other = await staging.file(version_of(SEED + 1, CHUNK_BYTES), b"other")
+        other.passed = 1  # whatever the reason
+        assert put(staging, other, 0)
+        await staging.wait_vouched()
+        assert other.durable
+        other.passed = file.passed = 0
         staging.unpin(file)
     await verify(str(tmp_path))
 
