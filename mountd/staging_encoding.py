@@ -1,7 +1,7 @@
 """Encoding: what stands on the cache disk for a chunk that takes less of it so, and how its bytes come back.
 
-A general lossless codec: Blosc (bits shuffled by the size of an element, then LZ4), from numcodecs, which gives the
-interpreter free while it works. It needs no knowledge of formats: raw arrays of whatever file shrink by what their
+A general lossless codec: Blosc (bits shuffled by the size of an element, then LZ4), from numcodecs, which lets other
+threads run while it works. It needs no knowledge of formats: raw arrays of whatever file shrink by what their
 elements have in common, and what does not shrink stays as it is. What stands on the disk:
 
     magic, bytes of the chunk, xxh3_64 of the rest (16 bytes)     what Blosc made of it, with its own header
@@ -40,13 +40,13 @@ _ELEMENTS = (2, 4, 8, 1)
 """Bytes of an element that are tried, the most frequent in training data first (int16, float32, ...)."""
 
 _SAMPLE_BYTES = 64 << 10
-"""What is tried: four times 30 us. Twice the block that Blosc would take of it shows what a chunk does."""
+"""What is tried of a file, once for each size of an element: 0.2 ms in all, a tenth of what a large chunk takes."""
 
 _ALIGNED_BYTES = 64
 """Arrays begin at multiples of this in .npy files, and at multiples of every element in HDF5."""
 
 _LEVEL = 5
-"""Higher ones of LZ4 behind a bit shuffle gain a hundredth and cost a third of the speed."""
+"""CosmoFlow-like counts shrink 5.4, 5.6 and 5.8 times at levels 1, 5 and 9; the last takes a sixth longer."""
 
 
 class Undecodable(OSError):
