@@ -181,6 +181,18 @@ def test_a_node_without_room_reads_from_the_others(data: Path, daemons: Callable
     assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
 
 
+@pytest.mark.parametrize(("cache_bytes", "on"), [(TOTAL_BYTES, False), (TOTAL_BYTES // 3, True)])
+def test_all_decide_alike_whether_to_encode(
+    cache_bytes: int, on: bool, data: Path, daemons: Callable[..., Daemons]
+) -> None:
+    """One has looked how much there is; each sees whether its share fits."""
+    nodes = daemons(
+        data, 2, "--placement", "partition", "--stage-encoding", "auto", f"--cache-size={cache_bytes}"
+    ).wait()
+    assert [nodes.status(rank)["stage_encoding"]["on"] for rank in range(2)] == [on] * 2
+    read_all(nodes.path(1))
+
+
 def test_one_unmounts_while_the_others_go_on(data: Path, daemons: Callable[..., Daemons]) -> None:
     nodes = daemons(data, 3, "--placement", "partition").wait()
     read_all(nodes.path(0))
