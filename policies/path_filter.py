@@ -6,6 +6,8 @@ whatever comes. `mountd/staging.py` keeps one of what it has staged. Pure.
 
 from __future__ import annotations
 
+import numpy as np
+
 __all__ = ["PathFilter"]
 
 _BITS = 26
@@ -15,7 +17,8 @@ class PathFilter:
     """Paths are given as 64-bit hashes, every bit of which must depend on all of the path."""
 
     def __init__(self) -> None:
-        self._bits = bytearray(1 << (_BITS - 3))  # pages that were never written to take no memory
+        # Of NumPy, whose zeros take no memory before they are written to; a view, since its items are plain numbers.
+        self._bits = np.zeros(1 << (_BITS - 3), np.uint8).data
 
     def add(self, path_hash: int) -> None:
         """One more."""

@@ -82,6 +82,21 @@ def settle(hfs: Hfs) -> None:
         time.sleep(0.1)
 
 
+def fill(hfs: Hfs) -> None:
+    """Epochs until the cache has all that it takes: what finds no place in the queue of its disk comes in the next.
+
+    But for two chunks that memory may hold from then on.
+    """
+    dropped = -1
+    for _ in range(12):
+        epoch(hfs)
+        settle(hfs)
+        if status(hfs)["faults"]["staging_dropped"] == dropped:
+            return
+        dropped = status(hfs)["faults"]["staging_dropped"]
+    raise AssertionError(f"{dropped} chunks found no place")
+
+
 @needs_passthrough
 def test_a_small_cache_holds_all_of_what_shrinks(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
     """Without encoding a third of it comes from the source again: see the next test."""
@@ -91,14 +106,13 @@ def test_a_small_cache_holds_all_of_what_shrinks(source: Path, hfs_mount: HfsMou
     assert (decided["wanted"], decided["on"]) == ("auto", True)
     assert "does not fit the cache" in decided["reason"]
     assert hfs.cache_command("warm", hfs.path / "noise").returncode == 0
-    epoch(hfs)
-    settle(hfs)
+    fill(hfs)
     opens = status(hfs)["opens"]["passed"]
     assert epoch(hfs) < data_bytes(source) // 12
     settle(hfs)
     staged = status(hfs)["staged"]
     assert staged["bytes"] > 0.9 * data_bytes(source)
-    assert staged["encoded_bytes"] > 0.8 * data_bytes(source)
+    assert staged["encoded_bytes"] > 0.7 * data_bytes(source)
     assert 2.5 * staged["encoded_stored_bytes"] < staged["encoded_bytes"]
     assert staged["room_bytes"] <= staged["capacity_bytes"] < data_bytes(source) // 2
     assert status(hfs)["opens"]["passed"] > opens  # of the noise
@@ -122,10 +136,7 @@ def test_without_it_a_small_cache_holds_less_than_half(source: Path, hfs_mount: 
 
 def test_a_kill_a_remount_and_the_option_turned_off(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
-    epoch(hfs)
-    settle(hfs)
-    epoch(hfs)
-    settle(hfs)
+    fill(hfs)
     kept = status(hfs)["staged"]["encoded_bytes"]
     hfs.kill()
     hfs.mount()
@@ -143,16 +154,17 @@ def test_a_kill_a_remount_and_the_option_turned_off(source: Path, hfs_mount: Hfs
 
 def test_damage_on_the_disk_is_found_and_fetched_again(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
-    epoch(hfs)
-    settle(hfs)
+    fill(hfs)
     hfs.umount()
     harmed = 0
     for path in (hfs.cache / "objects").rglob("*"):
         if path.is_file() and path.stat().st_blocks * 512 < path.stat().st_size * 2 // 3:
             with path.open("r+b") as file:
-                file.seek(5000)
+                if os.lseek(file.fileno(), 0, os.SEEK_DATA) > 100:
+                    continue  # its first chunk is not there
+                file.seek(100)
                 byte = file.read(1)
-                file.seek(5000)
+                file.seek(100)
                 file.write(bytes([byte[0] ^ 4]))
             harmed += 1
     assert harmed > FILES // 2
