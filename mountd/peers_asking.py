@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ import xxhash
 
 from mountd.metrics import Metrics
 from mountd.peers import Came
+from mountd.peers_silent import SilentPeers
 from mountd.peers_transport import Transport
 from mountd.peers_words import Offer, Patience, Refusal, Wish, encode
 from mountd.version import Version
@@ -29,13 +29,6 @@ from policies.geometry import Extent
 __all__ = ["Asking"]
 
 log = logging.getLogger(__name__)
-
-REST_S = 30.0
-"""So long a peer that hung is not asked: each time one does, a reader waits. Each time in a row it is twice as long:
-not every MPI tells who is dead."""
-
-_MOST_DOUBLINGS = 6
-"""Half an hour."""
 
 _HASH_IN_THREAD_BYTES = 256 << 10
 """20 us of xxh3: less than the way into a thread and back."""
@@ -64,6 +57,7 @@ class Asking:
         self,
         transport: Transport,
         metrics: Metrics,
+        silent: SilentPeers,
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
         silence_s: float,
@@ -74,6 +68,7 @@ class Asking:
         however often patience is asked for; 0: for ever."""
         self._transport = transport
         self._metrics = metrics
+        self._silent = silent
         self._run_in_thread = run_in_thread
         self._silence_s = silence_s
         self._total_limit_s = total_limit_s or math.inf
@@ -81,19 +76,7 @@ class Asking:
         self._given_up: dict[int, int] = {}
         """Wishes that nobody waits for any more, and their sizes."""
         self._next = 0
-        self._rests: dict[int, float] = {}
-        """Nodes that hung, and until when they are not asked."""
-        self._in_a_row: Counter[int] = Counter()
-        """How often a node has hung since it answered last."""
         self._warned_s = -math.inf
-
-    def rests(self, node: int) -> bool:
-        """Whether a node is left alone just now."""
-        until_s = self._rests.get(node)
-        if until_s is not None and trio.current_time() >= until_s:
-            del self._rests[node]
-            return False
-        return until_s is not None
 
     async def ask(
         self,
@@ -141,7 +124,7 @@ class Asking:
 
     def heard(self, sender: int, word: Offer | Refusal | Patience) -> None:
         """An answer."""
-        self._in_a_row.pop(sender, None)
+        self._silent.answered(sender)
         number = word.request
         if number in self._given_up:
             self._heard_late(sender, word)
@@ -175,7 +158,6 @@ class Asking:
             if asked.home == node and asked.answer is None:
                 asked.answer = Came.NEVER if asked.taking else Came.NO
                 asked.heard.set()
-        self._rests.pop(node, None)
 
     def _heard_late(self, sender: int, word: Offer | Refusal | Patience) -> None:
         if isinstance(word, Patience):
@@ -192,11 +174,8 @@ class Asking:
                 return self._next
 
     def _hangs(self, node: int) -> None:
-        rest_s = REST_S * 2 ** self._in_a_row[node]
-        if not self.rests(node):  # else it is one silence, which several have noticed
-            self._in_a_row[node] = min(self._in_a_row[node] + 1, _MOST_DOUBLINGS)
-            self._rests[node] = trio.current_time() + rest_s
-        self._fault(f"node {node} has not answered for {self._silence_s:g} s; it is left alone for {rest_s:g} s")
+        rest_s = self._silent.hangs(node)
+        self._fault(f"node {node} has not answered for {self._silence_s:g} s; it is left alone for {rest_s:.0f} s")
 
     def _fault(self, text: str) -> None:
         self._metrics.add("peer_faults")

@@ -18,6 +18,7 @@ from mountd.peers_answering import Answering, Answers
 from mountd.peers_asking import Asking
 from mountd.peers_homes import Homes
 from mountd.peers_joining import Agreed, Limits
+from mountd.peers_silent import SilentPeers
 from mountd.peers_transport import Transport
 from mountd.peers_turns import Turns
 from mountd.peers_words import Done, Figures, Go, Question, Refusal, Stay, Turn, Wish, Word, WordError, decode, encode
@@ -83,9 +84,11 @@ class JobPeers:
         self._limits = limits
         self._homes = Homes(agreed, transport.number, run_in_thread)
         self._partition = agreed.placement == "partition"
+        self._silent = SilentPeers()
         self._asking = Asking(
             transport,
             metrics,
+            self._silent,
             run_in_thread,
             silence_s=limits.peer_timeout_s,
             total_limit_s=limits.source_timeout_s,
@@ -101,6 +104,7 @@ class JobPeers:
             self._homes.home,
             nursery,
             metrics,
+            self._silent,
             most=limits.stagger_job,
             silence_s=limits.peer_timeout_s,
             patience_s=limits.peer_timeout_s / _HEARD_OF,
@@ -179,7 +183,7 @@ class JobPeers:
         self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, into: memoryview, *, here_only: bool
     ) -> Came:
         home = self._homes.home(path, extent.start // chunk_bytes)
-        if home in (self._transport.number, NOBODY) or self._asking.rests(home):
+        if home in (self._transport.number, NOBODY) or self._silent.rests(home):
             return Came.NO
         return await self._asking.ask(home, path, version, chunk_bytes, extent, into, here_only=here_only)
 
@@ -235,7 +239,7 @@ class JobPeers:
             "nodes": len(names),
             "placement": self._homes.agreed.placement,
             "gone": [names[node] for node in sorted(self._homes.gone)],
-            "resting": [name for node, name in enumerate(names) if self._asking.rests(node)],
+            "resting": [name for node, name in enumerate(names) if self._silent.rests(node)],
         }
 
     # -- what comes from the transport --------------------------------------------------------------------------------
@@ -271,6 +275,7 @@ class JobPeers:
             return
         log.info("peers: %s has gone; its share belongs to the others now", self._homes.agreed.names[node])
         self._nursery.start_soon(self._homes.lose, node)
+        self._silent.lost(node)
         self._asking.lost(node)
         self._turns.lost(node)
 

@@ -23,14 +23,12 @@ from contextlib import asynccontextmanager
 import trio
 
 from mountd.metrics import Metrics
+from mountd.peers_silent import SilentPeers
 from mountd.peers_words import Done, Go, Stay, Turn
 from policies.placement import NOBODY
 from policies.stagger import Place, Stagger
 
 __all__ = ["HELD_S", "Turns"]
-
-REST_S = 60.0
-"""So long a keeper that hung is not asked. Nothing is lost by that but the order."""
 
 HELD_S = 60.0
 """A turn held for longer is that of a node which hangs, or of a source that does: others may read meanwhile."""
@@ -65,6 +63,7 @@ class Turns:
         keeper: Callable[[bytes, int], int],
         nursery: trio.Nursery,
         metrics: Metrics,
+        silent: SilentPeers,
         *,
         most: int,
         silence_s: float,
@@ -77,10 +76,10 @@ class Turns:
         self._keeper = keeper
         self._nursery = nursery
         self._metrics = metrics
+        self._silent = silent
         # What this node asks for.
         self._asked: dict[int, _Asked] = {}
         self._next = 0
-        self._rests: dict[int, float] = {}
         # What this node keeps.
         self._stagger = Stagger(most)
         self._places: dict[tuple[int, int], Place] = {}
@@ -100,7 +99,7 @@ class Turns:
     async def turn(self, path: bytes, index: int, *, urgent: bool) -> AsyncIterator[None]:
         """Chunk `index` of the file at `path` is read from the source within. Waits; never fails."""
         keeper = self._keeper(path, KEY)
-        if keeper == NOBODY or self._rests.get(keeper, 0.0) > trio.current_time():
+        if keeper == NOBODY or self._silent.rests(keeper):
             yield
             return
         self._next += 1
@@ -123,7 +122,7 @@ class Turns:
                 await asked.heard.wait()
             if silence.cancelled_caught and not asked.heard.is_set():
                 self._metrics.add("peer_faults")
-                self._rests[asked.keeper] = trio.current_time() + REST_S
+                self._silent.hangs(asked.keeper)
                 for other in self._asked.values():
                     if other.keeper == asked.keeper:
                         other.may = True
@@ -141,6 +140,7 @@ class Turns:
             self._ended((sender, word.request))
         else:
             asked = self._asked.get(word.request)
+            self._silent.answered(sender)
             if asked is not None and asked.keeper == sender:
                 asked.may |= isinstance(word, Go)
                 asked.heard.set()

@@ -19,9 +19,9 @@ from mountd.errors import ConfigError, SourceError
 from mountd.metrics import Metrics
 from mountd.peers import Came
 from mountd.peers_answering import TAKEN_S, Bytes
-from mountd.peers_asking import REST_S
 from mountd.peers_job import JobPeers
 from mountd.peers_joining import Limits, agree, card_bytes, read_cards
+from mountd.peers_silent import REST_S
 from mountd.peers_words import Card, Offer, Patience, Refusal, Wish, WordError, decode, encode
 from mountd.version import Version
 from policies.geometry import Extent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.metrics import Metrics
-from mountd.peers_turns import HELD_S, REST_S, Turns
+from mountd.peers_silent import REST_S, SilentPeers
+from mountd.peers_turns import HELD_S, Turns
 from mountd.peers_words import Done, Go, Stay, Turn, decode, encode
 from policies.placement import NOBODY
 from tests.mountd.fake_transport import FakeNetwork, FakeTransport
@@ -26,16 +28,17 @@ class Nodes:
     def __init__(self, nursery: trio.Nursery, count: int, most: int) -> None:
         self.network = FakeNetwork(nursery, count)
         self.metrics = [Metrics() for _ in range(count)]
+        self.silent = [SilentPeers() for _ in self.metrics]
         self.turns = [
-            self._node(end, metrics, nursery, most)
-            for end, metrics in zip(self.network.nodes, self.metrics, strict=True)
+            self._node(end, metrics, silent, nursery, most)
+            for end, metrics, silent in zip(self.network.nodes, self.metrics, self.silent, strict=True)
         ]
         self.began: list[tuple[int, int]] = []
-        self.at_once = 0
+        self._reading: Counter[int] = Counter()
         self.most_at_once = 0
 
     @staticmethod
-    def _node(end: FakeTransport, metrics: Metrics, nursery: trio.Nursery, most: int) -> Turns:
+    def _node(end: FakeTransport, metrics: Metrics, silent: SilentPeers, nursery: trio.Nursery, most: int) -> Turns:
         def keeper(path: bytes, _index: int) -> int:
             return NOBODY if path.endswith(b"?") else int(path[-1:])
 
@@ -45,6 +48,7 @@ class Nodes:
             keeper,
             nursery,
             metrics,
+            silent,
             most=most,
             silence_s=SILENCE_S,
             patience_s=2,
@@ -62,12 +66,17 @@ class Nodes:
         """Chunk `index`, by one node."""
         async with self.turns[node].turn(path, index, urgent=urgent):
             self.began.append((node, index))
-            self.at_once += 1
+            self._reading[node] += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             try:
                 await trio.sleep(for_s)
             finally:
-                self.at_once -= 1
+                self._reading[node] -= 1
+
+    @property
+    def at_once(self) -> int:
+        """Reads under way on nodes that live."""
+        return sum(count for node, count in self._reading.items() if node not in self.network.dead)
 
     def rest(self) -> None:
         """Nothing is wanted, held or kept any more."""
@@ -195,6 +204,16 @@ async def test_a_keeper_that_hangs_is_asked_once_in_a_while() -> None:
         assert len(nodes.turns[1]) == 0
 
 
+async def test_a_keeper_that_was_silent_when_asked_for_bytes_is_not_asked_for_turns() -> None:
+    async with nodes_of(most=1) as nodes:
+        nodes.network.fault = lambda _sender, to, message: None if to == 1 else message
+        assert nodes.silent[0].hangs(1) == REST_S
+        start_s = trio.current_time()
+        await nodes.read(0, 0)
+        assert trio.current_time() - start_s == pytest.approx(1)
+        assert nodes.metrics[0]["peer_faults"] == 0
+
+
 async def test_who_gives_up_leaves_his_place() -> None:
     async with nodes_of(most=1) as nodes:
         async with trio.open_nursery() as readers:
@@ -222,11 +241,10 @@ def test_all_read_and_never_too_many(
     async def run() -> None:
         async with nodes_of(4, most) as nodes:
             done: list[int] = []
-            scopes: list[list[trio.CancelScope]] = [[] for _ in range(4)]
+            lives = [trio.CancelScope() for _ in reads]
 
             async def one(number: int, node: int, index: int, urgent: bool, after_s: float, for_s: float) -> None:
-                with trio.CancelScope() as scope:
-                    scopes[node].append(scope)
+                with lives[number]:
                     await trio.sleep(after_s)
                     await nodes.read(node, index, urgent=urgent, for_s=for_s)
                     done.append(number)
@@ -236,8 +254,9 @@ def test_all_read_and_never_too_many(
                     readers.start_soon(one, number, *read)
                 if dies is not None:
                     await trio.sleep(dies[1])
-                    for scope in scopes[dies[0]]:
-                        scope.cancel()
+                    for read, life in zip(reads, lives, strict=True):
+                        if read[0] == dies[0]:
+                            life.cancel()
                     nodes.network.kill(dies[0])
             alive = [number for number, read in enumerate(reads) if dies is None or read[0] != dies[0]]
             assert set(alive) <= set(done)

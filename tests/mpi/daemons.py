@@ -57,6 +57,10 @@ class Daemons:
             int(self.status(rank)["counters"][name]["value"]) for rank in range(self.count) if rank not in self.gone
         ]
 
+    def dropped_bytes(self, chunk_bytes: int) -> int:
+        """At most so much was not staged because the cache disk was slower than the source: it may be read again."""
+        return sum(self.counters("staging_dropped")) * chunk_bytes
+
     def kill(self, rank: int) -> None:
         """kill -9 of one daemon; its mount stays, dead."""
         self.job.kill(rank)

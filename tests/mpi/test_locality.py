@@ -74,8 +74,9 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     moved.append(epoch(1))
     third = read_bytes()
     total = sum(map(size, range(FILES)))
-    assert total <= second[0] - first[0] <= 1.02 * total, "in the first epoch the source is read once"
-    assert third[0] == second[0]
+    dropped_bytes = nodes.dropped_bytes(CHUNK_BYTES)
+    assert total <= second[0] - first[0] <= 1.02 * total + dropped_bytes, "in the first epoch the source is read once"
+    assert third[0] - second[0] <= dropped_bytes
     # Memory may hold some of what moves since the first epoch; what is fetched ahead may be somebody else's.
     assert third[1] - second[1] <= 1.1 * moved[1] <= 0.2 * total
 

@@ -36,20 +36,26 @@ def read_all(mount: Path) -> None:
         drop_pages(path)
 
 
+def assert_read_once(nodes: Daemons) -> None:
+    """All daemons together have read the source once; what the cache disk did not take in time may be read again."""
+    allowed_bytes = 1.02 * TOTAL_BYTES + nodes.dropped_bytes(CHUNK_BYTES)
+    assert sum(nodes.counters("source_read_bytes")) <= allowed_bytes, nodes.counters("staging_dropped")
+
+
 @pytest.mark.parametrize("placement", ["replicate", "partition"])
 def test_the_source_is_read_once_for_all(placement: str, data: Path, daemons: Callable[..., Daemons]) -> None:
     nodes = daemons(data, 3, "--placement", placement, "-o", f"buffer={16 * CHUNK_BYTES}").wait()
     for rank in range(3):
         read_all(nodes.path(rank))
-    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES, [nodes.status(r)["peers"] for r in range(3)]
+    assert_read_once(nodes)
     before = nodes.counters("peer_read_bytes")
     assert min(before) > 0
     for rank in range(3):
         read_all(nodes.path(rank))
-    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
+    assert_read_once(nodes)
     again = [after - then for after, then in zip(nodes.counters("peer_read_bytes"), before, strict=True)]
     if placement == "replicate":
-        assert sum(again) <= 2 * CHUNK_BYTES  # what the cache disk did not take in time
+        assert sum(again) <= nodes.dropped_bytes(CHUNK_BYTES)
     else:
         assert sum(again) == pytest.approx(2 * TOTAL_BYTES, rel=0.1)  # less what memory held
 
@@ -98,10 +104,11 @@ def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: 
     shown = must(hfs_command(), "status", "--cluster", nodes.path(0))
     assert "gone" in shown
     assert f"{os.uname().nodename}#2" in shown
-    before = nodes.counters("source_read_bytes")
+    before = sum(nodes.counters("source_read_bytes"))
     for rank in (0, 2):
         read_all(nodes.path(rank))
-    assert nodes.counters("source_read_bytes") == before, "what the lost one had is staged again, by its next home"
+    read_again = sum(nodes.counters("source_read_bytes")) - before
+    assert read_again <= nodes.dropped_bytes(CHUNK_BYTES), "what the lost one had is staged again, by its next home"
     unmount_lazily(nodes.path(1))
 
 
@@ -128,7 +135,7 @@ def test_nodes_take_turns_at_one_large_file(data: Path, daemons: Callable[..., D
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},stagger-job=1").wait()
     read_all(nodes.path(0))
     assert sum(nodes.counters("peer_turns")) >= FILES[b"large.bin"][1] // CHUNK_BYTES
-    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
+    assert_read_once(nodes)
     nodes.kill(1)
     for rank in (0, 2):
         read_all(nodes.path(rank))
@@ -178,7 +185,7 @@ def test_a_node_without_room_reads_from_the_others(data: Path, daemons: Callable
     read_all(nodes.path(0))
     read_all(nodes.path(1))
     assert nodes.counters("source_read_bytes")[1] == 0
-    assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES
+    assert_read_once(nodes)
 
 
 @pytest.mark.parametrize(("cache_bytes", "on"), [(TOTAL_BYTES, False), (TOTAL_BYTES // 3, True)])
@@ -218,5 +225,5 @@ def test_orders_of_several_nodes_read_the_source_once(data: Path, daemons: Calla
                 drop_pages(files[index])
             del sampler
             gc.collect()
-        assert sum(nodes.counters("source_read_bytes")) <= 1.02 * TOTAL_BYTES, f"epoch {epoch}"
+        assert_read_once(nodes)
     assert sum(nodes.counters("hints_refused")) == 0
