@@ -33,7 +33,7 @@ _RATE_HELP = "Like 200MB/s or '1300 samples/s'."
 @click.option("--samples", type=click.IntRange(min=1), help="How many. [default: the files at or below PATH]")
 @click.option("--nodes", metavar="N,N,...", default=_NODES, show_default=True, help="Sizes of the job.")
 @click.option("--storage-rate", metavar="RATE", help=f"What SOURCE gives to all nodes together. {_RATE_HELP}")
-@click.option("--train-rate", metavar="RATE", help="What one node trains on.")
+@click.option("--train-rate", metavar="RATE", help="What one node trains on; is never measured or assumed.")
 @click.option("--preprocess-rate", metavar="RATE", help="What one node prepares (decodes, crops). [default: no limit]")
 @click.option(
     "--remote-rate", metavar="RATE", help=f"What all nodes read from each other's caches. [default: {_REMOTE}]"

@@ -51,7 +51,11 @@ def complain(text: str) -> None:
 
 _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
     click.option("--cache", metavar="DIR", help="Keep what was read here; a directory on a disk of this machine."),
-    click.option("--cache-size", metavar="SIZE", help="At most this much, like 500G. Default: leave 10 % of the disk."),
+    click.option(
+        "--cache-size",
+        metavar="SIZE",
+        help="At most this much, like 500G. Default: leave 10 % of the disk, at least 10 GB.",
+    ),
     click.option("--chunk", metavar="SIZE", help="Read SOURCE in pieces of this size. [default: 8M]"),
     click.option("--ttl", metavar="SECONDS", help="Believe attributes and listings this long. [default: 60]"),
     click.option("--immutable", is_flag=True, default=None, help="Believe them for ever: SOURCE does not change."),
