@@ -92,7 +92,7 @@ def list_rows(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
 def _with(cache_dir: str, work: Callable[[Staging], Awaitable[Result]]) -> Result:
     """Open the cache, do it, close the cache."""
     if not os.path.exists(os.path.join(cache_dir, "index.sqlite")):
-        raise ConfigError(f"--cache {cache_dir}: holds no cache of hfs; give the DIR of a hfs mount --cache DIR")
+        raise ConfigError(f"--cache {cache_dir}: holds no cache of hfs; give the DIR of hfs mount --cache DIR")
 
     async def main() -> Result:
         async with open_staging(cache_dir, metrics=Metrics(), capacity_bytes=_NO_LIMIT_BYTES) as staging:
