@@ -35,7 +35,7 @@ def learners_table(hints: Mapping[str, Any]) -> Table | None:
             _title(learner),
             str(learner.get("pid") or "-"),
             _or_dash(learner.get("epoch"), str),
-            "-" if total is None else f"{learner.get('position', 0):,} of {total:,}",
+            f"{learner.get('position', 0):,} of {total:,}" if total else "-",  # 0: between two epochs
             _or_dash(rate, lambda value: f"{value:,.3g}"),
             _or_dash(share, lambda value: f"{value:.1%}"),
             _or_dash(learner.get("ahead_bytes"), size),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hfs.codecs import registry
-from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, Entry, Wanted, to_device
+from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, Entry, Torch, Wanted, to_device
 from hfs.codecs.container import pack, unpack
 from policies.codecs.errors import Unencodable
 
@@ -98,11 +98,10 @@ def decode_all(
 def decode_entry(entry: Entry, wanted: Wanted, device: Device = None) -> Decoded:
     """One array. Raises CodecError."""
     codec = registry.find(entry.codec, entry.version)
+    torch, place = (None, None) if device is None else _usable(device)
     try:
-        if device is None:
+        if place is None:
             return codec.decode(entry, wanted)
-        torch = importlib.import_module("torch")
-        place = torch.device(device)
         if place.type == "cpu":
             # NumPy's kernels work in pieces that stay in the processor's cache: ten times as fast as whole tensors.
             return to_device(codec.decode(entry, wanted), torch, place)
@@ -111,3 +110,17 @@ def decode_entry(entry: Entry, wanted: Wanted, device: Device = None) -> Decoded
         raise CodecError(f"{entry.name}: its parts are damaged ({error})") from None
     except (ValueError, TypeError, LookupError, OverflowError, MemoryError) as error:
         raise CodecError(f"{entry.name}: its header is damaged ({error!r})") from error
+
+
+def _usable(device: Device) -> tuple[Torch, Any]:
+    """torch, and its device of this name. Raises CodecError."""
+    try:
+        torch = importlib.import_module("torch")
+        place = torch.device(device)
+        torch.empty(0, device=place)  # else what is missing shows only in the middle, and not by an error of ours
+    except ImportError:
+        raise CodecError(f"device={device!r} needs PyTorch; without device= arrays are given") from None
+    except (RuntimeError, AssertionError, TypeError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise CodecError(f"device={device!r} cannot be used here ({first_line})") from None
+    return torch, place

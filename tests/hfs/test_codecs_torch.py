@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfs.codecs import EncodedDataset, decode_all, encode, registry
+from hfs.codecs import CodecError, EncodedDataset, decode_all, encode, registry
 from hfs.codecs import decode as decode_buffer
 from hfs.codecs.codec import Wanted
 from hfs.codecs.container import unpack
@@ -87,6 +87,12 @@ def test_a_logarithm_of_fields(device: str) -> None:
 def test_tensors_on_the_cpu_are_those_of_numpy(asked: Any, dtype: Any) -> None:
     data = encode(volume(dtype=dtype))
     assert same(decode_buffer(data, device="cpu", **asked), decode_buffer(data, **asked))
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cuda:4711"])
+def test_a_device_that_is_not_there(device: str) -> None:
+    with pytest.raises(CodecError, match=f"device='{device}' cannot be used here"):
+        decode_buffer(encode(volume()), device=device)
 
 
 @each_device
