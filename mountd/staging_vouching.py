@@ -54,6 +54,9 @@ class Vouching:
         self._names = names
         self._consequences = consequences
         self._written: list[Job] = []
+        self._latest: dict[tuple[int, int], Job] = {}
+        """By object and chunk. One that was given up and put again while it waits here is that of its last put alone:
+        entered for each, it would be counted twice, and the first time before it was synced."""
         self._first_s = inf
         self._outstanding: OrderedDict[int, None] = OrderedDict()
         self._next_number = 0
@@ -88,6 +91,7 @@ class Vouching:
             self._first_s = trio.current_time()
             self._wake.set()  # the timer starts
         self._written.append(job)
+        self._latest[job.object_id, job.index] = job
         self.unvouched_bytes += job.size_bytes
         if self._waiters or self._due():
             self._wake.set()
@@ -128,7 +132,7 @@ class Vouching:
             await self._ground.threads.sync(sync_objects, self._ground.disk, objects)
             # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
             # now on is deleted after it was entered, because calls that change the index keep their order.
-            entered = [job for job in group if job.index in job.file.present]
+            entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
             await self._ground.threads.change_index(self._ground.index.vouch, self._rows(entered))
         except OSError as error:
             self._ground.health.failed(error, "making staged chunks durable")
@@ -145,9 +149,14 @@ class Vouching:
         for job in group:
             self.unvouched_bytes -= job.size_bytes
             job.file.unsettled -= 1
+            if self._is_latest(job):
+                del self._latest[job.object_id, job.index]
             del self._outstanding[job.number]
             self._consequences.settled(job.file)
         self._tell()
+
+    def _is_latest(self, job: Job) -> bool:
+        return self._latest.get((job.object_id, job.index)) is job
 
     def _enter(self, job: Job) -> None:
         file = job.file  # unsettled until the end of this group: still the same object

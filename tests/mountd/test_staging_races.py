@@ -22,6 +22,7 @@ from policies.geometry import Extent
 from tests.faults import (
     CAPACITY_BYTES,
     CHUNK_BYTES,
+    SHRINKS,
     SIZE,
     disk_bytes,
     healthy_staging,
@@ -155,6 +156,76 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
                 for place in range(places):
                     reading.release_on_behalf_of(place)
             assert isinstance(outcome[0], StagingError)
+
+    run(main)
+
+
+@pytest.mark.parametrize("encoding", [False, True])
+@pytest.mark.parametrize("during_sync", [False, True])
+def test_a_chunk_put_again_before_it_was_vouched_for_is_counted_once(
+    tmp_path: Path, encoding: bool, during_sync: bool
+) -> None:
+    """It is found damaged while its first put waits for the sync; another chunk keeps the object."""
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path, encoding=encoding) as staging:
+            file = await staging.file(version_of(SHRINKS, SIZE), b"f")
+            syncing = staging._ground.threads._syncing
+            syncing.acquire_on_behalf_of_nowait(staging)
+            assert put(staging, file, 0)
+            assert put(staging, file, 1)
+            if during_sync:
+                await trio.sleep(10)
+            await trio.testing.wait_all_tasks_blocked()
+            staging.chunks_lost(file, [0])
+            await staging.sweeper.wait_idle()
+            assert put(staging, file, 0)
+            await trio.testing.wait_all_tasks_blocked()
+            syncing.release_on_behalf_of(staging)
+            await staging.wait_vouched()
+            (row,) = [row async for row in staging.rows()]
+            statistics = staging.statistics()
+            assert row.room_bytes == file.room_bytes == statistics.room_bytes
+            assert row.staged_bytes == statistics.bytes == 2 * CHUNK_BYTES
+            assert sorted(file.vouched) == [0, 1]
+            assert not staging.vouching._latest
+            await staging.evict()
+            statistics = staging.statistics()
+            assert statistics.room_bytes == statistics.bytes == statistics.encoded_bytes == 0
+
+    run(main)
+
+
+def test_only_what_was_synced_is_vouched_for(tmp_path: Path) -> None:
+    """A chunk is given up and put again during the sync that its first put waits for: the next one counts."""
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            file = await staging.file(version_of(1, SIZE), b"f")
+            sync, gate = staging._ground.threads.sync, trio.Event()
+
+            async def slow(*args: Any) -> Any:
+                answer = await sync(*args)
+                await gate.wait()
+                return answer
+
+            staging._ground.threads.sync = slow  # type: ignore[method-assign]  # replaced on purpose
+            assert put(staging, file, 0)
+            assert put(staging, file, 1)
+            await trio.sleep(10)
+            staging.chunks_lost(file, [0])
+            await staging.sweeper.wait_idle()
+            assert put(staging, file, 0)
+            await trio.testing.wait_all_tasks_blocked()
+            staging._ground.threads.sync = sync  # type: ignore[method-assign]  # and put back
+            places = staging._ground.threads._syncing
+            places.acquire_on_behalf_of_nowait(staging)
+            gate.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(file.vouched) == [1]
+            places.release_on_behalf_of(staging)
+            await staging.wait_vouched()
+            assert sorted(file.vouched) == [0, 1]
 
     run(main)
 
