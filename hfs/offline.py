@@ -36,10 +36,9 @@ def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
         files = size = failed = 0
         async for checked in staging.check(paths or _EVERYTHING):
             faults = []
-            if checked.broken:
+            if checked.fault is not None:
                 failed += 1
-                message = f"{len(checked.broken)} of {checked.chunks} chunks were damaged and are dropped"
-                faults = [PathFault(checked.path, message)]
+                faults = [PathFault(checked.path, checked.fault)]
             else:
                 files += 1
                 size += checked.bytes

@@ -224,10 +224,8 @@ class Commands:
                 tally.files_total += 1
                 tally.bytes_total += checked.bytes
                 try:
-                    if checked.broken:
-                        raise StagingError(
-                            f"{len(checked.broken)} of {checked.chunks} chunks were damaged and are dropped"
-                        )
+                    if checked.fault is not None:
+                        raise StagingError(checked.fault)
                     if against_source:
                         await self._compare(checked)
                     tally.files += 1

@@ -68,12 +68,13 @@ class Encoder:
     """Encodes chunks. May be used by several threads at a time."""
 
     def __init__(self) -> None:
-        """Raises ConfigError without numcodecs."""
+        """Raises ConfigError without numcodecs, or with one that is too old or does not work here."""
         try:
             self._blosc = _library()
-        except ImportError as error:
+            self._pack(memoryview(bytes(_SAMPLE_BYTES)), _ELEMENTS[0])
+        except Exception as error:  # noqa: BLE001 - whatever a broken installation may raise, and better now
             raise ConfigError(
-                f"stage-encoding: auto needs numcodecs ({error}); pip install 'hfs-cache[encoding]', "
+                f"stage-encoding: auto needs numcodecs >= 0.16 ({error}); pip install 'hfs-cache[encoding]', "
                 "or leave --stage-encoding at none"
             ) from None
 
@@ -128,7 +129,7 @@ def decode(stored: bytearray, size: int) -> bytearray:
         raise Undecodable(errno.EIO, "wrong checksum of an encoded chunk")
     try:
         blosc = _library()
-    except ImportError as error:
+    except Exception as error:  # noqa: BLE001 - one built for another NumPy raises ValueError, and no read may end the mount
         raise OSError(
             errno.ENOSYS, f"it is encoded and needs numcodecs: pip install 'hfs-cache[encoding]' ({error})"
         ) from None
@@ -141,7 +142,7 @@ def decode(stored: bytearray, size: int) -> bytearray:
 
 
 def _library() -> ModuleType:
-    """numcodecs' Blosc. Raises ImportError."""
+    """numcodecs' Blosc. Raises ImportError, and whatever else a broken installation does."""
     from numcodecs import blosc  # type: ignore[import-untyped]
 
     # Each call with a context of its own, in the thread that calls: the daemon has threads enough.

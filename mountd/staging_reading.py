@@ -29,11 +29,11 @@ from mountd.staging_ground import Ground
 from mountd.staging_sweeper import Sweeper
 from policies.geometry import Extent, chunk_range, split
 
-__all__ = ["Reading", "read_object"]
+__all__ = ["OUR_LIMITS", "Reading", "read_object"]
 
 Value = TypeVar("Value")
 
-_OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """These say nothing about the file."""
 
 
@@ -198,7 +198,7 @@ class Reading:
         return answer.data
 
     def _failed(self, file: StagedFile, number: int, extent: Extent, error: OSError | None) -> None:
-        if error is not None and error.errno in _OUR_LIMITS:
+        if error is not None and error.errno in OUR_LIMITS:
             self._ground.health.broken(f"reading staged files: {error}")
             return
         self._ground.health.broken(f"staged bytes of {file.path!r} (object {number}) cannot be read: {error}")

@@ -100,6 +100,8 @@ class Sweeper:
         ground = self._ground
         numbers: list[int] = []
         fds: list[int] = []
+        stray_bytes: dict[int, int] = {}
+        """What could not be punched is accounted in memory alone: the index has forgotten it."""
         for number, version in targets:
             file = self._files.peek(version)
             if number in self._files.dooming:
@@ -107,6 +109,7 @@ class Sweeper:
             if file is not None and file.object_id == number:
                 if file.busy:
                     continue
+                stray_bytes[number] = sum(file.stray.values()) if file.stray is not None else 0
                 file.detach()
             numbers.append(number)
             fd = self._descriptors.discard(number)
@@ -132,6 +135,7 @@ class Sweeper:
         except IndexFailed as error:
             ground.health.index_failed(error, "entering evictions")
             return removed, 0
+        freed_bytes += sum(stray_bytes.get(number, 0) for number in removed)
         ground.room.release(freed_bytes)
         ground.metrics.add("evicted_files", len(removed))
         ground.metrics.add("evicted_bytes", freed_bytes)

@@ -6,7 +6,6 @@ Without threads, in virtual time (tests/faults.py). Kills and faults at every op
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.errors import ConfigError, StagingError
+from mountd.errors import StagingError
 from mountd.metrics import Metrics
 from mountd.staging import StagedFile, Staging
 from mountd.staging_decoded import Decoded
@@ -113,17 +112,6 @@ def test_what_does_not_shrink_is_left_alone() -> None:
     assert Encoder().encode(noise, 2) is None
     assert Encoder().encode(memoryview(bytes(100_000)), RAW) is None
     assert Encoder().encode(memoryview(bytes(4096)), UNDECIDED) is None  # a block it is
-
-
-def test_without_the_library_who_asks_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = Encoder().encode(memoryview(bytes(100_000)), 1)
-    assert encoded is not None
-    monkeypatch.setitem(sys.modules, "numcodecs", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hfs-cache\[encoding\]'"):
-        Encoder()
-    with pytest.raises(OSError, match="pip install") as raised:
-        decode(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
-    assert raised.value.errno == errno.ENOSYS
 
 
 # -- put and read -----------------------------------------------------------------------------------------------------
@@ -367,29 +355,6 @@ async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
         monkeypatch.setattr("mountd.staging_reading.decode", lambda _stored, size: bytearray(size))
         with pytest.raises(StagingError):
             await staging.read(file, Extent(0, 10))
-
-
-async def test_without_the_library_what_is_encoded_is_fetched_again(
-    tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with healthy_staging(tmp_path, encoding=True) as staging:
-        await stage(staging, SEED)
-    monkeypatch.setitem(sys.modules, "numcodecs", None)
-    logs.expect("needs numcodecs: pip install")
-    metrics = Metrics()
-    async with healthy_staging(tmp_path, metrics=metrics) as staging:
-        file = await staging.file(version_of(SEED, SIZE))
-        for index in range(4):
-            if file.stored_bytes(index):
-                with pytest.raises(StagingError):
-                    await staging.read(file, Extent(index * CHUNK_BYTES, index * CHUNK_BYTES + 1))
-        await staging.sweeper.wait_idle()
-        assert metrics["staged_checksum_failures"] == 0
-        for index in range(4):
-            assert put(staging, file, index)
-        await staging.wait_vouched()
-        assert file.durable
-    await verify(str(tmp_path))
 
 
 async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, logs: Logs) -> None:

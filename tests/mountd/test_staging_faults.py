@@ -14,10 +14,14 @@ import trio.testing
 
 from mountd.errors import StagingError
 from mountd.metrics import Metrics
+from mountd.staging_checking import check_rows
 from mountd.staging_disk import Disk
+from mountd.staging_encoding import UNDECIDED, Encoder
+from policies.encoding import EncodingChoice
 from tests.conftest import Logs
 from tests.faults import (
     CHUNK_BYTES,
+    SHRINKS,
     SIZE,
     healthy_staging,
     object_names,
@@ -33,15 +37,27 @@ from tests.pattern import check
 
 
 class FullDisk(Disk):
-    """Refuses writes, or syncs, while told to."""
+    """Refuses writes, syncs, holes, or opens, while told to."""
 
     full = False
     sync_fails = False
+    punch_fails = False
+    opens_fail_with = 0
 
     def write(self, fd: int, parts: Any, offset: int) -> None:
         if self.full:
             raise OSError(errno.ENOSPC, "full")
         super().write(fd, parts, offset)
+
+    def punch(self, fd: int, start: int, end: int) -> None:
+        if self.punch_fails:
+            raise OSError(errno.EOPNOTSUPP, "no holes here")
+        super().punch(fd, start, end)
+
+    def open_read(self, number: int) -> int:
+        if self.opens_fail_with:
+            raise OSError(self.opens_fail_with, os.strerror(self.opens_fail_with))
+        return super().open_read(number)
 
     def sync(self, fd: int) -> None:
         if self.sync_fails:
@@ -160,6 +176,68 @@ def test_check_finds_damage_and_reports_it(tmp_path: Path) -> None:
 
     run(main)
     assert run(verify, str(tmp_path)) == 7
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_check_drops_nothing_for_want_of_descriptors(tmp_path: Path, number: int) -> None:
+    async def main() -> None:
+        disk, metrics = FullDisk(str(tmp_path)), Metrics()
+        async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+            file = await stage(staging, 1)
+            disk.opens_fail_with = number
+            (checked,) = [checked async for checked in staging.check()]
+            disk.opens_fail_with = 0
+            assert checked.broken == ()
+            assert checked.fault == f"not checked: {os.strerror(number)}"
+            assert file.durable
+            assert metrics["staged_checksum_failures"] == 0
+            assert [checked.fault async for checked in staging.check()] == [None]
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 4
+
+
+def test_check_keeps_what_was_staged_again_since_it_was_listed(tmp_path: Path) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            file = await stage(staging, SHRINKS, CHUNK_BYTES)
+            staging.pin(file)
+            rows = [row async for row in staging.rows()]
+            staging.chunks_lost(file, [0])
+            await staging.sweeper.wait_idle()
+            staging.encode(EncodingChoice(True, "for a test"), Encoder())
+            file.element_bytes = UNDECIDED
+            assert put(staging, file, 0)
+            await staging.wait_vouched()
+            assert file.encoded
+            checks = check_rows(staging._ground, staging.files, staging.sweeper, rows)
+            assert [checked.fault async for checked in checks] == [None]
+            assert file.vouched.full
+            assert metrics["staged_checksum_failures"] == 0
+            staging.unpin(file)
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 1
+
+
+def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = FullDisk(str(tmp_path))
+        async with healthy_staging(tmp_path, disk=disk) as staging:
+            file, other = await stage(staging, 1), await stage(staging, 2)
+            disk.punch_fails = True
+            staging.chunks_lost(file, [0, 1])
+            await staging.sweeper.wait_idle()
+            held_bytes = staging.statistics().room_bytes
+            assert held_bytes == 2 * other.room_bytes  # it may all lie there still
+            assert await staging.evict([file.version]) == (1, other.room_bytes)
+            assert staging.statistics().room_bytes == other.room_bytes
+        async with healthy_staging(tmp_path) as staging:
+            assert staging._ground.index.opened.clean
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 4
 
 
 def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs: Logs) -> None:
