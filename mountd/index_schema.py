@@ -168,6 +168,9 @@ def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) 
     path = os.path.join(cache_dir, "index.sqlite")
     if os.path.lexists(_mark(cache_dir)):
         set_aside(cache_dir, "a damaged page was met in an earlier run")
+    # Made here, for its mode, and never again while it is open: closing any descriptor of a file drops all the locks
+    # that this process holds on it (POSIX), and then whoever else looks into the index removes its log when he closes.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     database = connect_to(cache_dir, connect)
     try:
         application = _pragma(database, "application_id")
@@ -201,7 +204,6 @@ def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) 
 
 def connect_to(cache_dir: str, connect: Connect) -> sqlite3.Connection:
     """A connection with the settings that every one needs. Used by one thread at a time, not always the same."""
-    os.close(os.open(os.path.join(cache_dir, "index.sqlite"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     database = connect(
         os.path.join(cache_dir, "index.sqlite"), isolation_level=None, check_same_thread=False, cached_statements=64
     )

@@ -322,3 +322,23 @@ def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
     index.lease(1)
     index.close()
     assert steps < 2000
+
+
+def test_a_stranger_who_looks_into_the_index_takes_no_log_away(tmp_path: Path) -> None:
+    """SQLite removes the log when the last connection closes; that ours are still open it knows by their locks."""
+    looks = """if True:
+        import sqlite3, sys
+        database = sqlite3.connect(sys.argv[1])
+        print(*database.execute("SELECT next_id FROM state"))
+        database.close()"""
+    index = Index(str(tmp_path))
+    for _ in range(2):
+        leased = index.lease(1)
+        command = [sys.executable, "-c", looks, str(tmp_path / "index.sqlite")]
+        seen = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        assert seen == f"({leased.stop},)\n"
+        assert (tmp_path / "index.sqlite-wal").exists()
+    index.close()
+    again = Index(str(tmp_path))
+    assert again.opened.next_id == leased.stop
+    again.close()
