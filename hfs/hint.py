@@ -87,14 +87,17 @@ def _given_out(
         return
     try:
         items, fault = orders.draw(iterator, limit)
-        ends = lease.begin(items, sampler)
+        ends = lease.begin(items)
         clock, due = time.monotonic, 0.0
         for item, position in zip(items, range(1, len(items) + 1) if ends is None else ends.tolist(), strict=True):
             now = clock()
             if now >= due:
+                if due:
+                    lease.follow(sampler)
                 due = now + AT_S
                 lease.at(position)
             yield item
+        lease.follow(sampler)
         if fault is not None:
             raise fault
         del items

@@ -218,9 +218,12 @@ class Lease:
         self._samples = samples
         self._again = again
         self._told = 0
+        self._items = 0
+        """Of the order, as long as that of the next epoch has not been looked at; then 0."""
+        self._indices: npt.NDArray[np.int64] | None = None
         self._complained = False
 
-    def begin(self, items: list[Any], sampler: object) -> npt.NDArray[np.int64] | None:
+    def begin(self, items: list[Any]) -> npt.NDArray[np.int64] | None:
         """Send the order. Gives the position after each item (None: item i ends at i + 1)."""
         ends = None
         try:
@@ -230,10 +233,13 @@ class Lease:
             if self.learner is not None and len(indices):
                 self.learner.send_order(self._epoch, indices)
                 self._told = len(indices)
-                self._follow(sampler, indices, len(items))
+                self._items, self._indices = len(items), indices
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            self._hints.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
+            self._failed(error)
         return ends
+
+    def _failed(self, error: Exception) -> None:
+        self._hints.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
 
     def _most(self) -> int:
         """How much of an order the daemon takes; an endless sampler over few samples says more."""
@@ -246,8 +252,22 @@ class Lease:
                 f"the sampler gives out {indices[at]} at position {at}, and there are {self._samples} samples"
             )
 
-    def _follow(self, sampler: object, indices: npt.NDArray[np.int64], items: int) -> None:
-        """Send the order of the epoch after this one, where it can be known."""
+    def follow(self, sampler: object) -> None:
+        """Send the order of the epoch after this one, where it can be known; once.
+
+        Not before the training has its first samples: drawing and taking in 50 000 of them took the learner and the
+        daemon 30 to 60 ms, for which the first batch would wait.
+        """
+        items, indices = self._items, self._indices
+        self._items, self._indices = 0, None
+        if indices is None:
+            return
+        try:
+            self._tell_following(sampler, indices, items)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            self._failed(error)
+
+    def _tell_following(self, sampler: object, indices: npt.NDArray[np.int64], items: int) -> None:
         ahead = orders.following(sampler, self._epoch + 1)
         if ahead is None or self.learner is None:
             return

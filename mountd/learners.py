@@ -380,6 +380,8 @@ class Learners:
         """Courses that were, so far."""
         self.chunk_bytes = chunk_bytes
         self._coalesce_bytes = coalesce_bytes
+        self._adopting: dict[str, trio.Event] = {}
+        """Layouts that are being read, and when that has ended."""
         self.run_in_thread = run_in_thread
         self._numbers = count()
         self._learners: dict[int, Learner] = {}
@@ -412,14 +414,20 @@ class Learners:
 
     async def adopt(self, digest: str, blob: bytes) -> None:
         """Learn a layout. Raises LayoutFault, ProtocolError."""
+        while (other := self._adopting.get(digest)) is not None:
+            await other.wait()  # the learners of a job begin together
         if digest in self.courses:
             return
         self.check_room(2 * len(blob))
-        layout = await self.run_in_thread(_read_layout, digest, blob, self.chunk_bytes)
-        if digest not in self.courses:
+        ended = self._adopting[digest] = trio.Event()
+        try:
+            layout = await self.run_in_thread(_read_layout, digest, blob, self.chunk_bytes)
             self.check_room(layout.memory_bytes + _BYTES_A_UNIT * layout.units)
             self.courses[digest] = Course(layout, self._coalesce_bytes)
-            self._forget_old()
+        finally:
+            del self._adopting[digest]
+            ended.set()
+        self._forget_old()
 
     def check_room(self, more_bytes: int) -> None:
         """Raise LayoutFault if so much more would be more than is kept of hints in all."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.ma  # used by np.unique, which imports it at its first call: the first hint would wait 20 to 40 ms
 from numpy.typing import NDArray
 
 from policies.learner import GUARD_SAMPLES, Learner, Standing

@@ -113,14 +113,18 @@ def test_progress_is_the_number_of_samples_given_out(daemon: FakeDaemon, monkeyp
     assert daemon.only.orders() == [(0, [1, 2, 3, 4, 5, 6])]
 
 
-def test_an_early_stop_ends_the_epoch_and_the_connection_stays(daemon: FakeDaemon) -> None:
+def test_an_early_stop_ends_the_epoch_and_the_connection_stays(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hint, "AT_S", 0.0)
     sampler = with_hint(range(100), daemon)
     assert list(itertools.islice(sampler, 3)) == [0, 1, 2]
     gc.collect()
     daemon.wait(lambda: daemon.only.overs() == [0])
     assert next(iter(sampler)) == 0
     daemon.wait(lambda: daemon.only.overs() == [0, 1])
-    assert [epoch for epoch, _ in daemon.only.orders(following=True)] == [1, 2]
+    # Of the second epoch nothing was taken but its first sample: for that the next order does not hold up the job.
+    assert [epoch for epoch, _ in daemon.only.orders(following=True)] == [1]
 
 
 def test_two_iterators_at_once_have_a_connection_each_and_more_than_four_have_not(daemon: FakeDaemon) -> None:

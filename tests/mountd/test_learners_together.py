@@ -1,0 +1,67 @@
+"""The learners of a job begin together: one layout is read once, and a broken copy harms only who brought it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+import trio.testing
+
+from mountd.learners import Learner, Learners
+from mountd.metrics import Metrics
+from mountd.protocol import Failure, Join, Result
+from mountd.protocol_hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
+from tests.conftest import Logs
+
+BLOB = encode_layout(LayoutFrame(files=b"a\0b\0c"))
+
+
+class HeldThreads:
+    """Calls run when `let_go` is set, in no thread."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.let_go = trio.Event()
+
+    async def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calls += 1
+        await self.let_go.wait()
+        return call(*arguments)
+
+
+async def brought(blobs: list[bytes]) -> tuple[HeldThreads, list[Learner], list[Result | Failure | None]]:
+    """What learners of one layout are told who bring these bytes at the same time."""
+    threads = HeldThreads()
+    owner = Learners(8 << 20, Metrics(), threads.run)
+    learners = [owner.join(Join(layout=layout_digest(BLOB), rank=i, world=len(blobs)), 1)[0] for i in range(len(blobs))]
+    answers: list[Result | Failure | None] = [None] * len(blobs)
+
+    async def bring(number: int) -> None:
+        learner = learners[number]
+        assert learner is not None
+        answers[number] = await learner.receive(LayoutPart(blobs[number], True))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(blobs)):
+            nursery.start_soon(bring, number)
+            await trio.testing.wait_all_tasks_blocked()
+        threads.let_go.set()
+    return threads, [learner for learner in learners if learner is not None], answers
+
+
+async def test_a_layout_that_several_bring_is_read_once() -> None:
+    threads, learners, answers = await brought([BLOB, BLOB, BLOB])
+    assert threads.calls == 1
+    assert all(isinstance(answer, Result) for answer in answers)
+    assert len({id(learner.course) for learner in learners}) == 1
+
+
+async def test_a_broken_copy_does_not_harm_who_brings_a_good_one(logs: Logs) -> None:
+    logs.expect("the layout that came is not the one that was announced")
+    threads, learners, answers = await brought([BLOB[:-1], BLOB])
+    assert threads.calls == 2
+    assert isinstance(answers[0], Failure)
+    assert isinstance(answers[1], Result)
+    assert learners[0].course is None
+    assert learners[1].course is not None
