@@ -275,21 +275,22 @@ class Fetcher:
             self._push_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
         return staged
 
-    def push_staged_nowait(self, node: Node, file: StagedFile, index: int) -> None:
-        """Put a chunk that is staged into the page cache again, unless one is being put there."""
+    def push_staged_nowait(self, node: Node, file: StagedFile, extent: Extent) -> None:
+        """Put what is staged of one chunk into the page cache again, unless something is being put there."""
         if not self._pushes_staged and self._memory.has_room(file.size):
             self._pushes_staged = True
-            self._nursery.start_soon(self._push_staged, node, file, index)
+            self._nursery.start_soon(self._push_staged, node, file, extent)
 
-    async def _push_staged(self, node: Node, file: StagedFile, index: int) -> None:
+    async def _push_staged(self, node: Node, file: StagedFile, extent: Extent) -> None:
         try:
-            data = memoryview(await self._staging.read(file, file.chunk(index)))
+            found = self._staging.read_nowait(file, extent) if extent.size <= SMALL_BYTES else None
+            data = memoryview(await self._staging.read(file, extent) if found is None else found)
         except StagingError:
             return  # counted there
         finally:
             self._pushes_staged = False
         if node.lookups:
-            self._push_nowait(node, file.chunk(index), data, Push.WHOLE)
+            self._push_nowait(node, extent, data, Push.WHOLE)
 
     async def wait_may_push(self, size: int) -> None:
         """Until the kernel has taken enough: what comes faster is not pushed, and its readers would come to us."""

@@ -37,7 +37,7 @@ from mountd.staging import Staging
 from mountd.staging_file import StagedFile
 from mountd.version import Version
 from policies.density import PATIENCE_S, TINY_BYTES, Decision, Density, Fetch, Follow, alone_extent
-from policies.faults import Faults
+from policies.faults import Again, Faults, neighbours
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.iomode import SMALL_BYTES
 from policies.readahead import Advice, Kind, Limits, advise
@@ -172,17 +172,20 @@ class ReadPath:
             is_fault = extent.size < TINY_BYTES and index in handle.file.present and self._fetcher.pushes
             # What was guessed must be seen to be used.
             if is_fault and (handle.file.complete or not self._history.is_ahead(handle.file, index)):
-                self._faulted(handle, index)
+                self._faulted(handle, index, extent)
 
-    def _faulted(self, handle: FileHandle, index: int) -> None:
+    def _faulted(self, handle: FileHandle, index: int, fault: Extent) -> None:
         """A page of a staged chunk is not in the page cache."""
         faults = self._faults.get(handle.file.version)
         if faults is None:
             faults = self._faults[handle.file.version] = Faults()
             if len(self._faults) > _MAX_FAULTS:
                 self._faults.popitem(last=False)
-        if faults.push_again(index):
-            self._fetcher.push_staged_nowait(handle.node, handle.file, index)
+        again = faults.push_again(index)
+        if again is not Again.NOTHING:
+            chunk = handle.file.chunk(index)
+            lost = chunk if again is Again.CHUNK else neighbours(fault, chunk)
+            self._fetcher.push_staged_nowait(handle.node, handle.file, lost)
 
     async def _joined(
         self, handle: FileHandle, extent: Extent, pieces: list[Piece], advice: Advice | None

@@ -51,22 +51,26 @@ async def test_a_dense_reader_waits_for_the_fill_and_the_source_sees_file_order(
         assert parts.metrics["source_wait_ns"] > 1e9
 
 
-async def test_pages_that_the_kernel_has_let_go_are_pushed_again_with_their_chunk() -> None:
+async def test_pages_that_the_kernel_has_let_go_are_pushed_again_with_their_row_then_with_their_chunk() -> None:
     async with daemon(with_file(2 * CHUNK), push=True) as parts:
         number = await parts.open(b"f")
         await parts.read(number, 0, CHUNK)
         await trio.testing.wait_all_tasks_blocked()
         parts.pushed.clear()
-        for i in range(7):
-            await parts.read(number, 40_960 * i, 4096)
-        assert not parts.pushed
         await parts.read(number, 4096, 20_000)  # no page fault
+        assert not parts.pushed
+        row = 128 << 10
+        for i in range(15):
+            await parts.read(number, 61_440 * i, 4096)
+            await trio.testing.wait_all_tasks_blocked()
+        assert parts.pushed == [(b"f", 61_440 * i // row * row, row) for i in range(15)]
+        parts.pushed.clear()
         await parts.read(number, 4096, 4096)
         await trio.testing.wait_all_tasks_blocked()
         assert parts.pushed == [(b"f", 0, CHUNK)]
         parts.staging.broken = True
-        for _ in range(16):
-            parts.read_path._faulted(parts.handles.file(number), 0)
+        for _ in range(32):
+            parts.read_path._faulted(parts.handles.file(number), 0, Extent(0, 4096))
         await trio.testing.wait_all_tasks_blocked()
         assert len(parts.pushed) == 1
 
