@@ -275,11 +275,15 @@ class Fetcher:
             self._push_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
         return staged
 
-    def push_staged_nowait(self, node: Node, file: StagedFile, extent: Extent) -> None:
-        """Put what is staged of one chunk into the page cache again, unless something is being put there."""
-        if not self._pushes_staged and self._memory.has_room(file.size):
+    def push_staged_nowait(self, node: Node, file: StagedFile, extent: Extent) -> bool:
+        """Put what is staged of one chunk into the page cache again, unless something is being put there. False: never,
+        since the file does not fit into memory."""
+        if not self._memory.has_room(file.size):
+            return False
+        if not self._pushes_staged:
             self._pushes_staged = True
             self._nursery.start_soon(self._push_staged, node, file, extent)
+        return True
 
     async def _push_staged(self, node: Node, file: StagedFile, extent: Extent) -> None:
         try:

@@ -168,24 +168,25 @@ class ReadPath:
         if handle.file.size > self._chunk_bytes:  # small ones are noticed when they are opened
             index = extent.start // handle.file.chunk_bytes
             self._recorder.touched(handle.node, extent.start, extent.size)
-            self._hints.asked(handle.file.version, index)
             is_fault = extent.size < TINY_BYTES and index in handle.file.present and self._fetcher.pushes
             # What was guessed must be seen to be used.
-            if is_fault and (handle.file.complete or not self._history.is_ahead(handle.file, index)):
-                self._faulted(handle, index, extent)
+            is_fault = is_fault and (handle.file.complete or not self._history.is_ahead(handle.file, index))
+            if not is_fault or not self._put_back(handle, index, extent):
+                self._hints.asked(handle.file.version, index)
 
-    def _faulted(self, handle: FileHandle, index: int, fault: Extent) -> None:
-        """A page of a staged chunk is not in the page cache."""
+    def _put_back(self, handle: FileHandle, index: int, fault: Extent) -> bool:
+        """A page of a staged chunk is not in the page cache. True: what was lost comes back, and the rest is there."""
         faults = self._faults.get(handle.file.version)
         if faults is None:
             faults = self._faults[handle.file.version] = Faults()
             if len(self._faults) > _MAX_FAULTS:
                 self._faults.popitem(last=False)
         again = faults.push_again(index)
-        if again is not Again.NOTHING:
-            chunk = handle.file.chunk(index)
-            lost = chunk if again is Again.CHUNK else neighbours(fault, chunk)
-            self._fetcher.push_staged_nowait(handle.node, handle.file, lost)
+        if again is Again.NOTHING:
+            return False
+        chunk = handle.file.chunk(index)
+        lost = chunk if again is Again.CHUNK else neighbours(fault, chunk)
+        return self._fetcher.push_staged_nowait(handle.node, handle.file, lost)
 
     async def _joined(
         self, handle: FileHandle, extent: Extent, pieces: list[Piece], advice: Advice | None

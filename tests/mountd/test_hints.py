@@ -272,8 +272,13 @@ async def test_chunks_are_pushed_once_and_again_when_the_kernel_has_let_them_go(
             await told(learner, At(position))
             await trio.sleep(1)
         assert parts.pushed == []
-        await parts.read(number, CHUNK + 5, 100)
+        await parts.read(number, CHUNK + 5, 100)  # some pages
         await told(learner, order([4, 5, 0], 1))
+        await trio.sleep(5)
+        assert parts.pushed == [(b"f", CHUNK, 128 << 10)]
+        parts.pushed.clear()
+        await parts.read(number, CHUNK, CHUNK // 4)  # a sample
+        await told(learner, order([4, 5, 0], 2))
         await trio.sleep(5)
         assert parts.pushed == [(b"f", CHUNK, CHUNK)]
 
