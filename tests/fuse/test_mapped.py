@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, environment
+from tests.fuse.harness import ROOT, Hfs, environment
 from tests.fuse.slowfs import SlowFs
 from tests.pattern import pattern, write_pattern
 
@@ -57,6 +57,7 @@ def data(tmp_path: Path) -> Path:
 def child(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
+        cwd=ROOT,
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 Commands that talk to a daemon talk to the real control socket with a fake daemon behind it; the mount table is a table.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -36,8 +37,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def hfs(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments], input=stdin, prog_name="hfs")
+    """Run the command line in this process, which stays where it is: `hfs umount` goes to /."""
+    with contextlib.chdir("."):
+        result = CliRunner().invoke(cli, [str(argument) for argument in arguments], input=stdin, prog_name="hfs")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
