@@ -26,6 +26,11 @@ def test_the_row_of_a_fault_ends_with_its_chunk(fault_kib: int, row_kib: tuple[i
     assert neighbours(fault, Extent(0, 1001 * KIB)) == Extent(row_kib[0] * KIB, row_kib[1] * KIB)
 
 
+def test_a_row_is_of_one_chunk_however_small() -> None:
+    chunk = Extent(64 * KIB, 128 * KIB)
+    assert neighbours(Extent(100 * KIB, 104 * KIB), chunk) == chunk
+
+
 def test_memory_is_bounded() -> None:
     faults = Faults()
     for index in range(10_000):
