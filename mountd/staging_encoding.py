@@ -143,7 +143,7 @@ def decode(stored: bytearray, size: int) -> bytearray:
 
 def _library() -> ModuleType:
     """numcodecs' Blosc. Raises ImportError, and whatever else a broken installation does."""
-    from numcodecs import blosc  # type: ignore[import-untyped]
+    from numcodecs import blosc  # type: ignore[import-untyped]  # it has no types
 
     # Each call with a context of its own, in the thread that calls: the daemon has threads enough.
     blosc.use_threads = False
