@@ -1,7 +1,8 @@
 """May this be staged: the arithmetic of room, as pure functions of facts that somebody else measured.
 
 Room is accounted before a byte is written, in whole blocks, so what the disk holds never exceeds what is accounted. Two
-ways of limiting it: a capacity in bytes, or (none given) a floor of free disk space that is left to everybody else.
+limits: a capacity in bytes, if one was given, and a floor of free disk space that is left to everybody else, which is
+lower where a capacity was given.
 Called by `mountd/staging_room.py`; knows neither the disk nor the clock.
 """
 
@@ -15,9 +16,11 @@ __all__ = [
     "admit",
     "blocks_bytes",
     "default_floor_bytes",
+    "limit_bytes",
     "object_overhead_bytes",
     "over_bytes",
     "shortfall_bytes",
+    "sized_floor_bytes",
 ]
 
 BLOCK_BYTES = 4096
@@ -30,6 +33,11 @@ _FLOOR_FRACTION = 10
 _FLOOR_BYTES = 10 * 1000**3
 """Left free when no size was asked for: a tenth of the disk, and never less than what a job's own output may need."""
 
+_SIZED_FLOOR_FRACTION = 20
+_SIZED_FLOOR_BYTES = 1000**3
+"""Left free whatever size was asked for: our index and log need some of it, and no program of the machine should find
+its disk full because of a cache. Whoever gives a size knows what else the disk is for, so it is little."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomFacts:
@@ -38,11 +46,11 @@ class RoomFacts:
     used_bytes: int
     """Accounted: everything staged, being staged, or evicted but not yet removed from the disk."""
     capacity_bytes: int | None
-    """The size that was asked for; None to keep `floor_bytes` of the disk free instead."""
+    """The size that was asked for; None: as much as the floor leaves."""
     free_bytes: int
     """Free on the disk, less what is accounted but not yet written."""
     floor_bytes: int
-    """To be left free; only looked at without a capacity."""
+    """To be left free; 0: the disk is not asked, since what it says of its room means nothing."""
 
 
 def blocks_bytes(size_bytes: int) -> int:
@@ -60,11 +68,26 @@ def default_floor_bytes(disk_bytes: int) -> int:
     return max(disk_bytes // _FLOOR_FRACTION, _FLOOR_BYTES)
 
 
+def sized_floor_bytes(disk_bytes: int) -> int:
+    """How much of a disk of `disk_bytes` stays free when a capacity was given; 0 where a disk does not say its size, as
+    tmpfs without a limit."""
+    return min(disk_bytes // _SIZED_FLOOR_FRACTION, _SIZED_FLOOR_BYTES)
+
+
+def limit_bytes(facts: RoomFacts) -> int | None:
+    """What may be used in all as things stand; None: there is no limit."""
+    by_disk = max(0, facts.used_bytes + facts.free_bytes - facts.floor_bytes) if facts.floor_bytes else None
+    return min((limit for limit in (facts.capacity_bytes, by_disk) if limit is not None), default=None)
+
+
 def shortfall_bytes(facts: RoomFacts, wanted_bytes: int) -> int:
     """How many bytes must go before `wanted_bytes` more fit; 0 when they fit now."""
+    of_capacity = of_disk = 0
     if facts.capacity_bytes is not None:
-        return max(0, facts.used_bytes + wanted_bytes - facts.capacity_bytes)
-    return max(0, facts.floor_bytes + wanted_bytes - facts.free_bytes)
+        of_capacity = facts.used_bytes + wanted_bytes - facts.capacity_bytes
+    if facts.floor_bytes:
+        of_disk = facts.floor_bytes + wanted_bytes - facts.free_bytes
+    return max(0, of_capacity, of_disk)
 
 
 def admit(facts: RoomFacts, wanted_bytes: int) -> bool:

@@ -103,6 +103,10 @@ class ChunkSet:
         """Take every chunk out."""
         self._bits = 0
 
+    def includes(self, other: ChunkSet) -> bool:
+        """Whether every chunk of `other` is in."""
+        return not other._bits & ~self._bits
+
     def __contains__(self, index: int) -> bool:
         return index >= 0 and bool(self._bits >> index & 1)
 

@@ -133,20 +133,23 @@ def decode(
     scale, shift  (lines,): what is written is (value - shift) * scale, in float32
     log1p         and before that the logarithm is taken of value + 1
 
+    What `out` cannot hold becomes infinite, without a warning: a file that another program wrote may have anything.
+
     `lines` must have passed `check`.
     """
     step = max(1, _AT_ONCE // lines.length)
     lengths = lines.lengths()
-    for start in range(first, last, step):
-        stop = min(start + step, last)
-        values = _values(lines, lengths, offsets, start, stop)
-        if log1p:
-            np.log1p(values, values)
-        if shift is not None:
-            values -= shift[start:stop, None]
-        if scale is not None:
-            values *= scale[start:stop, None]
-        out[start:stop] = values
+    with np.errstate(over="ignore", invalid="ignore"):  # here: a thread of a pool does not inherit it
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            values = _values(lines, lengths, offsets, start, stop)
+            if log1p:
+                np.log1p(values, values)
+            if shift is not None:
+                values -= shift[start:stop, None]
+            if scale is not None:
+                values *= scale[start:stop, None]
+            out[start:stop] = values
 
 
 def _values(

@@ -1,7 +1,7 @@
 """policies/siblings: epochs of opens against the policy, and what holds for any sequence of calls."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,7 +22,7 @@ def names_of(count: int) -> list[bytes]:
 class Reader:
     """Opens files in a given order and fetches at once what the policy hands out, `rate` files for each open."""
 
-    policy: Siblings = field(default_factory=lambda: Siblings(small_file_bytes=8 * MB, budget_bytes=256 * MB))
+    policy: Siblings = field(default_factory=lambda: Siblings(8 * MB, budget_bytes=256 * MB))
     rate: int = 4
     size: int = SIZE
     now_s: float = 0.0
@@ -55,6 +55,14 @@ class Reader:
         self.most_ahead = max(self.most_ahead, self.policy.ahead_bytes)
 
 
+def handed_out(policy: Siblings, count: int, now_s: float) -> list[tuple[Hashable, bytes]]:
+    """What it hands out in several calls, `count` files at most."""
+    found: list[tuple[Hashable, bytes]] = []
+    while more := policy.next(count - len(found), now_s):
+        found += more
+    return found
+
+
 def shuffled(names: Sequence[bytes], seed: int = 1) -> list[bytes]:
     return random.Random(seed).sample(names, len(names))
 
@@ -85,14 +93,14 @@ def interleaved(names: Sequence[bytes], workers: int, batch: int) -> list[bytes]
 def test_eight_distinct_small_files_in_ten_seconds(
     opens: list[bytes], every_s: float, staged: bool, size: int, asked: bool
 ) -> None:
-    policy = Siblings(small_file_bytes=8 * MB, budget_bytes=256 * MB)
+    policy = Siblings(8 * MB, budget_bytes=256 * MB)
     found = [policy.opened(1, name, size, i * every_s, staged=staged) for i, name in enumerate(opens)]
     assert any(found) == asked
     assert sum(found) <= 1
 
 
 def test_a_listing_that_never_came_is_asked_for_again() -> None:
-    policy = Siblings(small_file_bytes=8 * MB, budget_bytes=256 * MB)
+    policy = Siblings(8 * MB, budget_bytes=256 * MB)
     asked = [i for i in range(200) if policy.opened(1, b"%d" % i, SIZE, i * 1.0, staged=False)]
     assert asked == [7, 67, 127, 187]
     policy.listed(1, [], 200.0)
@@ -110,7 +118,7 @@ def test_forward_opens_get_the_files_after_the_last_one(by_name: bool, middle: b
     start = 1200 if middle else 0  # where the opens begin has no influence
     reader = Reader(rate=0)
     reader.read(order[start : start + 8], listing)
-    assert [name for _, name in reader.policy.next(20, reader.now_s)] == order[start + 8 : start + 28]
+    assert [name for _, name in handed_out(reader.policy, 20, reader.now_s)] == order[start + 8 : start + 28]
 
 
 def test_every_forward_open_after_the_first_eight_is_foreseen() -> None:
@@ -135,7 +143,7 @@ def test_in_order_nothing_before_the_readers_is_fetched() -> None:
     names = names_of(2000)
     reader = Reader(rate=0)
     reader.read(names[1900:1908], names)
-    assert [name for _, name in reader.policy.next(500, reader.now_s)] == names[1908:]
+    assert [name for _, name in handed_out(reader.policy, 500, reader.now_s)] == names[1908:]
 
 
 def test_order_is_noticed_after_a_random_beginning() -> None:
@@ -177,7 +185,51 @@ def test_random_order_gains_from_the_budget() -> None:
     reader = Reader()
     assert reader.read(shuffled(names), names) >= 3000
     assert len(reader.fetched) == len(set(reader.fetched))
-    assert reader.most_ahead <= 256 * MB * 7 // 8
+
+
+@pytest.mark.parametrize("directories", [1, 30])
+def test_of_a_data_set_far_larger_than_the_budget_most_files_are_foreseen(directories: int) -> None:
+    """With the budget alone it was less than half of them."""
+    names = names_of(30_000 // directories)
+    reader, hits = Reader(), 0
+    for number, name in shuffled([(directory, name) for directory in range(directories) for name in names]):
+        hits += reader.read([name], names, number)
+    assert hits >= 26_000
+    assert len(reader.fetched) == len(set(reader.fetched))
+
+
+@pytest.mark.parametrize("every", [10, 40])
+def test_of_a_part_read_at_random_five_times_as_much_comes_at_most(every: int) -> None:
+    names = names_of(60_000)
+    reader = Reader(rate=40)
+    opened = shuffled(names)[::every]
+    reader.read(opened, names)
+    assert len(reader.fetched) * SIZE <= 5 * len(opened) * SIZE + 256 * MB
+
+
+def test_no_more_is_ahead_than_the_cache_has_room_for() -> None:
+    names = names_of(30_000)
+    reader = Reader(Siblings(8 * MB, budget_bytes=256 * MB, cache_bytes=1600 * MB))
+    reader.read(shuffled(names), names)
+    assert 390 * MB <= reader.most_ahead <= 400 * MB
+
+
+def test_without_a_budget_nothing_is_fetched() -> None:
+    names = names_of(1000)
+    reader = Reader(Siblings(8 * MB, budget_bytes=0))
+    assert reader.read(shuffled(names), names) == 0
+
+
+def test_what_is_unused_of_a_directory_that_is_turned_off_is_charged_to_the_budget() -> None:
+    names = names_of(30_000)
+    reader = Reader(rate=40)
+    reader.read(shuffled(names)[:2000], names, directory=1)
+    reader.policy._turn_off(1)
+    reader.read([names[0]], names, directory=1)
+    others = [b"x%d" % i for i in range(1000)]
+    assert reader.read(others, others, directory=2) == 0
+    reader.now_s += 700
+    assert reader.read(others, others, directory=3) == 992
 
 
 def test_the_second_epoch_has_nothing_to_do() -> None:
@@ -252,15 +304,18 @@ def test_what_is_not_used_for_600_s_makes_room_for_others() -> None:
     names = names_of(10_000)
     reader = Reader(rate=50)
     reader.read(shuffled(names)[:100], names, every_s=0.1)
+    for _ in range(50):
+        reader.fetch(1)
     full = reader.policy.ahead_bytes
     assert full >= 220 * MB
+    again = shuffled(names)[0]
     for _ in range(12):  # the directory stays in use, slowly
         reader.now_s += 40
-        reader.policy.opened(1, names[0], SIZE, reader.now_s, staged=True)
+        reader.policy.opened(1, again, SIZE, reader.now_s, staged=True)
         assert reader.policy.next(5, reader.now_s) == []
     for _ in range(4):
         reader.now_s += 40
-        reader.policy.opened(1, names[0], SIZE, reader.now_s, staged=True)
+        reader.policy.opened(1, again, SIZE, reader.now_s, staged=True)
         reader.policy.next(0, reader.now_s)
     assert reader.policy.ahead_bytes == 0
 
@@ -276,6 +331,45 @@ def test_a_directory_that_nobody_opens_gives_its_budget_back_within_70_s() -> No
     assert {directory for directory, _ in reader.fetched[-400:]} == {2}
 
 
+def test_where_all_that_may_be_is_ahead_files_are_handed_out_several_at_a_time() -> None:
+    names = names_of(20_000)
+    reader = Reader(rate=0)
+    reader.read(names[:8], names)
+    handed = []
+    for name in names[8:6000]:
+        handed.append(len(found := reader.policy.next(8, reader.now_s)))
+        reader.staged.update(found)
+        reader.read([name], names)
+    assert set(handed[3000:]) == {0, 8}
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_after_an_open_it_is_known_at_once_whether_there_is_work(in_order: bool) -> None:
+    names = names_of(10_000)
+    reader = Reader(rate=0)
+    said: list[tuple[bool, bool]] = []
+    for name in names if in_order else shuffled(names):
+        reader.read([name], names)
+        has_work = reader.policy.has_work(1, 8, reader.now_s)
+        found = reader.policy.next(8, reader.now_s)
+        reader.staged.update(found)
+        said.append((has_work, bool(found)))
+    assert all(has_work or not found for has_work, found in said)
+    assert sum(has_work and not found for has_work, found in said) <= 0.005 * len(names) / 10 + 10
+    assert {(True, True), (False, False)} <= set(said)
+
+
+def test_after_a_sweep_is_due_there_may_be_work() -> None:
+    names = names_of(10_000)
+    reader = Reader(rate=50)
+    reader.read(shuffled(names)[:100], names, every_s=0.1)
+    reader.now_s += 700
+    reader.policy.opened(1, shuffled(names)[0], SIZE, reader.now_s, staged=True)
+    assert reader.policy.has_work(1, 8, reader.now_s)
+    reader.fetch(8)
+    assert reader.policy.ahead_bytes > 0
+
+
 def test_readers_in_order_find_room_beside_random_ones() -> None:
     reader = Reader(rate=50)
     reader.read(shuffled(names_of(10_000))[:100], names_of(10_000), directory=1)
@@ -285,13 +379,13 @@ def test_readers_in_order_find_room_beside_random_ones() -> None:
 
 
 def test_real_sizes_are_held_to_the_budget() -> None:
-    policy = Siblings(small_file_bytes=8 * MB, budget_bytes=10 * MB)
+    policy = Siblings(8 * MB, budget_bytes=10 * MB)
     for i in range(8):
         policy.opened(1, b"%03d" % i, 100_000, i * 0.1, staged=False)
     policy.listed(1, [b"%03d" % i for i in range(100)], 1.0)
-    given = policy.next(100, 1.0)
+    given = handed_out(policy, 100, 1.0)
     assert len(given) == 92
-    sizes = [3 * MB, 9 * MB, 0, 1 * MB, 100_000]
+    sizes = [6 * MB, 9 * MB, 0, 1 * MB, 100_000]
     assert [policy.admit(d, name, size) for (d, name), size in zip(given, sizes, strict=False)] == [
         False,
         False,
@@ -299,7 +393,7 @@ def test_real_sizes_are_held_to_the_budget() -> None:
         True,
         True,
     ]
-    assert policy.ahead_bytes <= 10 * MB
+    assert policy.ahead_bytes <= 10 * MB + 4 * 800_000
     assert not policy.admit(1, b"000", 5)  # never handed out
     assert not policy.admit(9, b"000", 5)
 
@@ -326,7 +420,7 @@ def test_a_changed_directory_starts_anew() -> None:
 
 def test_a_thousand_directories_of_a_random_epoch_stay_small() -> None:
     listing = names_of(1280)
-    policy = Siblings(small_file_bytes=8 * MB, budget_bytes=256 * MB)
+    policy = Siblings(8 * MB, budget_bytes=256 * MB)
     rng = random.Random(2)
     for i in range(20_000):
         if policy.opened(rng.randrange(1000), rng.choice(listing), SIZE, i * 0.001, staged=False):
@@ -354,16 +448,18 @@ CALLS = st.lists(
 @given(CALLS)
 def test_the_budget_holds_whatever_happens(calls: list[tuple[str, int, int, int]]) -> None:
     listing = [b"%02d" % i for i in range(40)]
-    policy = Siblings(small_file_bytes=200_000, budget_bytes=1 * MB)
+    policy = Siblings(200_000, budget_bytes=1 * MB)
     now_s = 0.0
     for directory in range(3):
         for name in listing[:8]:
             policy.opened(directory, name, 50_000, now_s, staged=False)
         policy.listed(directory, listing if directory else listing[::-1], now_s)
     seen: set[tuple[int, bytes]] = set()
+    used = 3 * 8 * 50_000
     for call, directory, number, size in calls:
         if call == "open":
             policy.opened(directory, listing[number], size, now_s, staged=bool(size % 2))
+            used += size
         elif call == "next":
             found = policy.next(number, now_s)
             assert len(found) <= number
@@ -380,6 +476,10 @@ def test_the_budget_holds_whatever_happens(calls: list[tuple[str, int, int, int]
         else:
             policy.forget(directory)
         held = [charge for d in policy._active.values() for charge, _, _ in d.ahead.values()]
-        assert policy.ahead_bytes == sum(held) <= MB
+        assert policy.ahead_bytes == sum(held) <= MB + 4 * used
+        assert policy._charged_bytes == sum(d.charged_bytes for d in policy._active.values()) <= MB + 4 * used
+        for found in policy._active.values():
+            assert found.ahead_bytes == sum(charge for charge, _, _ in found.ahead.values())
+            assert found.charged_bytes == max(0, found.ahead_bytes - found.allowance_bytes)
         assert policy.ahead_files == len(held)
         assert policy._names_held == sum(len(d.names) for d in policy._active.values())
