@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.benchmarks import async_io, codecs, common, eviction, fastpath, lmdbio, loading, mount, peers, table
+from scripts.benchmarks import async_io, codecs, common, eviction, fastpath, lmdbio, loading, mount, peers, table, trust
 from scripts.benchmarks.options import Options
 
 BENCHMARKS = {
@@ -26,6 +26,7 @@ BENCHMARKS = {
     "loading": loading,
     "mount": mount,
     "peers": peers,
+    "trust": trust,
 }
 
 

@@ -55,10 +55,9 @@ void remove_faults(bool hangs_only) { // with lock held
     fault_count = kept;
 }
 
-// Lets every matching rule act on the job; true: it hangs.
-bool strike(struct job *job) {
-    if (job->kind == GETATTR && job->ino == FUSE_ROOT_ID) return false; // the way to the control file stays open
-    char link[32], path[PATH_MAX + NAME_MAX + 2], *below = path;
+// Where the job's file lies below BACKING; begins with "/". `path` has room for PATH_ROOM bytes, the answer lies in it.
+const char *path_of(struct job *job, char *path) {
+    char link[32], *below = path;
     struct node *node = node_of(job->ino);
     int fd = take_fd(node);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -67,6 +66,14 @@ bool strike(struct job *job) {
     path[n < 0 ? 0 : n] = 0;
     if (!strncmp(path, backing, strlen(backing))) below += strlen(backing);
     if (job->kind == LOOKUP) strcat(strcat(path, "/"), job->name);
+    return below;
+}
+
+// Lets every matching rule act on the job; true: it hangs.
+bool strike(struct job *job) {
+    if (job->kind == GETATTR && job->ino == FUSE_ROOT_ID) return false; // the way to the control file stays open
+    char path[PATH_ROOM];
+    const char *below = path_of(job, path);
     bool hang = false;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < fault_count; i++) {

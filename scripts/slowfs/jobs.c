@@ -100,9 +100,13 @@ static ssize_t execute_on(struct job *job, struct node *node, int fd, char **dat
     switch (job->kind) {
     case LOOKUP:
         got = -find_node(fd, job->name, &job->out.entry);
+        stamp(&job->out.entry.attr);
         job->out.entry.attr_timeout = job->out.entry.entry_timeout = 1.0;
         return got == -ENOENT ? job->out.entry.ino = 0, 0 : got; // an entry that says "no such name"
-    case GETATTR: return fstatat(fd, "", &job->out.attr, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+    case GETATTR:
+        got = fstatat(fd, "", &job->out.attr, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+        stamp(&job->out.attr);
+        return got;
     case STATFS: return fstatvfs(root.fd, &job->out.fs) < 0 ? -errno : 0;
     case OPENDIR:
     case OPEN: return -open_handle(node, fd, job->kind == OPENDIR, &job->fi);

@@ -35,13 +35,16 @@ bool set(const char *key, const char *text) {
     }
     if (!strcmp(key, "shared_bps")) index = SHARED_BPS;
     if (!strcmp(key, "stream_bps")) index = STREAM_BPS;
+    if (!strcmp(key, "stamp_ms")) index = STAMP_MS;
+    if (!strcmp(key, "clock_ahead_s")) index = CLOCK_AHEAD_S;
+    if (!strcmp(key, "clock_behind_s")) index = CLOCK_BEHIND_S;
     if (!strcmp(key, "inflight") && value >= 1 && value <= INFLIGHT_LIMIT) index = INFLIGHT;
     if (index >= 0) setting[index] = value;
     return index >= 0;
 }
 
 _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
-    in_flight, in_flight_max;
+    in_flight, in_flight_max, writes, refused;
 
 void count_start(void) {
     u64 now = ++in_flight, max = in_flight_max;

@@ -135,6 +135,7 @@ int open_handle(struct node *node, int node_fd, bool directory, struct fuse_file
         else close(fd);
         return free(handle), error;
     }
+    stamp(&st); // a client knows no other times
     handle->fd = fd;
     pthread_mutex_init(&handle->dir_lock, NULL);
     fi->fh = (u64)handle;

@@ -16,6 +16,7 @@
 #include <sys/uio.h>
 
 static struct timespec started;
+static bool own_permissions; // the kernel checks no mode bits and asks for no ACLs: what may be done is for us to say
 
 // ---- operations ----
 static void submit(fuse_req_t req, enum kind kind, fuse_ino_t ino, const char *name, size_t size, off_t off,
@@ -29,6 +30,12 @@ static void submit(fuse_req_t req, enum kind kind, fuse_ino_t ino, const char *n
     *job = (struct job){.req = req, .kind = kind, .ino = ino, .size = size, .off = off};
     if (fi) job->fi = *fi;
     strcpy(job->name, name);
+    if (guard_count && refuses(job)) {
+        refused++;
+        fuse_reply_err(req, EACCES);
+        free(job);
+        return;
+    }
     if (fault_count && strike(job)) {
         park(job);
         return;
@@ -66,7 +73,8 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
 static void op_init(void *data, struct fuse_conn_info *conn) {
     (void)data; // names come without attributes; requests are small and not worth a pipe
     conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_READ);
-    conn->want |= conn->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_PARALLEL_DIROPS); // look-ups in one folder overlap
+    conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS; // look-ups in one folder overlap
+    if (!own_permissions) conn->want |= conn->capable & FUSE_CAP_POSIX_ACL;
     answers_init = conn->capable & FUSE_CAP_PARALLEL_DIROPS;
 }
 
@@ -93,10 +101,15 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     else submit(req, GETATTR, ino, "", 0, 0, NULL);
 }
 
+static void refuse(fuse_req_t req) { // what would write
+    writes++;
+    fuse_reply_err(req, EROFS);
+}
+
 static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int which, struct fuse_file_info *fi) {
     (void)attr, (void)which;
     if (ino == CONTROL_INO) op_getattr(req, ino, fi); // "echo ... > .slowfs" truncates
-    else fuse_reply_err(req, EROFS);
+    else refuse(req);
 }
 
 static void op_readlink(fuse_req_t req, fuse_ino_t ino) { submit(req, READLINK, ino, "", 0, 0, NULL); }
@@ -122,7 +135,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         if (!report) fuse_reply_err(req, ENOMEM);
         else if (fuse_reply_open(req, fi)) free(report);
     } else if ((fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC)) {
-        fuse_reply_err(req, EROFS);
+        refuse(req);
     } else {
         submit(req, OPEN, ino, "", 0, 0, fi);
     }
@@ -166,6 +179,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 
 static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size) {
     if (ino == CONTROL_INO) fuse_reply_err(req, ENODATA);
+    else if (own_permissions && !strncmp(name, "system.posix_acl_", 17)) fuse_reply_err(req, EOPNOTSUPP);
     else submit(req, GETXATTR, ino, name, size, 0, NULL);
 }
 
@@ -182,7 +196,7 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino) {
 // All that would write. (The mount itself is not read-only: the control file is written to.)
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define REFUSE(op, ...) \
-    static void op(fuse_req_t req, __VA_ARGS__) { fuse_reply_err(req, EROFS); }
+    static void op(fuse_req_t req, __VA_ARGS__) { refuse(req); }
 REFUSE(op_mknod, fuse_ino_t parent, const char *name, mode_t mode, dev_t dev)
 REFUSE(op_mkdir, fuse_ino_t parent, const char *name, mode_t mode)
 REFUSE(op_unlink, fuse_ino_t parent, const char *name)
@@ -244,12 +258,23 @@ static void *watch(void *signals) {
     _exit(0);
 }
 static int usage(void) {
-    fprintf(stderr, "usage: slowfs [--preset lustre|busy|none] [--set KEY=VALUE ...] [-f] BACKING MOUNTPOINT\n"
+    fprintf(stderr, "usage: slowfs [--preset lustre|busy|none] [--set KEY=VALUE ...] [--own-permissions] [-f] BACKING MOUNTPOINT\n"
                     "       slowfs --self-test\n"
                     "KEY: KIND_us (latency), shared_bps, stream_bps (bytes/s, 0: no limit), inflight\nKIND:");
     for (int i = 0; i < KINDS; i++) fprintf(stderr, " %s", kind_name[i]);
     fprintf(stderr, "\n");
     return 2;
+}
+
+// What is shown is named, as network file systems name it: of one without a name nobody can tell what it will show next.
+static void mount_options(char *to) {
+    const char *other = geteuid() ? "" : ",allow_other"; // only root's mounts are open to others everywhere
+    const char *permissions = own_permissions ? "" : ",default_permissions";
+    to += sprintf(to, "subtype=slowfs%s%s,fsname=slowfs:", permissions, other);
+    for (const char *c = *backing ? backing : "/"; *c; *to++ = *c++) {
+        if (strchr(",\\", *c)) *to++ = '\\';
+    }
+    *to = 0;
 }
 
 int main(int argc, char **argv) {
@@ -260,6 +285,8 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[at], "--self-test")) return self_test();
         if (!strcmp(argv[at], "-f")) {
             foreground = 1;
+        } else if (!strcmp(argv[at], "--own-permissions")) {
+            own_permissions = true;
         } else if (!strcmp(argv[at], "--preset") && at + 1 < argc) {
             if (!set("preset", argv[++at])) return usage();
         } else if (!strcmp(argv[at], "--set") && at + 1 < argc && (value = strchr(argv[++at], '='))) {
@@ -275,8 +302,8 @@ int main(int argc, char **argv) {
     if (!strcmp(backing, "/")) *backing = 0;
     clock_gettime(CLOCK_REALTIME, &started);
     make_buffers();
-    char options[] = "fsname=slowfs,subtype=slowfs,default_permissions,allow_other";
-    if (geteuid()) *strrchr(options, ',') = 0; // only root's mounts are open to others everywhere
+    char options[2 * PATH_MAX + 100];
+    mount_options(options);
     struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
     if (fuse_opt_add_arg(&args, "slowfs") || fuse_opt_add_arg(&args, "-o") || fuse_opt_add_arg(&args, options)) return 1;
     session = fuse_session_new(&args, &operations, sizeof operations, NULL);

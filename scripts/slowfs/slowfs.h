@@ -23,11 +23,11 @@ typedef uint64_t u64;
 
 // ---- model.c: settings, counters, and what an operation costs ----
 enum kind { LOOKUP, GETATTR, OPENDIR, READDIR, OPEN, READ, RELEASE, GETXATTR, READLINK, STATFS, KINDS };
-enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, SETTINGS }; // before these: a latency in us for each kind
+enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, STAMP_MS, CLOCK_AHEAD_S, CLOCK_BEHIND_S, SETTINGS }; // before these: a latency in us for each kind
 extern const char *const kind_name[KINDS];
 extern _Atomic u64 setting[SETTINGS];
 extern _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
-    in_flight, in_flight_max;
+    in_flight, in_flight_max, writes, refused;
 bool set(const char *key, const char *text); // false: no such key or value
 void count_start(void);
 u64 transfer_ns(u64 bytes, u64 bps);
@@ -71,6 +71,9 @@ struct handle { // an open file or directory
 int open_handle(struct node *node, int node_fd, bool directory, struct fuse_file_info *fi); // 0 or an errno
 void close_handle(struct handle *handle);
 
+// ---- clock.c: a clock of its own ----
+void stamp(struct stat *st); // its times as this file system shows them
+
 // ---- jobs.c: requests on their way ----
 struct job {
     struct job *next, *prev; // prev only while parked
@@ -104,10 +107,18 @@ u64 busy_so_far_us(void); // time with something in flight; with lock held
 void forget_busy(void);   // with lock held
 
 // ---- faults.c ----
+#define PATH_ROOM (PATH_MAX + NAME_MAX + 2)
+const char *path_of(struct job *job, char *path);
 extern _Atomic int fault_count;
 bool add_fault(const char *text);    // with lock held
 void remove_faults(bool hangs_only); // with lock held
 bool strike(struct job *job);        // true: it hangs
+
+// ---- guards.c ----
+extern _Atomic int guard_count;
+bool add_guard(const char *text); // with lock held
+void remove_guards(void);         // with lock held
+bool refuses(struct job *job);    // this job, to whoever asks
 
 // ---- control.c: what the control file says and obeys ----
 #define REPORT_SIZE 8192

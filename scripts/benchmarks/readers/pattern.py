@@ -1,0 +1,25 @@
+"""Bytes that are computed from (file number, offset): a wrong byte tells where it came from.
+
+For reader programs and for what makes their data; knows nothing of hfs.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+_WORD = 8
+_FILE = 0x9E3779B97F4A7C15
+_PLACE = np.uint64(0xBF58476D1CE4E5B9)
+
+
+def block(number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
+    """The bytes [offset, offset + size) of file `number`: uint8, shape (size,)."""
+    first, last = offset // _WORD, -(-(offset + size) // _WORD)
+    words = np.arange(first, last, dtype=np.uint64)
+    words = (words + np.uint64(1)) * _PLACE ^ np.uint64((number + 1) * _FILE % (1 << 64))
+    return words.view(np.uint8)[offset - first * _WORD : offset - first * _WORD + size]
+
+
+def wrong_bytes(number: int, offset: int, data: bytes | memoryview) -> int:
+    """How many of `data`, read from file `number` at `offset`, are not what they should be."""
+    found = np.frombuffer(data, np.uint8)
+    return int(np.count_nonzero(found != block(number, offset, len(found))))
