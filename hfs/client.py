@@ -7,15 +7,17 @@ Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hfs import mountinfo, probe
+from hfs import keeper, mountinfo, probe
 from mountd.config import SOCKET_SUFFIX, runtime_directories, socket_prefix
 from mountd.errors import HfsError
 from mountd.protocol import (
@@ -195,7 +197,16 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> str:
             return path
         raise DaemonSilent(f"{mountpoint}: the mount of another user, who did not allow others") from None
     except OSError as error:
-        raise DaemonSilent(f"{mountpoint}: not a mount of hfs that answers ({error.strerror})") from None
+        why = _why_refused(mountpoint) if error.errno == errno.EIO else ""
+        why = why or f"not a mount of hfs that answers ({error.strerror})"
+        raise DaemonSilent(f"{mountpoint}: {why}") from None
+
+
+def _why_refused(path: str) -> str:
+    """What the keeper of the mount that `path` lies in says; empty: nothing."""
+    mount = mountinfo.enclosing(mountinfo.canonical(path))
+    kept = keeper.find(mount.mountpoint) if mount is not None else None
+    return kept.why_refused if kept is not None else ""
 
 
 def sockets_by_name(mountpoint: str) -> list[str]:
@@ -210,13 +221,22 @@ def sockets_by_name(mountpoint: str) -> list[str]:
 
 
 def known_sockets(mountpoint: str, uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
-    """Sockets of user `uid` in the usual places with this (canonical) mountpoint's name: for a mount that hangs."""
+    """Sockets of user `uid` in the usual places with this (canonical) mountpoint's name: for a mount that hangs.
+
+    One of these places lies in /tmp, where anybody may have made it: what is not the user's own is passed over.
+    """
     found = []
     prefix = socket_prefix(mountpoint)
     for directory in runtime_directories(uid, environ):
         try:
-            names = os.listdir(directory)
+            names = os.listdir(directory) if _is_private(directory, uid) else []
         except OSError:
             continue
         found += [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(SOCKET_SUFFIX)]
     return found
+
+
+def _is_private(directory: str, uid: int) -> bool:
+    """A directory of this user, and no link to one, that nobody else can write to. Raises OSError."""
+    found = os.lstat(directory)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022

@@ -1,19 +1,29 @@
-"""The daemon's process: `python -m hfs.daemon_process`, started by `hfs.mounting.start` and by nothing else.
+"""The daemon's process: `python -m hfs.daemon_process`, started by the keeper of a mount (mountd/supervisor).
 
-Reads the configuration from stdin, answers with one line on stdout (see hfs/mounting.py), logs to the configured file.
-stderr is that same file, for what Python or a library prints. Takes no arguments and reads no environment of its own.
+Imports everything and says so; then waits on stdin, a socket, for its configuration and the mount's connection. Before
+it begins to serve it forks the process that waits next. What it says on stdout, a line of JSON each, is told in
+mountd/supervisor/daemons.py. That pipe stays open as long as it lives: its end tells the keeper that all threads have
+gone. Logs to the configured file; stderr is that same file, for what Python or a library prints. Takes no arguments and
+reads no environment of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import json
 import logging
 import os
+import signal
+import socket
+import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from mountd.config import Config, undump
 from mountd.errors import ConfigError, HfsError
+from mountd.handover import DESCRIPTORS, CannotTakeUp, Handover, handed_over
 
 __all__ = ["exit_code", "leaf", "main", "message", "serve"]
 
@@ -40,34 +50,86 @@ def message(error: BaseException) -> str:
 
 def main() -> int:
     """Serve until unmounted; the exit code."""
-    handed_over = sys.stdin.buffer.read()
-    os.chdir("/")  # else the directory that we were started in could not be unmounted
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while it waits there is nothing to be said of that
     answers = os.dup(1)
     os.dup2(2, 1)
 
     def answer(record: Mapping[str, object]) -> None:
-        nonlocal answers
-        if answers >= 0:
-            try:
-                os.write(answers, json.dumps(record).encode() + b"\n")
-            except BrokenPipeError:
-                pass  # the caller was killed; the mount is there all the same
-            os.close(answers)
-            answers = -1
+        with contextlib.suppress(BrokenPipeError):  # the keeper was killed; the mount is there all the same
+            os.write(answers, json.dumps(record).encode() + b"\n")
 
+    with contextlib.suppress(Exception):  # what it is will be said, and logged, when it is imported again
+        importlib.import_module("mountd.daemon")
+    os.chdir("/")  # else the directory that we were started in could not be unmounted
+    gc.collect()
+    gc.freeze()  # what is there now stays, shared by all that are forked
+    fastpath = sys.modules.get("mountd.fastpath")
+    while True:
+        answer({"imported": os.getpid(), "feeds": fastpath is not None and fastpath.is_loaded()})
+        given, received = _receive()
+        if not given:
+            return 0  # the keeper has gone, or needs no daemon any more
+        descriptors = received[:DESCRIPTORS]
+        if not _fork_next(descriptors, received[DESCRIPTORS:], answers):
+            break
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     try:
-        config, origins = undump(handed_over)
-        serve(config, origins, lambda: answer({"ready": os.getpid()}))
+        config, origins = undump(given)
+        serve(config, origins, lambda: answer({"ready": os.getpid()}), handed_over(given, descriptors))
     except BaseException as raised:  # noqa: BLE001 - whatever it is, the caller waits for a word
         error = leaf(raised)
-        answer({"error": message(error), "code": exit_code(error)})
+        if isinstance(error, CannotTakeUp):
+            answer({"unfed": message(error)})
+        else:
+            answer({"error": message(error), "code": exit_code(error)})
         return exit_code(error)
     return 0
 
 
-def serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
+def _fork_next(mount: Sequence[int], ends: Sequence[int], answers: int) -> bool:
+    """Fork the process that waits next, before anything is begun; whether this is it.
+
+    `mount`: what was received for this daemon. `ends`: what becomes the other's stdin, its descriptor of answers, and
+    its stderr; none: there is to be no other.
+    """
+    if not ends:
+        return False
+    try:
+        is_next = os.fork() == 0
+    except OSError as error:  # the keeper starts one when it is needed
+        log.warning("no process for a next daemon: %s", error.strerror)
+        is_next = False
+    if is_next:
+        for descriptor in mount:
+            os.close(descriptor)
+        stdin, its_answers, stderr = ends
+        os.dup2(stdin, 0)
+        os.dup2(its_answers, answers, inheritable=False)
+        os.dup2(stderr, 1)
+        os.dup2(stderr, 2)
+    for descriptor in ends:
+        os.close(descriptor)
+    return is_next
+
+
+def _receive() -> tuple[bytes, list[int]]:
+    """All that comes on stdin until its end, and the descriptors that come with it."""
+    if not stat.S_ISSOCK(os.fstat(0).st_mode):
+        return sys.stdin.buffer.read(), []
+    with socket.socket(fileno=os.dup(0)) as connection:
+        data, descriptors, _, _ = socket.recv_fds(connection, 65536, 16, socket.MSG_CMSG_CLOEXEC)
+        try:
+            while part := connection.recv(65536):
+                data += part
+        except ConnectionResetError:
+            data = b""
+    return data, descriptors
+
+
+def serve(
+    config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover | None = None
+) -> None:
     """Set up the log and run the daemon in this process. Raises what it raises, logged."""
     from hfs import logs
 
@@ -75,7 +137,7 @@ def serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None])
     try:
         from mountd import daemon
 
-        daemon.run(config, origins, ready)
+        daemon.run(config, origins, ready, handover)
     except BaseException as raised:
         error = leaf(raised)
         if isinstance(error, HfsError):

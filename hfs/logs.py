@@ -12,10 +12,13 @@ import logging.handlers
 import os
 import queue
 import sys
+from io import TextIOWrapper
+from typing import BinaryIO
 
+from mountd.cache_directory import LOGS, open_cache_directory
 from mountd.config import Config, socket_prefix
 
-__all__ = ["configure", "default_log_file"]
+__all__ = ["configure", "default_log_file", "open_log"]
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FILE_BYTES = 16 * 1024**2
@@ -26,8 +29,49 @@ _FILES = 10
 def default_log_file(config: Config, state_directory: str | None) -> str:
     """The state directory's, else below the cache: both are ours, and neither is the user's shared home."""
     name = "-".join(config.mountpoint.strip("/").split("/"))[-60:] or "root"
-    directory = state_directory or f"{config.cache}/logs"
+    directory = state_directory or f"{config.cache}/{LOGS}"
     return f"{directory}/{name}-{socket_prefix(config.mountpoint)[:8]}.log"
+
+
+class _PrivateFile(logging.handlers.RotatingFileHandler):
+    """A log names files, also those in directories that not everybody may look into: what is made is the owner's."""
+
+    def _open(self) -> TextIOWrapper:
+        descriptor = _private(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), self.encoding, self.errors, line_buffering=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def open_log(config: Config) -> BinaryIO:
+    """The log file, to append to: for what a daemon prints before it has a log. Raises ConfigError, OSError."""
+    path = config.log_file or os.devnull
+    if not _in_cache(config, path):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return open(path, "ab", opener=_private)
+    with open_cache_directory(config.cache, make=True) as cache:
+        directory_fd = cache.open_directory(LOGS)
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.fdopen(os.open(os.path.basename(path), flags, 0o600, dir_fd=directory_fd), "ab")
+        finally:
+            os.close(directory_fd)
+
+
+def _reached(config: Config, path: str) -> str:
+    """The path of the log file by which it is opened and renamed for as long as this process lives."""
+    if not _in_cache(config, path):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return path
+    # By a descriptor that nobody closes: whoever may rename a directory above must not choose what a daemon appends to.
+    with open_cache_directory(config.cache, make=True) as cache:
+        return f"/proc/self/fd/{cache.open_directory(LOGS)}/{os.path.basename(path)}"
+
+
+def _in_cache(config: Config, path: str) -> bool:
+    return os.path.dirname(path) == f"{config.cache}/{LOGS}"
 
 
 def configure(config: Config) -> None:
@@ -36,9 +80,8 @@ def configure(config: Config) -> None:
     if config.log_file is None:
         target = logging.StreamHandler(sys.stderr)
     else:
-        os.makedirs(os.path.dirname(config.log_file), exist_ok=True)
-        target = logging.handlers.RotatingFileHandler(
-            config.log_file,
+        target = _PrivateFile(
+            _reached(config, config.log_file),
             maxBytes=_FILE_BYTES,
             backupCount=_FILES - 1,
             encoding="utf-8",

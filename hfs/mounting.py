@@ -1,8 +1,10 @@
-"""Starting the daemon of a mount, and ending it: what `hfs mount`, `hfs run` and `hfs umount` share.
+"""Starting a mount, and ending it: what `hfs mount`, `hfs run` and `hfs umount` share.
 
-The daemon is a new process in a session of its own. It gets its configuration on stdin and answers on stdout with one
-line of JSON, `{"ready": pid}` or `{"error": text, "code": exit code}`; its stderr is the log. So nothing is left half
-done: whoever calls `start` has a mount that answers, or an exception and no mount, also after Ctrl-C.
+What is started is the keeper of the mount (mountd/supervisor), a new process in a session of its own, which starts the
+daemon. It gets the configuration on stdin and answers on stdout with one line of JSON: `{"ready": pid of the daemon}`,
+`{"error": text, "code": exit code}`, or `{"died": exit code}` of a daemon that ended without a word; its stderr is the
+log. So nothing is left half done: whoever calls `start` has a mount that answers, or an exception and no mount, also
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from hfs import mountinfo, probe, processes
+from hfs import keeper, logs, mountinfo, probe, processes
 from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
 from mountd.config import Config, dump
 from mountd.errors import ConfigError, HfsError, MountError
 
-__all__ = ["Busy", "Daemon", "clean_stale", "daemon_of", "detach", "start", "unmount"]
+__all__ = ["Busy", "Daemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
@@ -34,7 +37,10 @@ _END_S = 10.0
 DRAIN_S = 120.0
 """What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
 _TAIL_LINES = 20
-_COMMAND = [sys.executable, "-m", "hfs.daemon_process"]
+_ROOT = Path(__file__).parent.parent
+"""Of the package: keeper and daemon are of the same release as their caller, installed or not."""
+_COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "mountd" / "supervisor")]
+_DAEMON = [sys.executable, "-m", "hfs.daemon_process"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
@@ -47,12 +53,13 @@ class Busy(MountError):
 
 
 class Daemon:
-    """A daemon that `start` started."""
+    """A mount that `start` started: its keeper, which ends when all of it has."""
 
     def __init__(self, process: subprocess.Popen[bytes], mountpoint: str) -> None:
         self._process = process
         self.mountpoint = mountpoint
         self.pid = process.pid
+        """The keeper's."""
 
     def leave(self) -> None:
         """It lives on after this process, which will not wait for it."""
@@ -93,8 +100,7 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
     """
     log_path = Path(config.log_file or os.devnull)
     try:
-        log_path.parent.mkdir(parents=True, exist_ok=True)
-        log_file = log_path.open("ab")
+        log_file = logs.open_log(config)
     except OSError as error:
         raise MountError(f"log file {log_path}: {error.strerror}; give another with --log-file PATH") from None
     with log_file:
@@ -105,16 +111,17 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
             stdout=subprocess.PIPE,
             stderr=log_file,
             start_new_session=True,
-            # `-m` looks here first: the daemon is of the same release as its caller, installed or not.
-            cwd=Path(__file__).parent.parent,
+            cwd=_ROOT,
         )
     try:
-        answer = _answer(process, dump(config, origins), limit_s)
-        if answer is None or "error" in answer:
+        answer = _answer(process, _order(config, origins), limit_s)
+        if answer is None or "ready" not in answer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             if answer is None:
                 raise MountError(_post_mortem(process.poll(), log_path, log_start))
+            if "died" in answer:
+                raise MountError(_post_mortem(answer["died"], log_path, log_start))
             raise (ConfigError if answer.get("code") == 2 else MountError)(str(answer["error"]))
         _see_that_it_answers(config.mountpoint)
     except BaseException:
@@ -125,6 +132,49 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
             if pipe is not None:
                 pipe.close()
     return Daemon(process, config.mountpoint)
+
+
+def _order(config: Config, origins: dict[str, str], **more: object) -> bytes:
+    """What the keeper reads: the configuration, and what it has to know of itself (mountd/supervisor/order.py)."""
+    order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": keeper.new_socket(config.mountpoint), **more}
+    return json.dumps({**json.loads(dump(config, origins)), "keeper": order}).encode()
+
+
+def stay(config: Config, origins: dict[str, str], when_mounted: Sequence[str]) -> NoReturn:
+    """Become the keeper of the mount, in the foreground: this process ends with it, and tells what happens on stderr.
+
+    `when_mounted`: arguments of a Python that is started when the mount answers; none: nothing is. Raises OSError.
+    """
+    command = [sys.executable, *when_mounted] if when_mounted else []
+    order = os.memfd_create("hfs-order")
+    os.write(order, _order(config, origins, foreground=True, when_mounted=command))
+    os.lseek(order, 0, os.SEEK_SET)
+    os.dup2(order, 0)
+    os.close(order)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.chdir(_ROOT)
+    os.execv(_COMMAND[0], _COMMAND)
+
+
+def take_over(config: Config, origins: dict[str, str]) -> int:
+    """Have the daemon of a running mount replaced by one of this release, with this configuration. Its pid.
+
+    Returns when the new one answers. Raises ConfigError for what cannot be changed, MountError; then the old one goes
+    on.
+    """
+    mount = mountinfo.at(config.mountpoint)
+    if mount is None or mount.fstype != mountinfo.HFS_TYPE:
+        raise MountError(f"{config.mountpoint}: no hfs is mounted there to be taken over; leave out --take-over")
+    kept = keeper.find(config.mountpoint)
+    if kept is None:
+        raise MountError(f"{config.mountpoint}: the mount has no keeper that answers; unmount, and mount again")
+    record = json.loads(dump(config, origins))
+    answer = kept.take_over({"daemon": _DAEMON, "directory": str(_ROOT), "environment": dict(os.environ), **record})
+    if "ready" not in answer:
+        text = str(answer.get("error") or "the keeper does not say why not")
+        raise (ConfigError if answer.get("code") == 2 else MountError)(text)
+    return int(answer["ready"])
 
 
 def _answer(process: subprocess.Popen[bytes], handed_over: bytes, limit_s: float) -> dict[str, Any] | None:
@@ -182,10 +232,11 @@ def _post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], mountpoint: str) -> None:
-    """End a daemon whose start has failed, and take away the mount that it may have made."""
+    """End a mount whose start has failed, and take away the mount that it may have made."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
-            process.send_signal(number)
+            # To be killed are all of its session; else it is the keeper that ends the others.
+            (os.killpg if number == signal.SIGKILL else os.kill)(process.pid, number)
         try:
             process.wait(_END_S)
             break
@@ -239,6 +290,15 @@ def daemon_of(mountpoint: str, *, limit_s: float = probe.PROBE_S) -> int | None:
     return None
 
 
+def _processes_of(mountpoint: str) -> list[int]:
+    """Descriptors of what has to end with the mount at this path: its daemon, and the keeper that outlives it."""
+    found = [daemon_of(mountpoint)]
+    kept = keeper.find(mountpoint)
+    if kept is not None:
+        found.append(processes.open_pid(kept.pid))
+    return [descriptor for descriptor in found if descriptor is not None]
+
+
 def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) -> None:
     """Unmount hfs at this (canonical) path and wait until its daemon has ended, so that the cache is free.
 
@@ -252,11 +312,14 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
     if clean_stale(mountpoint):
         return
-    descriptor = None if lazy else daemon_of(mountpoint)
+    descriptors = [] if lazy else _processes_of(mountpoint)
     try:
         detach(mountpoint, lazy=lazy)
-        if descriptor is not None and not processes.wait_gone(descriptor, limit_s):
-            raise MountError(f"{mountpoint}: unmounted, but its daemon still works on the cache after {limit_s:g} s")
+        deadline = time.monotonic() + limit_s
+        for descriptor in descriptors:
+            if not processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
+                text = f"{mountpoint}: unmounted, but its daemon still works on the cache after {limit_s:g} s"
+                raise MountError(text)
     finally:
-        if descriptor is not None:
+        for descriptor in descriptors:
             os.close(descriptor)

@@ -7,11 +7,11 @@ Result. Never makes a cache: a directory that holds none is an error.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from mountd.cache_directory import open_cache_directory
 from mountd.errors import ConfigError, HfsError, MountError
 from mountd.metrics import Metrics
 from mountd.protocol import PathFault, Progress, Result, Row, Rows
@@ -88,13 +88,25 @@ def list_rows(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
     return _with(cache_dir, work)
 
 
+def _is_cache(cache_dir: str) -> bool:
+    try:
+        with open_cache_directory(cache_dir, make=False) as directory:
+            return directory.exists("index.sqlite")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise MountError(f"the cache {cache_dir} cannot be used: {error.strerror}") from None
+
+
 def _with(cache_dir: str, work: Callable[[Staging], Awaitable[Result]]) -> Result:
     """Open the cache, do it, close the cache."""
-    if not os.path.exists(os.path.join(cache_dir, "index.sqlite")):
+    if not _is_cache(cache_dir):
         raise ConfigError(f"--cache {cache_dir}: holds no cache of hfs; give the DIR of hfs mount --cache DIR")
 
     async def main() -> Result:
-        async with open_staging(cache_dir, metrics=Metrics(), capacity_bytes=_NO_LIMIT_BYTES) as staging:
+        async with open_staging(
+            cache_dir, metrics=Metrics(), capacity_bytes=_NO_LIMIT_BYTES, keeps_floor=False
+        ) as staging:
             result = await work(staging)
             error = staging.statistics().last_error
             if error is not None:  # what was listed or checked is not all there is

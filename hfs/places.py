@@ -16,6 +16,8 @@ import msgspec
 
 from hfs import mountinfo, probe
 from hfs.client import DaemonSilent, find_socket
+from mountd.cache_directory import open_cache_directory
+from mountd.cache_path import real_path
 from mountd.config import Config
 from mountd.errors import ConfigError, MountError
 
@@ -48,11 +50,14 @@ class _Faults:
 
 
 def absolute(config: Config) -> Config:
-    """The same with absolute paths; MOUNTPOINT and the cache without symlinks, as the kernel will name them."""
+    """The same with absolute paths; MOUNTPOINT and the cache without symlinks, as the kernel will name them.
+
+    Raises ConfigError where somebody else's symlink leads to the cache.
+    """
     paths = {
         "source": os.path.abspath(config.source),
         "mountpoint": mountinfo.canonical(config.mountpoint),
-        "cache": mountinfo.canonical(config.cache),
+        "cache": real_path(config.cache, {mount.mountpoint for mount in mountinfo.hfs_mounts()}),
     }
     for field in ("control", "log_file"):
         value = getattr(config, field)
@@ -159,15 +164,18 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
     if faults and not os.path.exists(path):
         return  # there will be no mount, so nothing is made
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
+        opened = open_cache_directory(path, make=True)
+    except ConfigError as error:
+        faults.usage(str(error))
+        return
+    except NotADirectoryError:
         faults.usage(f"cache {path}: not a directory; give a directory on a disk of this machine")
         return
     except OSError as error:
         faults.failed(f"cache {path}: cannot be made ({error.strerror}); give a directory that you can write to")
         return
     try:
-        with tempfile.TemporaryFile(dir=path):
+        with opened, tempfile.TemporaryFile(dir=f"/proc/self/fd/{opened.fd}"):
             pass  # permission bits tell root nothing, and a read-only or full disk tells nobody
     except OSError as error:
         faults.failed(f"cache {path}: cannot be written to ({error.strerror}); give a directory that you can write to")

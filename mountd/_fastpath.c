@@ -10,6 +10,7 @@
  *   fuse_add_direntry_plus    gives names without nodes (_fastpath_names.c)
  *   fuse_session_receive_buf  answers at once what needs no waiting (_fastpath_at_once.c)
  *   fuse_session_process_buf  hands what does need it to pyfuse3
+ *   fuse_session_mount        gives a session on the keeper's connection the INIT request that the keeper has read
  *
  * Everything runs in the daemon's one event loop thread, with the GIL held: no locks. Decides nothing.
  */
@@ -18,16 +19,19 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#define FUSE_INIT_BYTES 4096 /* the kernel's is some hundred bytes long */
+
 struct fuse_lowlevel_ops theirs;
 struct request request;
 PyObject *at_once;
+int wrapped;
 
 static struct { /* what the daemon wants, before the mount */
     unsigned max_background, stack_depth;
 } wanted;
 
 static struct { /* what came of it */
-    int wrapped, kernel_has_passthrough, passthrough;
+    int kernel_has_passthrough, passthrough;
 } found;
 
 static struct { /* the next open is answered so */
@@ -132,7 +136,7 @@ static const struct fuse_lowlevel_ops *wrap(const struct fuse_lowlevel_ops *op, 
     ours.statfs = tracked_statfs;
     ours.getxattr = tracked_getxattr;
     ours.listxattr = tracked_listxattr;
-    found.wrapped = 1;
+    wrapped = 1;
     return &ours;
 }
 
@@ -151,6 +155,25 @@ struct fuse_session *fuse_session_new(struct fuse_args *args, const struct fuse_
     return next(args, wrap(op, op_size), op_size, userdata);
 }
 #endif
+
+static struct { /* INIT, as the keeper of the mount has read it from the connection */
+    char request[FUSE_INIT_BYTES];
+    size_t size;
+    int done;
+} fed;
+
+/* The kernel sends INIT once; each daemon needs it to know what was agreed on. The kernel refuses a second answer
+ * (ENOENT), which libfuse takes for a request that was interrupted. */
+int fuse_session_mount(struct fuse_session *se, const char *mountpoint) {
+    int (*next)(struct fuse_session *, const char *) = real("fuse_session_mount");
+    void (*process)(struct fuse_session *, const struct fuse_buf *) = real("fuse_session_process_buf");
+    int result = next(se, mountpoint);
+    if (result || !fed.size) return result;
+    struct fuse_buf request = {.size = fed.size, .mem = fed.request};
+    process(se, &request);
+    fed.done = !fuse_session_exited(se);
+    return fed.done ? 0 : -1;
+}
 
 /* ---- replies ------------------------------------------------------------------------------------------------------ */
 
@@ -200,12 +223,32 @@ static PyObject *py_want(PyObject *self, PyObject *args) {
     Py_XSETREF(on_interrupt, Py_NewRef(callback));
     Py_XSETREF(at_once, Py_NewRef(answers));
     memset(&found, 0, sizeof found);
+    wrapped = 0;
     Py_RETURN_NONE;
 }
 
 static PyObject *py_found(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(iii)", found.wrapped, found.kernel_has_passthrough, found.passthrough);
+    return Py_BuildValue("(iii)", wrapped, found.kernel_has_passthrough, found.passthrough);
+}
+
+static PyObject *py_feed(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer init;
+    if (!PyArg_ParseTuple(args, "y*", &init)) return NULL;
+    int fits = (size_t)init.len <= sizeof fed.request;
+    fed.done = 0;
+    fed.size = fits ? (size_t)init.len : 0;
+    if (fits) memcpy(fed.request, init.buf, fed.size);
+    PyBuffer_Release(&init);
+    if (fits) Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "too long for an INIT request");
+    return NULL;
+}
+
+static PyObject *py_fed(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return PyBool_FromLong(fed.done);
 }
 
 static PyObject *py_request(PyObject *self, PyObject *noargs) {
@@ -216,6 +259,11 @@ static PyObject *py_request(PyObject *self, PyObject *noargs) {
 static PyObject *py_node(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     return PyLong_FromUnsignedLongLong(request.node);
+}
+
+static PyObject *py_unique(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return PyLong_FromUnsignedLongLong(request.unique);
 }
 
 static PyObject *py_plain(PyObject *self, PyObject *noargs) {
@@ -247,9 +295,14 @@ static PyMethodDef methods[] = {
      "do not wait; while give_way_to is readable the event loop has its turn."},
     {"found", py_found, METH_NOARGS,
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
+    {"feed", py_feed, METH_VARARGS,
+     "feed(init): the session that is mounted next processes this INIT request; empty: it reads one by itself."},
+    {"fed", py_fed, METH_NOARGS, "fed() -> bool: a session was mounted that has processed it."},
     {"request", py_request, METH_NOARGS,
      "request() -> (token, pid): of the request whose handler runs; good until its first await."},
     {"node", py_node, METH_NOARGS, "node() -> int: the node id of the read whose handler runs; good until its first await."},
+    {"unique", py_unique, METH_NOARGS,
+     "unique() -> int: the kernel's number of the request whose handler runs; good until its first await."},
     {"plain", py_plain, METH_NOARGS,
      "plain() -> bool: the readdir whose handler runs wants names only; good until its first await."},
     {"show", py_show, METH_VARARGS,

@@ -22,9 +22,11 @@ extern struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
 extern PyObject *at_once;               /* mountd/fuse_at_once.py; NULL: everything goes to pyfuse3 */
 
 extern int give_way_to;                 /* a descriptor; see _fastpath_at_once.c */
+extern int wrapped;                     /* the session has our operations; if not, nothing here has a part in it */
 
 extern struct request { /* the request that is being handed to pyfuse3 */
     uint64_t token;
+    uint64_t unique; /* the kernel's number of it, also while it is shown to `at_once` */
     pid_t pid;
     fuse_ino_t node; /* of a read */
     int plain;       /* a READDIR, which pyfuse3 takes for a READDIRPLUS */

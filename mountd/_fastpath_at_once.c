@@ -151,9 +151,9 @@ static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 
 static void our_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     if (showing) {
-        int thread_id = fuse_req_ctx(req)->pid;
-        PyObject *answer =
-            PyObject_CallMethod(at_once, "open", "Kii", (unsigned long long)ino, fi->flags, thread_id);
+        const struct fuse_ctx *asker = fuse_req_ctx(req);
+        PyObject *answer = PyObject_CallMethod(at_once, "open", "KiiII", (unsigned long long)ino, fi->flags,
+                                               (int)asker->pid, (unsigned)asker->uid, (unsigned)asker->gid);
         if (!is_value(answer, OPEN, req, ino, NULL, 0, 0, fi)) return;
         struct fuse_file_info reply = *fi;
         unsigned long long handle;
@@ -267,9 +267,13 @@ int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
     int64_t end_ns = now_ns() + TURN_NS;
     for (;;) {
         int size = receive(se, buf);
+        if (!wrapped) return size; /* not our session: a request that is shown to `at_once` would be lost */
         if (size == -EAGAIN) return -EINTR; /* a request that was there has been taken back */
-        if (size <= 0 || !at_once || (buf->flags & FUSE_BUF_IS_FD)) return size;
-        switch (((const uint32_t *)buf->mem)[1]) { /* struct fuse_in_header: length, opcode */
+        request.unique = 0;
+        if (size <= 0 || (buf->flags & FUSE_BUF_IS_FD)) return size;
+        request.unique = ((const uint64_t *)buf->mem)[1]; /* struct fuse_in_header: length, opcode, unique */
+        if (!at_once) return size;
+        switch (((const uint32_t *)buf->mem)[1]) {
         case LOOKUP: case FORGET: case GETATTR: case OPEN: case READ: case RELEASE: case BATCH_FORGET: break;
         default: return size;
         }

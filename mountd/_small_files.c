@@ -23,7 +23,8 @@ enum { MAX_FILES = 256, PAGE = 4096 };
 
 /* Without the access time: a read makes it unknown to the client of a network file system, and asking for it costs a
  * round trip. */
-#define WANTED (STATX_BASIC_STATS & ~STATX_ATIME)
+#define MNT_ID_UNIQUE 0x4000U /* Linux 6.8; headers are older */
+#define WANTED ((STATX_BASIC_STATS & ~STATX_ATIME) | MNT_ID_UNIQUE)
 #define IDENTITY (STATX_TYPE | STATX_MTIME | STATX_CTIME | STATX_INO | STATX_SIZE)
 
 enum { WHOLE = 0, ATTRIBUTES_ONLY = -1, CHANGED = -2 }; /* or an errno */
@@ -105,18 +106,26 @@ static int64_t ns(struct statx_timestamp time, int *right) {
     return *right ? time.tv_sec * 1000000000 + time.tv_nsec : 0;
 }
 
+/* The kernel's number of the mount, which no other ever gets: stx_mnt_id, which older headers call a spare. */
+static unsigned long long mount_number(const struct statx *x) {
+    uint64_t number = 0;
+    if (x->stx_mask & MNT_ID_UNIQUE) memcpy(&number, (const char *)x + 0x90, sizeof number);
+    return number;
+}
+
 static PyObject *answer(const struct one *f) { /* (status, attributes or None, offset) */
     if (f->status > 0) return Py_BuildValue("iOi", f->status, Py_None, 0);
     const struct statx *x = &f->attributes;
     int right = 1;
     int64_t atime = ns(x->stx_atime, &right), mtime = ns(x->stx_mtime, &right), ctime = ns(x->stx_ctime, &right);
     if (!right) return Py_BuildValue("iOi", EOVERFLOW, Py_None, 0);
-    return Py_BuildValue("i(IKIIIKKKILLLK)n", f->status, (unsigned)x->stx_mode, (unsigned long long)x->stx_ino,
+    return Py_BuildValue("i(IKIIIKKKILLLKK)n", f->status, (unsigned)x->stx_mode, (unsigned long long)x->stx_ino,
                          x->stx_nlink, x->stx_uid, x->stx_gid,
                          (unsigned long long)makedev(x->stx_rdev_major, x->stx_rdev_minor),
                          (unsigned long long)x->stx_size, (unsigned long long)x->stx_blocks, x->stx_blksize,
                          (long long)atime, (long long)mtime, (long long)ctime,
-                         (unsigned long long)makedev(x->stx_dev_major, x->stx_dev_minor), (Py_ssize_t)f->offset);
+                         (unsigned long long)makedev(x->stx_dev_major, x->stx_dev_minor), mount_number(x),
+                         (Py_ssize_t)f->offset);
 }
 
 /* read(directories, names, into, limit_bytes, careful, progress) -> [(status, attributes, offset)], as far as it came */
@@ -183,30 +192,45 @@ static PyObject *small_hurry(PyObject *self, PyObject *shared) {
     return PyLong_FromLong(current);
 }
 
-static int write_one(int directory, const char *path, const char *data, size_t size) {
-    const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-    int fd = openat(directory, path, flags, 0600), number = 0;
+/* What a new file was left like. */
+struct left {
+    int number; /* 0 or an errno */
+    uint64_t inode;
+    int64_t ctime;
+};
+
+static struct left write_one(int directory, const char *path, const char *data, size_t size) {
+    struct left left = {0, 0, 0};
+    struct stat found;
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    int fd = openat(directory, path, flags, 0600);
     const char *slash = strchr(path, '/');
     if (fd < 0 && errno == ENOENT && slash && slash - path < 64) {
         char folder[64] = {0};
         memcpy(folder, path, slash - path);
-        if (mkdirat(directory, folder, 0700) != 0 && errno != EEXIST) return errno;
+        if (mkdirat(directory, folder, 0700) != 0 && errno != EEXIST) return left.number = errno, left;
         fd = openat(directory, path, flags, 0600);
     }
-    if (fd < 0) return errno;
+    if (fd < 0) return left.number = errno, left;
     size_t done = 0;
-    while (done < size && !number) {
+    while (done < size && !left.number) {
         ssize_t written = pwrite(fd, data + done, size - done, done);
         if (written <= 0)
-            number = written ? errno : ENOSPC;
+            left.number = written ? errno : ENOSPC;
         else
             done += written;
     }
+    if (!left.number && fstat(fd, &found) != 0) left.number = errno;
+    if (!left.number) {
+        left.inode = found.st_ino;
+        left.ctime = (int64_t)found.st_ctim.tv_sec * 1000000000 + found.st_ctim.tv_nsec;
+    }
     close(fd);
-    return number;
+    return left;
 }
 
-/* write(directory, paths, data) -> [errno or 0]: new files, the folder of each made when missing */
+/* write(directory, paths, data) -> [(0 or errno, inode, ctime in ns)]: new files, the folder of each made when missing;
+ * what they were left like tells later whether anybody has changed them */
 static PyObject *small_write(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *paths, *data, *found = NULL;
@@ -215,8 +239,8 @@ static PyObject *small_write(PyObject *self, PyObject *args) {
     Py_ssize_t count = PyList_GET_SIZE(paths), held = 0;
     Py_buffer *views = PyMem_Calloc(count ? count : 1, sizeof *views);
     const char **names = PyMem_Calloc(count ? count : 1, sizeof *names);
-    int *numbers = PyMem_Calloc(count ? count : 1, sizeof *numbers);
-    if (!views || !names || !numbers) {
+    struct left *left = PyMem_Calloc(count ? count : 1, sizeof *left);
+    if (!views || !names || !left) {
         PyErr_NoMemory();
         goto out;
     }
@@ -229,15 +253,21 @@ static PyObject *small_write(PyObject *self, PyObject *args) {
         if (!names[held] || PyObject_GetBuffer(PyList_GET_ITEM(data, held), &views[held], PyBUF_SIMPLE) != 0) goto out;
     }
     Py_BEGIN_ALLOW_THREADS;
-    for (Py_ssize_t i = 0; i < count; i++) numbers[i] = write_one(directory, names[i], views[i].buf, views[i].len);
+    for (Py_ssize_t i = 0; i < count; i++) left[i] = write_one(directory, names[i], views[i].buf, views[i].len);
     Py_END_ALLOW_THREADS;
     found = PyList_New(count);
-    for (Py_ssize_t i = 0; found && i < count; i++) PyList_SET_ITEM(found, i, PyLong_FromLong(numbers[i]));
+    for (Py_ssize_t i = 0; found && i < count; i++) {
+        PyObject *one = Py_BuildValue("iKL", left[i].number, (unsigned long long)left[i].inode, (long long)left[i].ctime);
+        if (!one)
+            Py_CLEAR(found);
+        else
+            PyList_SET_ITEM(found, i, one);
+    }
 out:
     for (Py_ssize_t i = 0; i < held; i++) PyBuffer_Release(&views[i]);
     PyMem_Free(views);
     PyMem_Free(names);
-    PyMem_Free(numbers);
+    PyMem_Free(left);
     return found;
 }
 

@@ -27,10 +27,12 @@ class Attributes(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     device: int = 0
-    """st_dev, to tell inodes of file systems mounted below the source apart; good for one daemon's life only."""
+    """st_dev, to tell inodes of file systems mounted below the source apart; good while they are mounted only."""
+    file_system: str = ""
+    """Its identity (see `mountd/identity.py`); empty for that of the source's root."""
 
     @classmethod
-    def of(cls, result: os.stat_result) -> Attributes:
+    def of(cls, result: os.stat_result, file_system: str = "") -> Attributes:
         """From what os.stat or os.fstat returned."""
         return cls(
             result.st_mode,
@@ -46,6 +48,7 @@ class Attributes(NamedTuple):
             result.st_mtime_ns,
             result.st_ctime_ns,
             result.st_dev,
+            file_system,
         )
 
     @property
@@ -57,6 +60,12 @@ class Attributes(NamedTuple):
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.mode)
 
+    @property
+    def system(self) -> tuple[str, int]:
+        """What it lies on, as far as this daemon has to tell: a st_dev alone may be another's after an unmount."""
+        return self.file_system, self.device
+
     def version(self, source_id: str) -> Version:
-        """The version of the file in this state."""
-        return Version(source_id, self.inode, self.size, stored_ns(self.mtime_ns), stored_ns(self.ctime_ns))
+        """The version of the file in this state. `source_id`: the identity of the root's file system."""
+        times_ns = stored_ns(self.mtime_ns), stored_ns(self.ctime_ns)
+        return Version(self.file_system or source_id, self.inode, self.size, *times_ns)

@@ -12,6 +12,7 @@ Large buffers are anonymous mappings (page-aligned, so O_DIRECT works on both si
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 import weakref
@@ -20,6 +21,8 @@ from itertools import count
 
 import numpy as np
 import trio
+
+from mountd.errors import SourceError
 
 __all__ = ["Buffers"]
 
@@ -95,7 +98,7 @@ class Buffers:
                 raise
             queue.remove(event)
             self._write_off()
-        view = self._make(size)
+        view = self._made(size)
         self._wake()  # what is left may do for the next in the queue
         return view
 
@@ -104,6 +107,17 @@ class Buffers:
         if urgent:
             return self._used_bytes + size <= self.total_bytes
         return not self._demand and self._used_bytes + size <= self.total_bytes * _PREFETCH_SHARE
+
+    def _made(self, size: int) -> memoryview:
+        try:
+            return self._make(size)
+        except (OSError, MemoryError):
+            for free in self._free.values():
+                free.clear()
+        try:
+            return self._make(size)
+        except (OSError, MemoryError):
+            raise SourceError(errno.ENOMEM, f"no memory for a buffer of {size} bytes") from None
 
     def _make(self, size: int) -> memoryview:
         mapping: mmap.mmap | None = None

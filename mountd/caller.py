@@ -1,16 +1,20 @@
-"""Who asks: what /proc says of the thread behind a request. Is it being killed, and which process does it belong to?
+"""Who asks: what /proc says of the thread behind a request. Is it being killed, which process does it belong to, who is
+it for file systems?
 
-Called by `interrupts` and `readers`, on the event loop: it reads only what the kernel makes from memory. Never
-/proc/N/cmdline, which waits for the address space of a process that may be in the middle of a page fault that waits
-for us.
+Called by `interrupts`, `readers` and `permissions`, on the event loop: it reads only what the kernel makes from memory.
+Never /proc/N/cmdline, which waits for the address space of a process that may be in the middle of a page fault that
+waits for us.
 """
 
 from __future__ import annotations
 
 import os
 from signal import Signals
+from typing import NamedTuple
 
-__all__ = ["is_dying", "process_of"]
+from mountd.open_files import read_small
+
+__all__ = ["Credentials", "credentials_of", "is_dying", "process_of"]
 
 _KILL = 1 << (Signals.SIGKILL - 1)
 _DUMPING = sum(
@@ -22,6 +26,30 @@ _DUMPING = sum(
 )
 """Signals that end a process with a core dump. Any other deadly signal marks every thread with SIGKILL when it is sent;
 these wait until a thread takes them, and the only thread may be the one that waits for us."""
+
+
+class Credentials(NamedTuple):
+    """Who somebody is for file systems: fsuid, fsgid and supplementary groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def credentials_of(thread: int, uid: int, gid: int) -> Credentials | None:
+    """Those of a thread whose request says `uid` and `gid`. None if they cannot be seen, or are not its own.
+
+    A thread that waits for us cannot change them meanwhile. It may be gone, and its number another's: then what is
+    found is what that one has, and an answer to the question of somebody who is dead.
+    """
+    try:
+        status = _status(thread)
+        found = Credentials(
+            int(status[b"Uid"].split()[3]), int(status[b"Gid"].split()[3]), tuple(map(int, status[b"Groups"].split()))
+        )
+    except (OSError, KeyError, IndexError, ValueError):
+        return None
+    return found if (found.uid, found.gid) == (uid, gid) else None
 
 
 def is_dying(thread: int) -> bool:
@@ -43,15 +71,13 @@ def process_of(thread: int) -> tuple[int, str] | None:
     """(process id, name) of the process that the thread belongs to; None if it cannot be seen."""
     try:
         pid = int(_status(thread)[b"Tgid"])
-        with open(f"/proc/{pid}/comm", "rb") as file:
-            return pid, file.read().rstrip(b"\n").decode("utf-8", "backslashreplace")
+        return pid, read_small(f"/proc/{pid}/comm").rstrip(b"\n").decode("utf-8", "backslashreplace")
     except (OSError, KeyError):
         return None
 
 
 def _status(thread: int) -> dict[bytes, bytes]:
-    with open(f"/proc/{thread}/status", "rb") as file:
-        lines = file.read().splitlines()
+    lines = read_small(f"/proc/{thread}/status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
 
 

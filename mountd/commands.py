@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-import trio
-
+from mountd.commands_warm import Warm
 from mountd.control import Report
 from mountd.errors import HfsError, StagingError, VersionChanged
 from mountd.fetcher import Fetcher
 from mountd.learners import Learners
+from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
 from mountd.peers import Peers
 from mountd.protocol import Result, Row, Rows, Touches
 from mountd.read_path import ReadPath
 from mountd.recorder import Recorder
-from mountd.small_files import BATCH_FILES, Become, SmallFiles
+from mountd.small_files import SmallFiles
 from mountd.source import Source
 from mountd.staging import CheckedFile, StagedRow, Staging
 from mountd.status import Status
@@ -30,10 +30,6 @@ from mountd.tally import Tally
 
 __all__ = ["Commands"]
 
-_DEFAULT_JOBS = 16
-"""Files at a time: as many as there are prefetch threads."""
-
-_NAMES_AT_ONCE = 512
 _ROWS = 1000
 
 EVERYTHING = (b"",)
@@ -55,6 +51,7 @@ class Commands:
         recorder: Recorder,
         small_files: SmallFiles,
         peers: Peers,
+        metrics: Metrics,
     ) -> None:
         self._status = status
         self._namespace = namespace
@@ -67,6 +64,7 @@ class Commands:
         self._recorder = recorder
         self._small_files = small_files
         self._peers = peers
+        self._metrics = metrics
         self.control_path = ""
 
     async def status(self) -> dict[str, object]:
@@ -95,106 +93,18 @@ class Commands:
             return b"staged" if file is not None and file.complete else b"source"
         return None
 
-    # -- warm ---------------------------------------------------------------------------------------------------------
-
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
-        work = Tally()
-        await self._staging.wait_ready()  # after a crash nothing is staged until what it left is cleaned up
-        workers = jobs or _DEFAULT_JOBS
-        send, receive = trio.open_memory_channel[Node](1024)
-
-        async def walk_all() -> None:
-            async with send:
-                work.walking = True
-                for path in paths:
-                    try:
-                        await self._walk(await self._namespace.resolve(path), send, work)
-                    except HfsError as error:
-                        work.fail(path, error)
-                work.walking = False
-
-        async def stage() -> None:
-            async for node in receive:
-                small = [node] if self._is_small(node) else []
-                large = [] if small else [node]
-                # Each of those who work here has its part, also of a few files.
-                part = min(BATCH_FILES, 1 + receive.statistics().current_buffer_used // workers)
-                while small and len(small) < part:
-                    try:
-                        more = receive.receive_nowait()
-                    except (trio.WouldBlock, trio.EndOfChannel):
-                        break
-                    (small if self._is_small(more) else large).append(more)
-                await self._stage_small(small, work)
-                for one in large:
-                    try:
-                        if await self._stage(one):
-                            work.done(one)
-                        else:
-                            work.skip(one)
-                    except HfsError as error:
-                        work.fail(one.path, error)
-                await report(work.progress())
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(walk_all)
-            for _ in range(workers):
-                nursery.start_soon(stage)
-        await self._staging.wait_vouched()
-        return work.result()
-
-    async def _walk(self, node: Node, send: trio.MemorySendChannel[Node], work: Tally) -> None:
-        if node.version is not None:
-            work.found(node)
-            await send.send(node)
-            return
-        if node.children is None:
-            return  # symlinks and special files have nothing to stage
-        listing = await self._namespace.listing(node)
-        for start in range(0, len(listing), _NAMES_AT_ONCE):
-            names = [listing[i] for i in range(start, min(start + _NAMES_AT_ONCE, len(listing)))]
-            dentries = await self._namespace.children(node, names)
-            versions = [d.node.version for d in dentries if d.node is not None and d.node.version is not None]
-            await self._staging.prefetch_lookups(versions)
-            for dentry in dentries:
-                if dentry.node is None:
-                    continue
-                try:
-                    await self._walk(dentry.node, send, work)
-                except HfsError as error:
-                    work.fail(dentry.node.path, error)
-
-    def _is_small(self, node: Node) -> bool:
-        # One that is open is read through the page cache, and soon.
-        return node.attributes.size <= self._small_files.limit_bytes and not node.opens
-
-    async def _stage_small(self, nodes: Sequence[Node], work: Tally) -> None:
-        places = [(node.parent, node.name) for node in nodes if node.parent is not None]
-        outcomes = await self._small_files.stage(places, push=False)
-        for node, outcome in zip(nodes, outcomes, strict=True):
-            if isinstance(outcome, HfsError):
-                work.fail(node.path, outcome)
-            elif outcome.become is Become.FETCHED:
-                work.done(node)
-            elif outcome.become is Become.HERE:
-                work.skip(node)
-            else:
-                work.fail(node.path, VersionChanged("it grew while it was staged"))
-
-    async def _stage(self, node: Node) -> bool:
-        """True if something was fetched, False if all of it was staged."""
-        assert node.version is not None
-        path = node.path
-        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-        if file.complete:
-            return False
-        self._staging.pin(file)
-        try:
-            await self._read_path.stage_whole(node, file)
-        finally:
-            self._staging.unpin(file)
-        return True
+        warm = Warm(
+            self._namespace,
+            self._staging,
+            self._read_path,
+            self._fetcher,
+            self._small_files,
+            self._metrics,
+            report,
+        )
+        return await warm.run(paths, jobs)
 
     # -- evict, check, list -------------------------------------------------------------------------------------------
 
@@ -206,20 +116,21 @@ class Commands:
     ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
         await self._staging.wait_vouched()
-        prefixes, source_id = (EVERYTHING, None) if everything else (paths, self._source.source_id)
+        prefixes = paths if paths and not everything else EVERYTHING
+        source_ids = None if everything else await self._source.ids_below()
         skipped = 0
-        async with contextlib.aclosing(self._staging.rows(prefixes, source_id)) as rows:
+        async with contextlib.aclosing(self._staging.rows(prefixes, source_ids)) as rows:
             async for row in rows:
                 file = self._staging.file_nowait(row.version)
                 skipped += file is not None and file.pins > 0
-        files, freed_bytes = await self._staging.evict_paths(prefixes, source_id)
+        files, freed_bytes = await self._staging.evict_paths(prefixes, source_ids)
         return Result(files=files, bytes=freed_bytes, skipped=skipped)
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
         tally = Tally()
-        source_id = self._source.source_id if paths or against_source else None
-        async with contextlib.aclosing(self._staging.check(paths or EVERYTHING, source_id)) as found:
+        source_ids = await self._source.ids_below() if paths or against_source else None
+        async with contextlib.aclosing(self._staging.check(paths or EVERYTHING, source_ids)) as found:
             async for checked in found:
                 tally.files_total += 1
                 tally.bytes_total += checked.bytes
@@ -268,8 +179,8 @@ class Commands:
         await self._staging.wait_vouched()
         batch: list[Row] = []
         files = total_bytes = 0
-        source_id = self._source.source_id if paths else None
-        async with contextlib.aclosing(self._staging.rows(paths or EVERYTHING, source_id)) as rows:
+        source_ids = await self._source.ids_below() if paths else None
+        async with contextlib.aclosing(self._staging.rows(paths or EVERYTHING, source_ids)) as rows:
             async for row in rows:
                 files += 1
                 total_bytes += row.staged_bytes

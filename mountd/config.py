@@ -6,7 +6,8 @@ The command line of hfs calls `load`, which takes every key from where it stands
 
 and remembers that place as the key's origin. A key has one name: `cache-size` on the command line and in TOML
 (underscores are accepted), HFS_CACHE_SIZE in the environment. Unknown keys and impossible values are faults, and all
-faults are reported together in one ConfigError: one line each with key, value, origin and what is allowed.
+faults are reported together in one ConfigError: one line each with key, value, origin and what is allowed. Only a
+variable that begins with HFS_ and names no key is no fault but a warning: the environment is not ours alone.
 
 Here only what can be judged without the file system; whether SOURCE exists is for `hfs/mounting.py`. Never changes the
 environment, never writes a file.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +25,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
+from mountd.config_faults import Fault, impossible, shown
+from mountd.config_options import mount_options
 from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.errors import ConfigError
 from policies.encoding import EncodingWanted
@@ -39,13 +43,14 @@ __all__ = [
     "describe",
     "dump",
     "load",
-    "mount_options",
     "runtime_directories",
     "socket_prefix",
     "state_directory",
     "survives_lost_daemons",
     "undump",
 ]
+
+log = logging.getLogger(__name__)
 
 KIB, MIB = 1024, 1024**2
 _CHUNK_BYTES = 8 * MIB
@@ -61,6 +66,7 @@ Eviction = Literal["fill-once", "lru"]
 Direct = Literal["auto", "on", "off"]
 PeersWanted = Literal["none", "mpi"]
 PlacementWanted = Literal["auto", "partition", "replicate"]
+VerifyWanted = Literal["first-use", "changed"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -94,6 +100,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Demand reads at a time: they wait, they do not compute. 128 readers hung in one server leave room for others."""
     prefetch_threads: int = 16
     staging_threads: int = 2
+    verify: VerifyWanted = "first-use"
+    """changed: staged bytes are compared with their checksums only where another program may have changed them, for a
+    cache on a file system that has checksums of its own."""
+    scrub_bytes_s: int = 32 * MIB
+    """A hundredth of what an NVMe drive reads and of a core's time; a terabyte in nine hours. 0: off."""
     sibling_bytes: int = 256_000_000
     coalesce_bytes: int | None = None
     """None: a quarter of the memory that is available, 2.5 GB at most (LMDBIO's budget of a node)."""
@@ -106,6 +117,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     source_direct: Direct = "auto"
     push: bool = True
     allow_other: bool = False
+    noexec: bool = False
+    """As of mount(8). `nosuid` and `nodev` always hold: nothing that a training job reads needs the opposite."""
     control: str | None = None
     """None: in the runtime directory."""
     peers: PeersWanted = "none"
@@ -137,32 +150,17 @@ class ConfigFile(NamedTuple):
     named: bool
 
 
-class Fault(NamedTuple):
-    """One thing that is wrong. `text` says what is wrong and what is allowed."""
-
-    key: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.text}"
-
-
-def _impossible(key: str, value: object, origin: str, allowed: str) -> Fault:
-    return Fault(key, f"{_show(value)} is not possible ({origin}); allowed: {allowed}")
-
-
 def _unknown(key: str, value: object, origin: str) -> Fault:
+    return Fault(
+        key, f"no such key, with the value {shown(value)} ({origin}); {_nearest(key)}allowed: {', '.join(_BY_NAME)}"
+    )
+
+
+def _nearest(key: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return Fault(key, f"no such key, with the value {_show(value)} ({origin}); {hint}allowed: {', '.join(_BY_NAME)}")
-
-
-def _show(value: object) -> str:
-    if isinstance(value, str):
-        return '"' + value.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n") + '"'
-    return json.dumps(value, default=str)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 _Number = TypeVar("_Number", int, float)
@@ -183,6 +181,10 @@ def _chunk(value: object) -> int:
     if not 64 * KIB <= size <= 64 * MIB or size & (size - 1):
         raise ValueError(value)
     return size
+
+
+def _rate(value: object) -> int:
+    return 0 if value is False or (isinstance(value, str) and value.lower() in {"off", "no"}) else parse_size(value)
 
 
 def _path(value: object) -> str:
@@ -240,6 +242,8 @@ KEYS: tuple[Key, ...] = (
     Key("source_threads", "source-threads", _threads, _THREADS),
     Key("prefetch_threads", "prefetch-threads", _threads, _THREADS),
     Key("staging_threads", "staging-threads", _threads, _THREADS),
+    _choice("verify", "verify", VerifyWanted),
+    Key("scrub_bytes_s", "scrub", _rate, "a size like 32M, to be read each second, or off"),
     Key("sibling_bytes", "siblings", parse_size, "a size like 256MB; 0 fetches no siblings"),
     Key(
         "coalesce_bytes",
@@ -257,6 +261,7 @@ KEYS: tuple[Key, ...] = (
     _choice("source-direct", "source_direct", Direct),
     Key("push", "push", parse_flag, _FLAG),
     Key("allow_other", "allow-other", parse_flag, _FLAG),
+    Key("noexec", "noexec", parse_flag, _FLAG),
     Key("control", "control", _socket_path, f"a path for the control socket, at most {SOCKET_PATH_BYTES} bytes"),
     _choice("peers", "peers", PeersWanted),
     _choice("placement", "placement", PlacementWanted),
@@ -273,38 +278,15 @@ _BY_NAME = {key.name: key for key in KEYS}
 _BY_FIELD = {key.field: key for key in KEYS}
 _ENVIRONMENT_ONLY = {"HFS_CONFIG"}
 """Names the file, so it cannot stand in one."""
+_LINKED = re.compile(
+    r"HFS_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME)"
+)
+"""What Kubernetes puts into each pod beside a service named hfs or hfs-anything, and Docker into a linked container."""
 _REQUIRED = {
     "source": "the directory to show",
     "mountpoint": "the directory to show it at",
     "cache": "--cache DIR, a directory on a disk of this machine",
 }
-
-# fstab lines hold words for mount(8), systemd and other file systems; these change nothing here. See mount(8).
-_IGNORED_OPTIONS = {
-    *("ro", "nosuid", "nodev", "defaults", "_netdev", "nofail", "auto", "noauto", "user", "nouser", "users", "owner"),
-    *("group", "async", "noatime", "nodiratime", "relatime", "norelatime", "strictatime", "lazytime", "nolazytime"),
-}
-
-
-def mount_options(options: Iterable[str]) -> tuple[dict[str, str], list[Fault]]:
-    """The keys of `-o key=value,...` as in mount(8): a bare key is true; a comma in a value is written \\, .
-
-    Dashes and underscores are the same. Words that mean nothing here (x-systemd.*, nofail, ro) are passed over; `rw` is
-    a fault, since the mount is read-only. Unknown keys are left for `load` to report.
-    """
-    found: dict[str, str] = {}
-    faults = []
-    for text in options:
-        for part in re.split(r"(?<!\\),", text):
-            word = part.replace("\\,", ",").strip()
-            name, equals, value = word.partition("=")
-            if not word or word.startswith("x-") or name in _IGNORED_OPTIONS:
-                continue
-            if word == "rw":
-                faults.append(_impossible("-o", "rw", "command line", "ro, since the mount is read-only"))
-                continue
-            found[name] = value if equals else "true"
-    return found, faults
 
 
 def config_files(environ: Mapping[str, str], named: str | None) -> list[ConfigFile]:
@@ -323,12 +305,14 @@ def load(
     *,
     options: Iterable[str] = (),
     required: bool = True,
+    warn: Callable[[str], object] = log.warning,
 ) -> tuple[Config, dict[str, str]]:
     """The configuration, and for each field of Config where its value came from.
 
     `command_line`: field or key name -> value; None means not given. `options`: the texts of -o, weaker than the flags.
-    Without `required`, a missing source, mountpoint or cache is "" (for `hfs config`). Raises ConfigError with all
-    faults. Origins are "default", "file PATH", "environment HFS_X", "command line" and "command line -o".
+    Without `required`, a missing source, mountpoint or cache is "" (for `hfs config`). `warn` is told of variables that
+    begin with HFS_ and name no key: others may have put them there. Origins are "default", "file PATH", "environment
+    HFS_X", "command line" and "command line -o". Raises ConfigError with all faults.
     """
     faults: list[Fault] = []
     values: dict[str, Any] = {"allow_other": os.geteuid() == 0}
@@ -344,14 +328,13 @@ def load(
             values[key.field] = key.parse(value)
             origins[key.field] = origin
         except (ValueError, TypeError):
-            faults.append(_impossible(shown, value, origin, key.allowed))
+            faults.append(impossible(shown, value, origin, key.allowed))
 
     for file in files:
         for name, value in _read(file, faults).items():
             take(name, value, f"file {file.path}", name)
-    for name, value in sorted(environ.items()):
-        if name.startswith("HFS_") and name not in _ENVIRONMENT_ONLY:
-            take(name.removeprefix("HFS_"), value, f"environment {name}", name)
+    for name in _ours(environ, warn):
+        take(name.removeprefix("HFS_"), environ[name], f"environment {name}", name)
     from_options, option_faults = mount_options(options)
     faults.extend(option_faults)
     for name, value in from_options.items():
@@ -374,6 +357,24 @@ def load(
     return Config(**values), origins
 
 
+def _ours(environ: Mapping[str, str], warn: Callable[[str], object]) -> list[str]:
+    """The variables that name keys. Values of others are not shown: they are not ours to show."""
+    ours = []
+    linked = []
+    for name in sorted(environ):
+        if not name.startswith("HFS_") or name in _ENVIRONMENT_ONLY:
+            continue
+        if name.removeprefix("HFS_").lower().replace("_", "-") in _BY_NAME:
+            ours.append(name)
+        elif _LINKED.fullmatch(name):
+            linked.append(name)
+        else:
+            warn(f"environment {name}: no such key, passed over; {_nearest(name)}".rstrip("; "))
+    if linked:
+        warn(f"environment {', '.join(linked)}: made for a service of that name, not for hfs; passed over")
+    return ours
+
+
 def _read(file: ConfigFile, faults: list[Fault]) -> dict[str, object]:
     import tomllib
 
@@ -382,11 +383,11 @@ def _read(file: ConfigFile, faults: list[Fault]) -> dict[str, object]:
             return tomllib.load(stream)
     except FileNotFoundError:
         if file.named:
-            faults.append(_impossible("config", file.path, "no such file", "the path of a TOML file"))
+            faults.append(impossible("config", file.path, "no such file", "the path of a TOML file"))
     except OSError as error:
-        faults.append(_impossible("config", file.path, str(error.strerror), "a TOML file that can be read"))
+        faults.append(impossible("config", file.path, str(error.strerror), "a TOML file that can be read"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        faults.append(_impossible("config", file.path, str(error), "a TOML file of lines like cache-size = '500G'"))
+        faults.append(impossible("config", file.path, str(error), "a TOML file of lines like cache-size = '500G'"))
     return {}
 
 
@@ -396,14 +397,14 @@ def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], fault
     buffer_bytes = values.get("buffer_bytes", _BUFFER_BYTES)
     if buffer_bytes < 2 * chunk_bytes:
         allowed = f"at least two chunks: {2 * chunk_bytes} bytes"
-        faults.append(_impossible("buffer", buffer_bytes, origins["buffer_bytes"], allowed))
+        faults.append(impossible("buffer", buffer_bytes, origins["buffer_bytes"], allowed))
     if values.get("io_mode") == "stateless" and not values.get("immutable"):
         allowed = "stateless only with --immutable, since files are not looked at again when they are opened"
-        faults.append(_impossible("io-mode", "stateless", origins["io_mode"], allowed))
+        faults.append(impossible("io-mode", "stateless", origins["io_mode"], allowed))
     size_bytes = values.get("cache_size_bytes")
     if size_bytes is not None and size_bytes < chunk_bytes:
         allowed = f"at least one chunk: {chunk_bytes} bytes"
-        faults.append(_impossible("cache-size", size_bytes, origins["cache_size_bytes"], allowed))
+        faults.append(impossible("cache-size", size_bytes, origins["cache_size_bytes"], allowed))
 
 
 def describe(config: Config, origins: Mapping[str, str]) -> dict[str, dict[str, object]]:

@@ -10,7 +10,7 @@ import math
 import re
 from fractions import Fraction
 
-__all__ = ["parse_count", "parse_duration", "parse_flag", "parse_size"]
+__all__ = ["parse_count", "parse_duration", "parse_flag", "parse_size", "show_size"]
 
 # K = KiB = 1024 as in dd, truncate and most schedulers; KB = 1000 as on the box of a disk.
 _UNITS = {"": 1, "b": 1}
@@ -46,6 +46,16 @@ def parse_size(value: object) -> int:
     if size > _MAX_SIZE:
         raise ValueError(value)
     return size
+
+
+def show_size(size_bytes: int) -> str:
+    """Bytes with three digits, as disks are sold: 999 B, 12.3 MB, 1.00 GB."""
+    count, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB", "PB"):
+        if count < 999.5:
+            break
+        count, unit = count / 1000, larger
+    return f"{count:.0f} B" if unit == "B" else f"{count:.{max(0, 3 - len(f'{count:.0f}'))}f} {unit}"
 
 
 def parse_duration(value: object) -> float:

@@ -25,9 +25,11 @@ from typing import Protocol
 
 import trio
 
+from mountd.background import guarded, start_for_life
 from mountd.config import SOCKET_PATH_BYTES, SOCKET_SUFFIX, Config, runtime_directories, socket_prefix
 from mountd.control_learners import Joins, serve_learner
 from mountd.errors import ConfigError, HfsError, MountError
+from mountd.open_files import OpenFiles, is_refusal
 from mountd.protocol import (
     HEADER_BYTES,
     Check,
@@ -67,6 +69,9 @@ PROGRESS_S = 0.2
 """Five a second: what a progress bar can show."""
 _STARTING_S = 60.0
 """From bind to listen a daemon takes microseconds; a machine may be slow."""
+_ACCEPT_AGAIN_S = 0.05
+"""After a connection for which there was no descriptor: others close theirs meanwhile."""
+
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
 Report = Callable[[Progress | Rows | Touches], Awaitable[None]]
@@ -113,7 +118,7 @@ class Commands(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def serve(config: Config, commands: Commands, nursery: trio.Nursery) -> AsyncIterator[str]:
+async def serve(config: Config, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles) -> AsyncIterator[str]:
     """Answer in `nursery` until the block ends; gives the path of the socket, which goes with the block.
 
     The path is config.control, else a new name in the user's runtime directory. A socket file that nobody answers is
@@ -124,13 +129,13 @@ async def serve(config: Config, commands: Commands, nursery: trio.Nursery) -> As
         mark = _identity(path)
         gate = _Gate(commands, frozenset({0, os.geteuid()}))
         scope = trio.CancelScope()
-        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
+        listeners = [_Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)), open_files)]
 
         async def listen() -> None:
             with scope:
                 await trio.serve_listeners(gate.answer, listeners)
 
-        nursery.start_soon(listen)
+        start_for_life(nursery, "control socket", listen)
         try:
             yield path
         finally:
@@ -138,6 +143,29 @@ async def serve(config: Config, commands: Commands, nursery: trio.Nursery) -> As
             listener.close()
             if mark is not None and _identity(path) == mark:  # not one that was put in its place
                 os.unlink(path)
+
+
+class _Listener(trio.abc.Listener[trio.SocketStream]):
+    """As trio's, and has descriptors closed that are only kept where there is none for a connection."""
+
+    def __init__(self, listener: trio.SocketListener, open_files: OpenFiles) -> None:
+        self._listener = listener
+        self._open_files = open_files
+
+    async def accept(self) -> trio.SocketStream:
+        """The next connection."""
+        while True:
+            try:
+                return await self._listener.accept()
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+            self._open_files.refuse()
+            await trio.sleep(_ACCEPT_AGAIN_S)
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        await self._listener.aclose()
 
 
 @contextlib.contextmanager
@@ -252,6 +280,9 @@ class _Gate:
 
     async def answer(self, stream: trio.SocketStream) -> None:
         """Serve one connection. Never raises but Cancelled: one client must not end the others."""
+        await guarded("control connection", self._answer, stream)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
         self._open += 1
         try:
             async with stream:

@@ -4,7 +4,8 @@ Order matters: the source's descriptor is taken before the mount is made (MOUNTP
 opened and locked before anything is visible; `ready` is called only when the mount answers. At the end the mount goes
 first, so that nobody asks any more, then what fetches ahead, then staging gets a bounded time to write what it holds.
 
-Signals: SIGTERM and SIGINT unmount and end cleanly. A second one ends at once. Called by `hfs`; never by anything here.
+Signals: SIGTERM and SIGINT unmount and end cleanly (`ending`). A second one ends at once. Called by `hfs`; never by
+anything here.
 """
 
 from __future__ import annotations
@@ -13,42 +14,49 @@ import contextlib
 import gc
 import logging
 import os
-import resource
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 
 import trio
 
 from mountd import fastpath
+from mountd.answers import Answers
+from mountd.background import start_for_life, start_guarded
+from mountd.believing import Believing
 from mountd.buffers import Buffers
 from mountd.commands import Commands
-from mountd.config import Config, survives_lost_daemons
+from mountd.config import Config
 from mountd.control import serve
+from mountd.ending import Ending
 from mountd.errors import ConfigError, MountError
 from mountd.fastpath_tuning import device_of, tune
 from mountd.fetcher import UNSTAGED_SHARE, Fetcher
 from mountd.fuse import Fuse
 from mountd.fuse_push import KernelPageCache
 from mountd.handles import Handles
+from mountd.handover import Handover
 from mountd.hints import Hints
 from mountd.hints_files import HintsFiles
 from mountd.hints_ready import HintsReady
 from mountd.hints_repeated import HintsRepeated
 from mountd.hints_room import HintsRoom
-from mountd.identity import source_id
+from mountd.identity import identify
+from mountd.inheritance import have_names_looked_up, open_again
 from mountd.io_mode import IoMode
+from mountd.journal import Journal, open_journal
 from mountd.learners import Learners
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace, seconds
 from mountd.node import Node
+from mountd.open_files import OpenFiles, of_this_process
 from mountd.opening import Opening
 from mountd.passthrough import Passthrough
+from mountd.peers_ending import end_mpi
 from mountd.peers_job import JobPeers
 from mountd.peers_joining import Limits
 from mountd.peers_opening import Joining, open_joining
+from mountd.permissions import Permissions
 from mountd.prefetch import Prefetch
 from mountd.read_path import ReadPath
 from mountd.readers import Readers
@@ -57,7 +65,9 @@ from mountd.residency import Residency
 from mountd.serving import Serving
 from mountd.sibling_watch import SiblingWatch
 from mountd.small_files import SmallFiles
+from mountd.small_files_demand import SmallDemand
 from mountd.source import Source
+from mountd.source_as_user import open_as_user
 from mountd.source_threads import SourceThreads
 from mountd.source_volume import data_bytes as look_through
 from mountd.staging import Staging
@@ -65,15 +75,13 @@ from mountd.staging_encoding import Encoder
 from mountd.staging_opening import open_staging
 from mountd.status import Status
 from mountd.workers import Workers
+from mountd.xattrs import Xattrs
 from policies.encoding import choose
 from policies.siblings import Siblings
 
 __all__ = ["run"]
 
 log = logging.getLogger(__name__)
-
-_WANTED_FILES = 65_536
-"""Open files wished for: staged files, source descriptors, sockets. The hard limit rules."""
 
 _GARBAGE_OBJECTS = 50_000
 _GARBAGE_GENERATIONS = (20, 20)
@@ -84,13 +92,16 @@ _COALESCE_BYTES = 2_500_000_000
 """What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
 _COALESCE_SHARE = 4
 
+_NAME_BYTES = 750
+"""Of a name with its node, its attributes and its version (measured)."""
+_NAMES_SHARE = 32
+_LEAST_NAMES, _MOST_NAMES = 1 << 14, 1 << 22
+"""Names remembered besides those that the kernel holds: a thirty-second of the memory that is available, enough for a
+directory or two, and no more than 3 GB."""
+
 _LEAST_CHUNKS = 16
 """A cache that holds fewer, or whose disk is full, keeps nothing for long enough that others could read it there."""
 
-_MPI_END_S = 100.0
-"""Below the 120 s in which `hfs umount` expects the daemon to end."""
-_END_TOGETHER_S = 2.0
-"""Where all are ended at the same time, as a launcher does, they end as MPI wants it."""
 _LOOK_THROUGH_S = 10.0
 """What a look at the whole source may take when a job starts; 100 000 files of a Lustre on one thread."""
 
@@ -98,32 +109,42 @@ _SWEEP_S = 30.0
 _ANSWER_LIMIT_S = 30.0
 
 
-def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None]) -> None:
-    """Mount and serve until unmounted. `ready` is called once, when the mount answers.
+def run(
+    config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover | None = None
+) -> None:
+    """Serve until unmounted, on the keeper's mount (`handover`) or one made here. `ready` is called once, when it
+    answers.
 
     Raises ConfigError, MountError, SourceError before `ready`; then nothing is left mounted.
     """
-    _raise_file_limit()
+    open_files = of_this_process()
     gc.set_threshold(_GARBAGE_OBJECTS, *_GARBAGE_GENERATIONS)
     ends: list[Callable[[], None]] = []
     try:
-        trio.run(_serve, config, origins, ready, ends, strict_exception_groups=True)
+        trio.run(_serve, config, origins, ready, ends, handover, open_files, strict_exception_groups=True)
     finally:
         for end in ends:
             end()
 
 
 async def _serve(
-    config: Config, origins: Mapping[str, str], ready: Callable[[], None], ends: list[Callable[[], None]]
+    config: Config,
+    origins: Mapping[str, str],
+    ready: Callable[[], None],
+    ends: list[Callable[[], None]],
+    handover: Handover | None,
+    open_files: OpenFiles,
 ) -> None:
     """`ends`: what is left to be done without an event loop."""
     metrics = Metrics()
+    journal = Journal() if handover is None else open_journal(handover)
+    ending = Ending(config.mountpoint, handover)
     async with contextlib.AsyncExitStack() as stack:
         workers = Workers()
         await stack.enter_async_context(workers.running())
-        joining = await stack.enter_async_context(open_joining(config.peers))
-        ends.append(lambda: _end_mpi(joining))
-        source = _open_source(config, metrics, workers)
+        joining = await stack.enter_async_context(open_joining(config.peers, journal.generation))
+        ends.append(lambda: end_mpi(joining))
+        source = _open_source(config, metrics, workers, handover, open_files, journal)
         stack.callback(source.close)
         encoder = await workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
 
@@ -134,10 +155,15 @@ async def _serve(
                 chunk_bytes=config.chunk_bytes,
                 eviction=config.eviction,
                 staging_threads=config.staging_threads,
+                kept_source=source.source_id,
+                verify=config.verify,
+                scrub_bytes_s=config.scrub_bytes_s,
                 # Above the half that prefetch may fill, below what readers and pushes need besides.
                 in_flight_bytes=config.buffer_bytes * 5 // 8,
                 metrics=metrics,
+                open_files=open_files,
                 run_in_thread=workers.run_sync,
+                trust=source.doubts,
             )
         )
         nursery = await stack.enter_async_context(_cancelled_at_exit())
@@ -169,14 +195,31 @@ async def _serve(
         staging.encode(choice, encoder)
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)
-        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=config.strict)
-        await namespace.start()
-        handles = Handles()
+        memory = Memory(trio.current_time)
+        namespace = Namespace(
+            source,
+            metrics,
+            nursery,
+            ttl_s=ttl_s,
+            strict=config.strict,
+            names_at_most=_names_at_most(memory),
+            journal=journal,
+        )
+        inherited = journal.take_inherited()
+        await namespace.start(inherited.nodes)
+        answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)
+        as_user = await stack.enter_async_context(
+            open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s)
+        )
+        permissions = Permissions(source, as_user, answers, namespace, metrics, others=config.allow_other)
+        await permissions.start()
+        handles = Handles(journal)
         readers = Readers()
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
 
-        page_cache = KernelPageCache(namespace, metrics, workers.run_sync) if config.push else None
-        memory = Memory(trio.current_time)
+        pushers = Workers(apart=lambda: fuse.connection_fd)
+        await stack.enter_async_context(pushers.running())
+        page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
         recorder = Recorder()
         fetcher = Fetcher(
             source, staging, buffers, nursery, metrics, page_cache, memory, recorder, peers, reads_a_file=config.stagger
@@ -185,13 +228,21 @@ async def _serve(
             config.chunk_bytes, metrics, workers.run_sync, coalesce_bytes=_coalesce_bytes(config, memory)
         )
         siblings = SiblingWatch(
-            Siblings(small_file_bytes=config.chunk_bytes, budget_bytes=config.sibling_bytes),
+            Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=staging.limit_bytes()),
             nursery,
             namespace.listing,
             lambda: prefetch.siblings_nowait(),
         )
         passthrough = Passthrough(staging, metrics)
-        io_mode = IoMode(config.io_mode, immutable=config.immutable, staging=staging, passthrough=passthrough)
+        io_mode = IoMode(
+            config.io_mode,
+            immutable=config.immutable,
+            staging=staging,
+            passthrough=passthrough,
+            journal=journal,
+            why_opens_are_needed=lambda: permissions.why_opens_are_needed,
+        )
+        await open_again(inherited, journal, namespace, handles, staging, passthrough)
         small_files = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=config.chunk_bytes)
         hints = Hints(
             learners,
@@ -234,6 +285,7 @@ async def _serve(
             source,
             metrics,
             siblings,
+            SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),
             hints,
             HintsRepeated(learners, nursery),
             recorder,
@@ -244,6 +296,7 @@ async def _serve(
         prefetch = read_path.prefetch = opening.prefetch = Prefetch(
             read_path, hints, metrics, workers=config.prefetch_threads
         )
+        staging.sweeper.lost_under_readers = opening.refetch
         residency = Residency(namespace, config.mountpoint, nursery)
         opening.only_looks = residency.is_looking
         status = Status(
@@ -259,48 +312,77 @@ async def _serve(
             readers=readers,
             learners=learners,
             residency=residency,
+            threads_refused=lambda: workers.refused,
+            open_files=open_files,
             io_mode=io_mode,
             peers=peers,
+            permissions=permissions,
             in_flight=lambda: fetcher.in_flight,
+            ending=ending,
+            journal=journal,
         )
         commands = Commands(
-            status, namespace, staging, source, read_path, fetcher, learners, recorder, small_files, peers
+            status, namespace, staging, source, read_path, fetcher, learners, recorder, small_files, peers, metrics
         )
         fuse = Fuse(
-            read_path, opening, namespace, handles, source, metrics, readers, commands.own_xattr, workers.results_fd
+            read_path,
+            opening,
+            namespace,
+            handles,
+            source,
+            Xattrs(source, answers, trio.current_time, ttl_s=ttl_s),
+            permissions,
+            metrics,
+            readers,
+            commands.own_xattr,
+            workers.results_fd,
         )
 
         def changed(node: Node) -> None:
             if node.version is not None:
                 source.release(node.version)
-                nursery.start_soon(staging.supersede, node.version)
+                start_guarded(nursery, "supersede", staging.supersede, node.version)
             # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
             # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
 
         namespace.on_changed = changed
 
         if isinstance(peers, JobPeers):
-            peers.answer(
-                Serving(namespace, staging, fetcher, source.source_id, peers.is_mine, workers.run_sync), status.brief
-            )
+            peers.answer(Serving(namespace, staging, fetcher, source, peers.is_mine, workers.run_sync), status.brief)
             stack.callback(peers.leave)
-        commands.control_path = await stack.enter_async_context(serve(config, commands, nursery))
+        commands.control_path = await stack.enter_async_context(serve(config, commands, nursery, open_files))
         try:
-            fuse.mount(config.mountpoint, config.source, allow_other=config.allow_other, overlay=staging.on_overlay)
+            fuse.mount(
+                config.mountpoint,
+                config.source,
+                allow_other=config.allow_other,
+                noexec=config.noexec,
+                overlay=staging.on_overlay,
+                handover=handover,
+            )
         except RuntimeError as error:
             raise MountError(f"{config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
-        stack.callback(lambda: fuse.close(unmount=True))
+        stack.callback(lambda: fuse.close(unmount=ending.unmounts))
         stack.callback(passthrough.stop)
+        if journal.generation:  # what the kernel has agreed on is known; an open must not be answered in another mode
+            await io_mode.start(fuse.connection_fd)
 
-        nursery.start_soon(_sweep, namespace)
-        nursery.start_soon(prefetch.run)
-        nursery.start_soon(hints.run)
+        start_for_life(nursery, "sweep of names", _sweep, namespace)
+        start_for_life(nursery, "second looks", source.doubts.run, source, Believing(staging, namespace, nursery))
+        start_for_life(nursery, "prefetch", prefetch.run)
+        start_for_life(nursery, "hints", hints.run)
         async with trio.open_nursery() as serving:
-            serving.start_soon(_stop_on_signal, fuse)
-            serving.start_soon(_announce, config, status, io_mode, fuse, ready)
+            start_for_life(serving, "signals", ending.wait, fuse.terminate, fuse.make_room)
+            if journal.generation:
+                serving.start_soon(_announce_again, handover, config, status, ready)
+                if io_mode.stateless:
+                    look_up = namespace, fuse.connection_fd, workers.run_sync
+                    start_guarded(serving, "names after a crash", have_names_looked_up, *look_up)
+            else:
+                serving.start_soon(_announce, config, status, io_mode, fuse, ready, ending)
             await fuse.run()
             serving.cancel_scope.cancel()
-        log.info("%s: unmounted", config.mountpoint)
+        log.info("%s: not served any more", config.mountpoint)
 
 
 @contextlib.asynccontextmanager
@@ -311,9 +393,19 @@ async def _cancelled_at_exit() -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
-def _open_source(config: Config, metrics: Metrics, workers: Workers) -> Source:
+def _open_source(
+    config: Config,
+    metrics: Metrics,
+    workers: Workers,
+    handover: Handover | None,
+    open_files: OpenFiles,
+    journal: Journal,
+) -> Source:
     try:
-        root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if handover is not None:  # by its path it might be the mount itself
+            root_fd = os.dup(handover.source_fd)
+        else:
+            root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigError(f"source: {config.source}: {error.strerror}; name a directory that you can read") from error
     threads = SourceThreads(
@@ -321,12 +413,13 @@ def _open_source(config: Config, metrics: Metrics, workers: Workers) -> Source:
         demand=config.source_threads,
         prefetch=config.prefetch_threads,
         time_limit_s=config.source_timeout_s,
-        run_in_thread=workers.run_sync,
+        open_files=open_files,
+        run_in_thread=workers.run_patient,
     )
     return Source(
         root_fd,
-        os.path.realpath(config.source),
-        config.source_id or source_id(root_fd, config.source),
+        os.path.realpath(config.source) if handover is None else os.readlink(f"/proc/self/fd/{root_fd}"),
+        config.source_id or journal.source_id(identify(root_fd).id),
         threads,
         metrics,
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
@@ -352,30 +445,31 @@ async def _data_bytes(
     return found
 
 
-def _end_mpi(joining: Joining) -> None:
-    """MPI's end waits for the daemons of all nodes, whose mounts may be used for hours still."""
-    if joining.transport is None:
-        return
-    alone = joining.transport.count == 1
-    if sys.exc_info()[0] is not None:
-        joining.transport.wait_ended(_END_TOGETHER_S)
-        return  # what went wrong is told, and mpirun sees that it did
-    if joining.transport.wait_ended(_END_TOGETHER_S if survives_lost_daemons() and not alone else _MPI_END_S):
-        return
-    if not survives_lost_daemons():
-        log.warning("peers: others go on, and without mpirun --with-ft ulfm they end with this daemon")
-    # Unmounted, the cache closed: nothing is left to do but to wait for the others in MPI_Finalize.
-    logging.shutdown()
-    os._exit(0)
-
-
 def _coalesce_bytes(config: Config, memory: Memory) -> int:
     if config.coalesce_bytes is not None:
         return config.coalesce_bytes
     return min(_COALESCE_BYTES, memory.available_bytes() // _COALESCE_SHARE)
 
 
-async def _announce(config: Config, status: Status, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None]) -> None:
+def _names_at_most(memory: Memory) -> int:
+    return max(_LEAST_NAMES, min(_MOST_NAMES, memory.available_bytes() // _NAMES_SHARE // _NAME_BYTES))
+
+
+async def _announce_again(handover: Handover | None, config: Config, status: Status, ready: Callable[[], None]) -> None:
+    """As `_announce`, of a mount that another daemon has served. It may have been taken out of the tree, and is not
+    looked at: a thread that asks its own daemon could keep it from ending."""
+    assert handover is not None
+    log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)
+    ready()
+    major, minor = handover.device.split(":")
+    status.kernel = await trio.to_thread.run_sync(
+        partial(tune, os.makedev(int(major), int(minor)), init_asked=True), abandon_on_cancel=True
+    )
+
+
+async def _announce(
+    config: Config, status: Status, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None], ending: Ending
+) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
     device = await trio.to_thread.run_sync(device_of, config.mountpoint)
     if device is None:
@@ -388,23 +482,11 @@ async def _announce(config: Config, status: Status, io_mode: IoMode, fuse: Fuse,
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
     await io_mode.start(fuse.connection_fd)
     log.info("%s: serving %s", config.mountpoint, config.source)
+    ending.announced = True
     ready()
-
-
-async def _stop_on_signal(fuse: Fuse) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("%s: unmounting", signal.Signals(number).name)
-            fuse.terminate()
-            signal.signal(number, signal.SIG_DFL)
 
 
 async def _sweep(namespace: Namespace) -> None:
     while True:
         await trio.sleep(_SWEEP_S)
-        namespace.sweep()
-
-
-def _raise_file_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _WANTED_FILES) if hard != -1 else _WANTED_FILES, hard))
+        await namespace.sweep()

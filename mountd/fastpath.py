@@ -7,9 +7,11 @@ without the extension; each function says what it then answers. Event loop only,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import importlib
+import importlib.util
 import os
 import struct
 import sys
@@ -17,6 +19,7 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol
 
+from mountd.fastpath_linkage import libfuse_in_use, why_not_one_libfuse
 from mountd.fastpath_tuning import MAX_BACKGROUND
 
 __all__ = [
@@ -24,16 +27,23 @@ __all__ = [
     "answer_with_backing",
     "answer_with_names",
     "close_backing",
+    "connections",
     "extension_missing",
+    "feed",
+    "is_loaded",
     "libfuse_version",
     "names_answered",
     "node_of_request",
     "open_backing",
     "passthrough_missing",
     "request",
+    "resend",
     "show_inode",
+    "two_libfuses",
+    "unique_of_request",
     "want",
     "wants_names",
+    "was_fed",
     "why_refused",
 ]
 
@@ -41,6 +51,9 @@ _BACKING_OPEN = 0x4010E501
 """_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""
 _BACKING_CLOSE = 0x4004E502
 """_IOW(229, 2, uint32_t)."""
+
+_RESEND = struct.pack("=IiQ", 16, 7, 0)
+"""struct fuse_out_header with FUSE_NOTIFY_RESEND."""
 
 _REASONS = {
     errno.EPERM: "it needs CAP_SYS_ADMIN: mount as root",
@@ -67,9 +80,15 @@ class _Extension(Protocol):
 
     def found(self) -> tuple[int, int, int]: ...
 
+    def feed(self, init: bytes, /) -> None: ...
+
+    def fed(self) -> bool: ...
+
     def request(self) -> tuple[int, int]: ...
 
     def node(self) -> int: ...
+
+    def unique(self) -> int: ...
 
     def show(self, node_id: int, inode: int, /) -> None: ...
 
@@ -85,11 +104,14 @@ class _Extension(Protocol):
 def _load() -> tuple[_Extension | None, str]:
     if "pyfuse3" in sys.modules:
         return None, "pyfuse3 was loaded before the extension"
+    reason = _why_not_one_libfuse()
+    if reason is not None:
+        return None, reason
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
     try:
         extension = importlib.import_module("mountd._fastpath")
-        if not hasattr(extension, "names"):
+        if not hasattr(extension, "unique"):
             return None, "it was built before the rest of hfs: run scripts/setup again"
         return extension, ""
     except ModuleNotFoundError:
@@ -98,6 +120,15 @@ def _load() -> tuple[_Extension | None, str]:
         return None, f"it could not be loaded: {error}"
     finally:
         sys.setdlopenflags(flags)
+
+
+def _why_not_one_libfuse() -> str | None:
+    ours, theirs = importlib.util.find_spec("mountd._fastpath"), importlib.util.find_spec("pyfuse3")
+    if ours is None or ours.origin is None:
+        return None  # the import says what is missing
+    if theirs is None or theirs.origin is None:
+        return "pyfuse3 is not there"
+    return why_not_one_libfuse(ours.origin, theirs.origin)
 
 
 _extension, _not_loaded = _load()
@@ -116,6 +147,14 @@ def extension_missing() -> str | None:
     return None
 
 
+def two_libfuses() -> str | None:
+    """What is wrong if the extension is loaded and there are two libfuses all the same, once pyfuse3 was imported."""
+    found = libfuse_in_use() if _extension is not None else set()
+    if len(found) <= 1:
+        return None
+    return f"two libfuses are loaded ({', '.join(sorted(found))}): run scripts/setup again, and look at LD_PRELOAD"
+
+
 def libfuse_version() -> str:
     """Of the libfuse that the extension uses; empty without it."""
     return _extension.LIBFUSE if _extension is not None else ""
@@ -132,6 +171,38 @@ def want(on_interrupt: Callable[[int], None], at_once: object, *, give_way_to: i
         _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, give_way_to)
 
 
+def connections() -> set[int]:
+    """Descriptors of this process that are connections to the kernel's FUSE; pyfuse3 does not tell its own."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
+                found.add(int(name))
+    return found
+
+
+def is_loaded() -> bool:
+    """Whether the extension is there; whether pyfuse3 has been built with the same libfuse the mount will show."""
+    return _extension is not None
+
+
+def feed(init: bytes) -> None:
+    """Before the mount: the session is given this INIT request, which the keeper of the mount has read."""
+    if _extension is not None:
+        _extension.feed(init)
+
+
+def was_fed() -> bool:
+    """Whether the session has taken what `feed` gave; after the mount."""
+    return _extension is not None and _extension.fed()
+
+
+def resend(connection_fd: int) -> None:
+    """Have the kernel send again what was taken from the connection and not answered. Raises OSError before Linux
+    6.9."""
+    os.write(connection_fd, _RESEND)
+
+
 def request() -> tuple[int, int]:
     """(token, thread id of the caller) of the request whose handler runs; to be asked before its first await.
 
@@ -144,6 +215,12 @@ def node_of_request() -> int:
     """The node id of the READ whose handler runs; to be asked before its first await. Only with the extension."""
     assert _extension is not None
     return _extension.node()
+
+
+def unique_of_request() -> int:
+    """The kernel's number of the request whose handler runs; to be asked before its first await. 0 without the
+    extension. One that the kernel sends again keeps its number, but for bit 63."""
+    return _extension.unique() if _extension is not None else 0
 
 
 def passthrough_missing() -> str | None:

@@ -20,16 +20,18 @@ from typing import Protocol
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.blocks import Blocks
 from mountd.buffers import Buffers
-from mountd.errors import SourceTimeout, StagingError
+from mountd.errors import HfsError, SourceTimeout, StagingError
 from mountd.flight import SingleFlight
-from mountd.flight_batches import Batches
+from mountd.flight_batches import Batches, Place
 from mountd.flight_stagger import Staggered
 from mountd.kept import Kept
 from mountd.memory import Memory
 from mountd.metrics import Metrics
 from mountd.node import Node
+from mountd.node_links import by_any_name
 from mountd.peers import Came, Peers
 from mountd.recorder import Recorder
 from mountd.source import Source
@@ -171,6 +173,12 @@ class Fetcher:
         key = (version, index)
         return key in self._flights or key in self._landed
 
+    async def wait_flight(self, version: Version, index: int) -> None:
+        """Until the chunk is not being fetched, whatever became of it; at once if it is not."""
+        if (version, index) in self._flights:
+            with contextlib.suppress(HfsError):
+                await self._flights.wait((version, index))
+
     async def chunk(self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING) -> memoryview:
         """The bytes of chunk `index`, for a reader: from the fetch under way, or from one started now.
 
@@ -195,12 +203,19 @@ class Fetcher:
 
     async def _from_batch(self, node: Node, file: StagedFile) -> memoryview | None:
         """The bytes of a small file that comes with a batch; None if it does not, and then nobody is fetching it."""
-        while node.parent is not None and (node.parent, node.name) in self.batches:
-            data = await self.batches.hurried((node.parent, node.name), file.version)
+        while (place := self._in_batch(node)) is not None:
+            data = await self.batches.hurried(place, file.version)
             if data is not None:
                 return data
             # It has left its batch; or that has ended without it, and it may be in the next one already.
         return None
+
+    def _in_batch(self, node: Node) -> Place | None:
+        return next((place for place in node.places if place in self.batches), None) if len(self.batches) else None
+
+    async def _wait_batches(self, node: Node) -> None:
+        while (place := self._in_batch(node)) is not None:
+            await self.batches.wait(place)
 
     async def ahead(
         self,
@@ -222,14 +237,12 @@ class Fetcher:
         """
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
-        if node.parent is not None:
-            await self.batches.wait((node.parent, node.name))
+        await self._wait_batches(node)
         if push not in (Push.NOTHING, Push.NEVER):
             await self.wait_may_push(extent.size)
         async with self._peers_room(node, index, extent.size, urgent=False):
             into = await self._buffers.take(_whole_pages(extent.size), urgent=False)
-            if node.parent is not None:  # a batch may have begun meanwhile; it waits for no memory any more
-                await self.batches.wait((node.parent, node.name))
+            await self._wait_batches(node)  # one may have begun meanwhile; it waits for no memory any more
             if index in file.present or self.is_coming(file.version, index):
                 return False
             if unless_held and self.held_nowait(file.version, index) is not None:
@@ -241,11 +254,11 @@ class Fetcher:
 
     def is_elsewhere(self, path: bytes, index: int) -> bool:
         """Whether another node of the job is home of a chunk, and is asked for it before the source."""
-        return self._peers.active and self._peers.is_elsewhere(path, index)
+        return self._peers.active and self._peers.is_elsewhere(path, index) and not self._source.is_passing(path)
 
     def keeps(self, path: bytes, index: int) -> bool:
         """Whether a chunk is to be staged on this node, and not only on its home."""
-        return not self._peers.active or self._peers.keeps(path, index)
+        return not self._peers.active or self._peers.keeps(path, index) or self._source.is_passing(path)
 
     async def have_staged(self, node: Node, file: StagedFile, index: int) -> bool:
         """Have another node, its home, stage a chunk. False if that could not be."""
@@ -282,7 +295,7 @@ class Fetcher:
             return False
         if not self._pushes_staged:
             self._pushes_staged = True
-            self._nursery.start_soon(self._push_staged, node, file, extent)
+            start_guarded(self._nursery, "push of staged bytes", self._push_staged, node, file, extent)
         return True
 
     async def _push_staged(self, node: Node, file: StagedFile, extent: Extent) -> None:
@@ -310,8 +323,8 @@ class Fetcher:
         if data is not None:
             return data
         with self.reader_waits():
-            into = await self._take_urgent(extent.size)
-            await self._source.read(node.directory, node.name, file.version, extent, into, urgent=True)
+            into = await self.take_urgent(extent.size)
+            await self._read(node, file.version, extent, into, urgent=True)
         return self._kept_block(file, extent, into)
 
     async def part(self, node: Node, file: StagedFile, extent: Extent) -> memoryview | None:
@@ -320,7 +333,7 @@ class Fetcher:
         if not self.is_elsewhere(node.path, index) or extent.end > file.chunk(index).end:
             return None
         async with self._peers.room(extent.size, urgent=True):
-            into = await self._take_urgent(extent.size)
+            into = await self.take_urgent(extent.size)
             came = await self._from_peers(node, file, index, extent, into, here_only=True)
         return self._kept_block(file, extent, into) if came is Came.YES else None
 
@@ -403,7 +416,7 @@ class Fetcher:
         if from_peers and self.is_elsewhere(node.path, index):
             if into is None:
                 async with self._peers_room(node, index, extent.size, urgent=True):
-                    into = await self._take_urgent(extent.size)
+                    into = await self.take_urgent(extent.size)
                     came = await self._from_peers(node, file, index, extent, into)
             else:
                 if began is not None:
@@ -413,12 +426,17 @@ class Fetcher:
                 return into
         if into is None or came is Came.NEVER:
             del into, buffer
-            into = await self._take_urgent(extent.size)
+            into = await self.take_urgent(extent.size)
         if began is not None:
             began()
         async with self._staggered.turn(version, index, urgent=urgent), self._turn_of_job(node, extent, index, urgent):
-            await self._source.read(node.directory, node.name, version, extent, into, urgent=urgent)
+            await self._read(node, version, extent, into, urgent=urgent)
         return into
+
+    async def _read(self, node: Node, version: Version, extent: Extent, into: memoryview, *, urgent: bool) -> None:
+        await by_any_name(
+            node, lambda directory, name: self._source.read(directory, name, version, extent, into, urgent=urgent)
+        )
 
     def _turn_of_job(self, node: Node, extent: Extent, index: int, urgent: bool) -> AbstractAsyncContextManager[None]:
         if not self._peers.active or extent.size >= node.attributes.size:
@@ -440,7 +458,7 @@ class Fetcher:
             self._landed.pop(key)
         return taken
 
-    async def _take_urgent(self, size: int) -> memoryview:
+    async def take_urgent(self, size: int) -> memoryview:
         """A buffer for a reader. What is kept only in case somebody wants it goes first."""
         if not self._buffers.fits_nowait(_whole_pages(size)):
             self._unstaged.clear()
@@ -457,7 +475,7 @@ class Fetcher:
         hides = self._recorder.active and node.attributes.size > extent.size
         if not hides and self._may_push(extent.size) and self._memory.has_room(node.attributes.size):
             self._pushing_bytes += extent.size
-            self._nursery.start_soon(self._push_chunk, node, extent, data, push)
+            start_guarded(self._nursery, "push", self._push_chunk, node, extent, data, push)
 
     async def _push_chunk(self, node: Node, extent: Extent, data: memoryview, push: Push) -> None:
         try:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.errors import SourceError
 
 __all__ = ["SingleFlight"]
@@ -29,7 +30,8 @@ class _Entry(Generic[Value]):
     def __init__(self) -> None:
         self.done = trio.Event()
         self.value: Value | None = None
-        self.error: BaseException | None = None
+        self.error: BaseException | None = SourceError(errno.EIO, "the daemon is stopping")
+        """Unless the fetch has come to its end: so waiters never get nothing for bytes, whatever ended it."""
         self.wait_count = 0
 
 
@@ -52,7 +54,7 @@ class SingleFlight(Generic[Key, Value]):
             return False
         entry: _Entry[Value] = _Entry()
         self._entries[key] = entry
-        self._nursery.start_soon(self._fly, key, entry, fetch)
+        start_guarded(self._nursery, "fetch", self._fly, key, entry, fetch)
         return True
 
     async def run(self, key: Key, fetch: Callable[[], Awaitable[Value]]) -> Value:
@@ -81,9 +83,7 @@ class SingleFlight(Generic[Key, Value]):
     async def _fly(self, key: Key, entry: _Entry[Value], fetch: Callable[[], Awaitable[Value]]) -> None:
         try:
             entry.value = await fetch()
-        except trio.Cancelled:
-            entry.error = SourceError(errno.EIO, "the daemon is stopping")
-            raise
+            entry.error = None
         except Exception as error:  # noqa: BLE001 - every failure belongs to the waiters, whatever it is
             entry.error = error
         finally:

@@ -43,9 +43,11 @@ class _Coming:
 class Batch:
     """Files that one call of the source reads. `progress` goes with the call."""
 
-    __slots__ = ("coming", "progress")
+    __slots__ = ("coming", "patient", "progress")
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool) -> None:
+        self.patient = patient
+        """It is read for a reader already: who else wants of it waits, and does not hurry it."""
         self.coming: dict[Place, _Coming] = {}
         self.progress = Progress()
 
@@ -70,9 +72,12 @@ class Batches:
     def __contains__(self, place: Place) -> bool:
         return place in self._coming
 
-    def take_off(self, places: Sequence[Place]) -> Batch:
-        """Register these, none of which is under way, in the order in which they are read."""
-        batch = Batch()
+    def take_off(self, places: Sequence[Place], *, patient: bool = False) -> Batch:
+        """Register these, none of which is under way, in the order in which they are read.
+
+        `patient`: for a reader who waits for all of them.
+        """
+        batch = Batch(patient=patient)
         for number, place in enumerate(places):
             assert place not in self._coming
             self._coming[place] = batch.coming[place] = _Coming(batch, number)
@@ -95,17 +100,20 @@ class Batches:
         while (coming := self._coming.get(place)) is not None:
             await coming.landed.wait()
 
-    async def hurried(self, place: Place, version: Version) -> memoryview | None:
-        """For a reader: the bytes of a file that is under way, if they are of `version`; None: fetch it yourself."""
+    async def hurried(self, place: Place, version: Version | None = None) -> memoryview | None:
+        """For a reader: the bytes of a file that is under way, if they are of `version`; None: fetch it yourself.
+
+        Without `version`, which is not known before a look-up, those of any.
+        """
         coming = self._coming.get(place)
         if coming is None:
             return None
-        if coming.number > coming.batch.progress.hurry():
+        if not coming.batch.patient and coming.number > coming.batch.progress.hurry():
             self.land(coming.batch, place)
             return None
         coming.wanted = True
         await coming.landed.wait()
-        return coming.data if coming.version == version else None
+        return coming.data if version is None or coming.version == version else None
 
     def _leave(self, place: Place, coming: _Coming) -> None:
         if self._coming.get(place) is coming:

@@ -11,7 +11,6 @@ Never: cache decisions, paths, retries. The mount is read-only: the kernel's own
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import logging
@@ -21,27 +20,34 @@ import stat
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 from mountd import fastpath
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
 # isort: split
 import pyfuse3
 import trio
 
 from mountd.attributes import Attributes
+from mountd.background import call_guarded, start_for_life
 from mountd.errors import SourceError, errno_of
 from mountd.fuse_at_once import AtOnce
 from mountd.fuse_listing import names_before
+from mountd.fuse_session import open_session
 from mountd.handles import DirectoryHandle, Handles
+from mountd.handover import Handover
 from mountd.interrupts import Interrupts
 from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.namespace import ROOT_ID, Namespace
 from mountd.node import Dentry, Node
 from mountd.opening import Opening
+from mountd.permissions import Asker, Permissions, wanted_by
 from mountd.read_path import ReadPath
 from mountd.readers import Readers
 from mountd.source import Source
+from mountd.source_as_user import Wanted
+from mountd.xattrs import Xattrs
 from policies.geometry import clamp
 
 __all__ = ["Fuse"]
@@ -62,10 +68,11 @@ _MIN_TASKS = 8
 _LAST_ANSWERS_S = 2.0
 """How long requests under way may go on when the daemon is told to stop; their readers then get an error."""
 
+_LAST_MOMENT_S = 0.1
+"""The same where another daemon takes over, for which everybody waits meanwhile."""
+
 _LOOK_S = 1.0
 """How often the connection is looked at: a system call that does not wait."""
-
-_ACL_PREFIX = "system.posix_acl_"
 
 
 def _boundary(handler: _Handler) -> _Handler:
@@ -80,6 +87,8 @@ def _boundary(handler: _Handler) -> _Handler:
         except trio.Cancelled:
             # The daemon stops. Unanswered, a READ would keep its page locked, a push would wait for that page, and the
             # kernel would not unmount before the push has ended. The next checkpoint is cancelled all the same.
+            if self.makes_room:
+                raise  # unanswered, it comes again, to the next daemon
             raise pyfuse3.FUSEError(errno.EIO) from None
         except Exception as error:  # the boundary: nothing else may leave a handler
             number = errno_of(error)
@@ -90,6 +99,10 @@ def _boundary(handler: _Handler) -> _Handler:
             elif number == errno.EIO:
                 log.warning("%s answered with an I/O error: %s", handler.__name__, error)
             raise pyfuse3.FUSEError(number) from None
+        except BaseExceptionGroup as group:  # the daemon stops, and something has failed on the way
+            if group.split((trio.Cancelled, Exception))[1] is not None:
+                raise
+            raise pyfuse3.FUSEError(errno.EIO) from None
 
     return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature, mypy cannot see it
 
@@ -122,6 +135,8 @@ class Fuse(pyfuse3.Operations):
         namespace: Namespace,
         handles: Handles,
         source: Source,
+        xattrs: Xattrs,
+        permissions: Permissions,
         metrics: Metrics,
         readers: Readers,
         own_xattrs: Callable[[Node, str], bytes | None],
@@ -138,43 +153,46 @@ class Fuse(pyfuse3.Operations):
         self._namespace = namespace
         self._handles = handles
         self._source = source
+        self._xattrs = xattrs
+        self._permissions = permissions
         self._readers = readers
         self._own_xattrs = own_xattrs
         self._give_way_to = give_way_to
-        self._acls = True
         self._names_only = False
         self._name_only = pyfuse3.EntryAttributes()
         self._mounted = False
         self._device = -1
+        self._resends = False
+        self.makes_room = False
         self._serving = trio.CancelScope()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def mount(self, mountpoint: str, source: str, *, allow_other: bool, overlay: bool) -> None:
-        """Mount on `mountpoint`; `overlay`: the cache lies on an overlay file system.
+    def mount(
+        self,
+        mountpoint: str,
+        source: str,
+        *,
+        allow_other: bool,
+        noexec: bool,
+        overlay: bool,
+        handover: Handover | None = None,
+    ) -> None:
+        """Mount on `mountpoint`, or go on with the keeper's mount. `overlay`: the cache lies on an overlay file system.
 
-        Raises RuntimeError as libfuse does; its reason is on standard error.
+        Raises RuntimeError as libfuse does, with its reason on standard error; CannotTakeUp.
         """
-        options = {
-            "ro",
-            "default_permissions",
-            "subtype=hfs",
-            "fsname=hfs#" + source.replace("\\", "\\\\").replace(",", "\\,"),
-        }
-        if allow_other:
-            options.add("allow_other")
-        at_once = AtOnce(self._read_path, self._opening, self._namespace, self._handles, self._readers)
+        at_once = AtOnce(
+            self._read_path, self._opening, self._namespace, self._handles, self._readers, self._permissions
+        )
         fastpath.want(
             lambda token: self.interrupts.interrupted(token),
             at_once,
             give_way_to=self._give_way_to,
             stack_depth=int(overlay),
         )
-        before = _fuse_devices()
-        pyfuse3.init(self, mountpoint, options)
-        (self._device,) = _fuse_devices() - before
-        if fastpath.extension_missing() is None:
-            os.set_blocking(self._device, False)  # it asks whether there is another request
+        self._device = open_session(self, mountpoint, source, allow_other=allow_other, noexec=noexec, handover=handover)
+        self._resends = handover is not None and handover.generation > 0
         self._mounted = True
         if fastpath.NAME_ONLY is not None and fastpath.extension_missing() is None:
             self._names_only, self._name_only.generation = True, fastpath.NAME_ONLY
@@ -189,7 +207,9 @@ class Fuse(pyfuse3.Operations):
         with self._serving:
             async with trio.open_nursery() as nursery:
                 self.interrupts = Interrupts(nursery, self.metrics)
-                nursery.start_soon(self._watch)
+                start_for_life(nursery, "watch of the connection", self._watch)
+                if self._resends:
+                    fastpath.resend(self._device)
                 await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
                 nursery.cancel_scope.cancel()
 
@@ -206,6 +226,12 @@ class Fuse(pyfuse3.Operations):
         pyfuse3.terminate()
         self._serving.deadline = trio.current_time() + _LAST_ANSWERS_S
 
+    def make_room(self) -> None:
+        """As `terminate`, for another daemon that goes on: what cannot be answered in a moment is left to it."""
+        self.makes_room = True
+        pyfuse3.terminate()
+        self._serving.deadline = trio.current_time() + _LAST_MOMENT_S
+
     def close(self, *, unmount: bool) -> None:
         """Let go of the session; with `unmount` take the mount away too."""
         if self._mounted:
@@ -217,7 +243,7 @@ class Fuse(pyfuse3.Operations):
     @_boundary
     @_interruptible
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        dentry = await self._namespace.child(self._namespace.node(parent_inode), name)
+        dentry = await self._opening.look_up(self._namespace.node(parent_inode), name, ctx.pid)
         return self._entry_reply(dentry)
 
     @_boundary
@@ -226,6 +252,7 @@ class Fuse(pyfuse3.Operations):
         node = self._namespace.node(inode)
         if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
             await self._namespace.revalidate(node)
+        await self._permissions.learn(node)
         entry = self._entry(node, node.expires_s)
         if node.id == ROOT_ID:
             entry.st_ino = node.attributes.inode  # here it is only what stat(2) shows: the root has no other name
@@ -233,13 +260,14 @@ class Fuse(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for inode, count in inode_list:
-            self._namespace.forget(inode, count)
+            call_guarded("forget", self._namespace.forget, inode, count)  # nobody could be told of an error
 
     @_boundary
     @_interruptible
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         node = self._namespace.node(inode)
-        return await self._source.readlink(node.directory, node.name)
+        await self._permissions.check(node, Wanted.FOLLOW, _asker(ctx))
+        return await self._xattrs.target(node)
 
     @_boundary
     @_interruptible
@@ -265,13 +293,14 @@ class Fuse(pyfuse3.Operations):
 
     def _entry(self, node: Node, expires_s: float) -> pyfuse3.EntryAttributes:
         entry = pyfuse3.EntryAttributes()
-        attributes = node.attributes
-        _fill(entry, attributes)
+        _fill(entry, self._permissions.shown(node, stateless=self._opening.stateless))
         entry.st_ino = node.id
         shown = self._namespace.shown_inode(node)
         if shown != node.id and node.id != ROOT_ID:
             fastpath.show_inode(node.id, shown)
-        entry.entry_timeout = entry.attr_timeout = self._namespace.valid_s(expires_s)
+        # If it is not known who may come here, the kernel asks once more before it lets anybody in.
+        known = self._permissions.is_known_nowait(node)
+        entry.entry_timeout = entry.attr_timeout = self._namespace.valid_s(expires_s) if known else 0.0
         return entry
 
     # -- directories --------------------------------------------------------------------------------------------------
@@ -279,36 +308,47 @@ class Fuse(pyfuse3.Operations):
     @_boundary
     @_interruptible
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        unique = fastpath.unique_of_request()
+        again = self._handles.answered(unique)
+        if again is not None:
+            return again
         node = self._namespace.node(inode)
         await self._namespace.fresh(node)
-        return self._handles.add_directory(DirectoryHandle(node))
+        await self._permissions.check(node, Wanted.LIST, _asker(ctx))
+        return self._handles.add_directory(DirectoryHandle(node, unique=unique))
 
     @_boundary
     @_interruptible
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         plain = fastpath.wants_names()
         handle = self._handles.directory(fh)
-        if handle.listing is None or start_id == 0:  # opened, or rewound: rewinddir(3) shows the directory anew
-            handle.listing = self._namespace.listing_nowait(handle.node)
-            handle.batch = []
-        if not await handle.listing.reaches(start_id):
+        listing = handle.listing
+        if listing is None or start_id == 0:  # opened, or rewound: rewinddir(3) shows the directory anew
+            listing = self._namespace.listing_nowait(handle.node)
+            if start_id:
+                await handle.go_on(listing, start_id)
+            else:
+                handle.begin(listing)
+        if not await listing.reaches(start_id):
             return
         # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
-        handle.whole = handle.whole or self._namespace.stats_follow(handle.node, handle.listing, start_id)
+        handle.whole = handle.whole or self._namespace.stats_follow(handle.node, listing, start_id)
         if self._names_only and (plain or not handle.whole):
-            self._add_names(token, handle.node, handle.listing, start_id, plain=plain)
+            end = self._add_names(token, handle.node, listing, start_id, plain=plain)
         else:
-            await self._add_whole(token, handle, handle.listing, start_id)
+            end = await self._add_whole(token, handle, listing, start_id)
+        self._handles.show(fh, end)
 
     async def _add_whole(
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start_id: int
-    ) -> None:
+    ) -> int:
+        """The position behind what was added."""
         added = False
         for position in range(start_id, len(listing)):
             dentry = handle.known(position)
             if dentry is None:
                 if added:
-                    return  # an error in place of this reply would lose the lookup counts of what is in it
+                    return position  # an error in place of this reply would lose the lookup counts of what is in it
                 names = listing.names(position, position + _READDIR_AHEAD)
                 handle.batch, handle.batch_start = await self._namespace.children(handle.node, names), position
                 dentry = handle.batch[0]
@@ -316,13 +356,14 @@ class Fuse(pyfuse3.Operations):
                 self._namespace.ask_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
             # One that has gone since it was listed is left out.
             if dentry.node is not None and not self._add_entry(token, listing[position], dentry, position + 1):
-                return
+                return position
             added = added or dentry.node is not None
+        return len(listing)
 
     def _add_names(
         self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start_id: int, *, plain: bool
-    ) -> None:
-        """Entries that are known go in whole, unless the request is `plain`, all others as names."""
+    ) -> int:
+        """Entries that are known go in whole, unless the request is `plain`, all others as names. As `_add_whole`."""
         position = start_id
         while position < len(listing):
             block, index = listing.block(position)
@@ -334,13 +375,14 @@ class Fuse(pyfuse3.Operations):
                     block.records, block.starts, index, index + names, position + 1, wants_names=plain
                 )
                 pyfuse3.readdir_reply(token, b"", self._name_only, 0)
+                position += fastpath.names_answered()
                 if fastpath.names_answered() < names:
-                    return
-                position += names
+                    return position
             if dentry is not None:
                 if dentry.node is not None and not self._add_entry(token, listing[position], dentry, position + 1):
-                    return
+                    return position
                 position += 1
+        return position
 
     def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, next_id: int) -> bool:
         assert dentry.node is not None
@@ -366,8 +408,10 @@ class Fuse(pyfuse3.Operations):
             self.metrics.add("opens_stateless")
             self._opening.let_go()
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
+        unique = fastpath.unique_of_request()
         node = self._namespace.node(inode)
-        number, backing_id = await self._opening.open(node, ctx.pid)
+        await self._permissions.check(node, wanted_by(flags), _asker(ctx))
+        number, backing_id = await self._opening.open(node, ctx.pid, unique)
         if backing_id is not None:
             fastpath.answer_with_backing(number, backing_id)
         return pyfuse3.FileInfo(fh=number, keep_cache=backing_id is None)
@@ -377,8 +421,8 @@ class Fuse(pyfuse3.Operations):
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
         request = fastpath.request()
-        if self._opening.stateless:
-            handle = await self._opening.stateless_handle(fastpath.node_of_request())
+        if fh == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
+            handle = await self._opening.stateless_handle(fastpath.node_of_request(), request[1])
         else:
             handle = self._handles.file(fh)
         # A file that is wholly staged comes from the cache disk, whatever the source does.
@@ -410,21 +454,20 @@ class Fuse(pyfuse3.Operations):
             if value is None:
                 raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
             return value
-        if text.startswith(_ACL_PREFIX) and not self._acls:
-            raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
-        try:
-            return await self._source.xattr(node.directory, node.name, name)
-        except SourceError as error:
-            if error.errno == errno.EOPNOTSUPP and text.startswith(_ACL_PREFIX):
-                self._acls = False  # the kernel asks at every permission check: the source has no ACLs, remember it
-                raise pyfuse3.FUSEError(pyfuse3.ENOATTR) from None
-            raise
+        if not self._xattrs.is_acl(name):
+            await self._permissions.check_xattr(node, name, _asker(ctx))
+        return await self._xattrs.get(node, name)
 
     @_boundary
     @_interruptible
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         node = self._namespace.node(inode)
-        return await self._source.xattrs(node.directory, node.name)
+        await self._permissions.check_xattr(node, None, _asker(ctx))
+        return await self._xattrs.names(node)
+
+
+def _asker(ctx: pyfuse3.RequestContext) -> Asker:
+    return ctx.uid, ctx.gid, ctx.pid
 
 
 def _fill(entry: pyfuse3.EntryAttributes, attributes: Attributes) -> None:
@@ -439,16 +482,6 @@ def _fill(entry: pyfuse3.EntryAttributes, attributes: Attributes) -> None:
     entry.st_atime_ns = attributes.atime_ns
     entry.st_mtime_ns = attributes.mtime_ns
     entry.st_ctime_ns = attributes.ctime_ns
-
-
-def _fuse_devices() -> set[int]:
-    """Descriptors of this process that are connections to the kernel's FUSE; pyfuse3 does not tell its own."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
-                found.add(int(name))
-    return found
 
 
 assert ROOT_ID == pyfuse3.ROOT_INODE

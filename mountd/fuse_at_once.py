@@ -13,11 +13,14 @@ from __future__ import annotations
 import errno
 import os
 
+from mountd import fastpath
 from mountd.attributes import Attributes
 from mountd.errors import HfsError
 from mountd.handles import Handles
 from mountd.namespace import Namespace
+from mountd.node import Node
 from mountd.opening import Opening
+from mountd.permissions import Permissions, wanted_by
 from mountd.read_path import ReadPath
 from mountd.readers import Readers
 
@@ -31,13 +34,20 @@ class AtOnce:
     """See the file's story. The names are those of the handlers; the arguments are the extension's."""
 
     def __init__(
-        self, read_path: ReadPath, opening: Opening, namespace: Namespace, handles: Handles, readers: Readers
+        self,
+        read_path: ReadPath,
+        opening: Opening,
+        namespace: Namespace,
+        handles: Handles,
+        readers: Readers,
+        permissions: Permissions,
     ) -> None:
         self._read_path = read_path
         self._opening = opening
         self._namespace = namespace
         self._handles = handles
         self._readers = readers
+        self._permissions = permissions
 
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
@@ -53,7 +63,9 @@ class AtOnce:
         if node is None:
             return (0, 0, None, valid_s) if valid_s else errno.ENOENT
         namespace.referenced(node)
-        return node.id, namespace.shown_inode(node), node.attributes, valid_s
+        if not self._permissions.is_known_nowait(node):
+            valid_s = 0.0
+        return node.id, namespace.shown_inode(node), self._shown(node), valid_s
 
     def getattr(self, node_id: int) -> Entry | None:
         """Attributes that are known."""
@@ -63,11 +75,14 @@ class AtOnce:
         except HfsError:
             return None
         valid_s = namespace.valid_s(node.expires_s)
-        if not (node.opens or (valid_s and not node.stale)):
+        if not (node.opens or (valid_s and not node.stale)) or not self._permissions.is_known_nowait(node):
             return None
-        return node_id, namespace.shown_inode(node), node.attributes, valid_s
+        return node_id, namespace.shown_inode(node), self._shown(node), valid_s
 
-    def open(self, node_id: int, flags: int, thread_id: int) -> tuple[int, int] | int | None:
+    def _shown(self, node: Node) -> Attributes:
+        return self._permissions.shown(node, stateless=self._opening.stateless)
+
+    def open(self, node_id: int, flags: int, thread_id: int, uid: int, gid: int) -> tuple[int, int] | int | None:
         """A file whose version is known to be good and whose bytes, if it is small, are in memory.
 
         The handle and the backing file, 0 for none.
@@ -76,8 +91,14 @@ class AtOnce:
             return errno.EROFS
         if self._opening.stateless:
             return None  # the handler says so, once for all
+        unique = fastpath.unique_of_request()
+        if unique >> 63:
+            return None  # sent again: an earlier daemon may have answered it
         try:
-            opened = self._opening.open_nowait(self._namespace.node(node_id), thread_id)
+            node = self._namespace.node(node_id)
+            if not self._permissions.allows_nowait(node, wanted_by(flags), (uid, gid, thread_id)):
+                return None
+            opened = self._opening.open_nowait(node, thread_id, unique)
         except HfsError:
             return None
         return None if opened is None else (opened[0], opened[1] or 0)
@@ -85,8 +106,8 @@ class AtOnce:
     def read(self, node_id: int, handle: int, offset: int, size: int, thread_id: int) -> bytes | memoryview | None:
         """Staged bytes that are in memory."""
         try:
-            if self._opening.stateless:
-                file = self._opening.stateless_handle_nowait(node_id)
+            if handle == 0 or self._opening.stateless:
+                file = self._opening.stateless_handle_nowait(node_id, thread_id)
             else:
                 file = self._handles.file(handle)
         except HfsError:

@@ -12,8 +12,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 from mountd import fastpath  # noqa: F401 - imported for its effect
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
 # isort: split
 import pyfuse3
@@ -31,12 +32,20 @@ _STORE_BYTES = 1 << 20
 
 
 class KernelPageCache:
-    """Implements `fetcher.PageCache`. `run_in_thread`: as trio.to_thread.run_sync."""
+    """Implements `fetcher.PageCache`. `run_in_thread`: as trio.to_thread.run_sync; `run_soon` runs something on the
+    event loop and may be called in such a thread."""
 
-    def __init__(self, namespace: Namespace, metrics: Metrics, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        metrics: Metrics,
+        run_in_thread: Callable[..., Awaitable[Any]],
+        run_soon: Callable[[Callable[[], object]], object],
+    ) -> None:
         self._namespace = namespace
         self._metrics = metrics
         self._run_in_thread = run_in_thread
+        self._run_soon = run_soon
         self._limiter = trio.CapacityLimiter(2)
 
     async def push(self, node: Node, offset: int, data: memoryview) -> bool:
@@ -51,9 +60,8 @@ class KernelPageCache:
         # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive. So the
         # node is held until the thread has ended, which may be long after a caller that was cancelled has left.
         self._namespace.hold(node)
-        loop = trio.lowlevel.current_trio_token()
         push = _PushInThread(
-            lambda: _store(number, offset, view), lambda: loop.run_sync_soon(self._namespace.release, node)
+            lambda: _store(number, offset, view), lambda: self._run_soon(lambda: self._namespace.release(node))
         )
         try:
             await self._run_in_thread(push.run, limiter=self._limiter, abandon_on_cancel=True)
@@ -83,7 +91,7 @@ class KernelPageCache:
 class _PushInThread:
     """`run` calls `store` and then `ended`, in a thread. If the push was given up before it began, neither."""
 
-    def __init__(self, store: Callable[[], None], ended: Callable[[], None]) -> None:
+    def __init__(self, store: Callable[[], None], ended: Callable[[], object]) -> None:
         self._store = store
         self._ended = ended
         self._unclaimed = [True]

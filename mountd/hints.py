@@ -199,14 +199,14 @@ class Hints:
         """The course that names a small file and is being followed, and the file's unit there."""
         if node.hinted is not None and node.hinted[0].learners:
             return node.hinted
-        path = None
+        paths: list[bytes] | None = None
         for course in self._learners.courses.values():
             if course.learners and course.layout.whole:
-                path = node.path if path is None else path
-                unit = course.layout.find(path)
-                if unit is not None:
-                    node.hinted = course, unit
-                    return node.hinted
+                paths = node.paths if paths is None else paths
+                for unit in map(course.layout.find, paths):
+                    if unit is not None:
+                        node.hinted = course, unit
+                        return node.hinted
         return None
 
     # -- staging ------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class HintsReady:
                 continue
             if node.lookups and self._fetcher.pushes and self._pushes_small() and file.size <= SMALL_BYTES:
                 await self._push_small(node, file)
-            elif self._staging.read_nowait(file, Extent(file.size - 1, file.size)) is None:
+            elif file.encoded or not self._staging.is_in_memory_nowait(file, file.size - 1):
                 ahead.append((file, Extent(0, file.size)))
         await self._read_ahead(ahead)
         await self._hold(elsewhere)

@@ -14,6 +14,7 @@ import os
 import numpy as np
 import trio
 
+from mountd.background import start_guarded
 from mountd.errors import HfsError
 from mountd.learners import Learner, Learners
 from mountd.node import Node
@@ -60,7 +61,7 @@ class HintsRepeated:
         elif self._opens.passes != self._passes:
             self._passes = self._opens.passes
             self._beginning = True
-            self._nursery.start_soon(self._begin)
+            start_guarded(self._nursery, "repeated order", self._begin)
         elif self._learner is not None:
             self._learner.reached(self._opens.position)
 

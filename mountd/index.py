@@ -14,33 +14,47 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mountd.cache_directory import CacheDirectory
 from mountd.errors import StagingError
-from mountd.index_rows import ChunkRow, IndexState, StagedRow, Vouched
+from mountd.index_columns import COLUMNS, SET_STAMP, encoded_in, staged_row, stamp_values
+from mountd.index_rows import ChunkRow, IndexState, ScrubRow, StagedRow, Stamp, Vouched
 from mountd.index_schema import (
     Connect,
+    check_opened,
     connect_to,
     is_damage,
     is_damage_at_start,
+    is_marked,
     mark_damaged,
     open_database,
     set_aside,
     signed,
+    unmark,
     unsigned,
 )
-from mountd.version import Version
+from mountd.index_verdict import is_sound, verdict
+from mountd.version import Version, is_lasting
 from policies.admission import BLOCK_BYTES, blocks_bytes
-from policies.geometry import chunk_count, chunk_extent
+from policies.geometry import chunk_extent
 
-__all__ = ["ChunkRow", "Connect", "Index", "IndexFailed", "IndexState", "StagedRow", "Vouched"]
+__all__ = [
+    "ChunkRow",
+    "Connect",
+    "Index",
+    "IndexFailed",
+    "IndexState",
+    "ScrubRow",
+    "StagedRow",
+    "Stamp",
+    "Vouched",
+]
 
 _LEASE = 16_384
 """Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash
 16 384 names at most, twice, are tried: 0.1 s."""
 
-_COLUMNS = (
-    "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored"
-)
-
+_NO_STAMP = (None, None, 0)
+"""Of a row that is not the one that was written."""
 
 _NAMED_AT_ONCE = 500
 """Values in one statement: SQLite allowed 999 for a long time."""
@@ -59,20 +73,23 @@ class Index:
 
     def __init__(
         self,
-        cache_dir: str,
+        directory: CacheDirectory,
         *,
         on_new: Callable[[], None] = lambda: None,
         connect: Connect = sqlite3.connect,
     ) -> None:
-        """Open or make the index. Raises CacheFormatError, IndexFailed, OSError. The caller owns the directory."""
-        self._cache_dir = cache_dir
+        """Open or make the index. Raises CacheFormatError, ConfigError, IndexFailed, OSError. The caller owns the
+        directory."""
+        self._directory, self._connect = directory, connect
         try:
+            if is_marked(directory):
+                self._judge()
             try:
                 self._open(on_new, connect)
             except sqlite3.Error as error:
                 if not is_damage_at_start(error):
                     raise
-                set_aside(cache_dir, str(error))
+                self._judge(error)
                 self._open(on_new, connect)
         except sqlite3.Error as error:
             raise self._failed(error) from error
@@ -85,16 +102,20 @@ class Index:
         """Of `bytes` those of encoded chunks, and how many stand for them on the disk."""
         self.entered_bytes = 0
         """Of those that `vouch` has ever entered."""
+        self.opened_passing = frozenset(name for name in self._source_ids if not is_lasting(name))
+        """File systems that only an earlier run knew; see `mountd/version.py`."""
         self._source_names = {number: name for name, number in self._source_ids.items()}
 
     def _open(self, on_new: Callable[[], None], connect: Connect) -> None:
-        self._writer = open_database(self._cache_dir, connect, on_new)
+        self._writer = open_database(self._directory, connect, on_new)
         try:
-            self._reader = connect_to(self._cache_dir, connect)
-            self._quick = connect_to(self._cache_dir, connect)
+            self._reader = connect_to(self._directory, connect)
+            self._quick = connect_to(self._directory, connect)
             try:
                 self._source_ids = dict(self._reader.execute("SELECT name, id FROM sources"))
                 self.opened = self._state()
+                self._quick.execute("SELECT 1 FROM state").fetchone()
+                check_opened(self._directory, 3)
                 # From here on a crash leaves garbage.
                 with self._transaction(durable=True):
                     self._writer.execute("UPDATE state SET clean = 0")
@@ -106,20 +127,33 @@ class Index:
             self._writer.close()
             raise
 
+    def _judge(self, error: sqlite3.Error | None = None) -> None:
+        """Before anything is open: set the index aside if it is damaged, or is sound and cannot be used (`error`)."""
+        fault = verdict(self._directory, self._connect)
+        if fault is None and error is not None and not is_damage(error):
+            fault = str(error)
+        if fault is None:
+            unmark(self._directory)
+        else:
+            set_aside(self._directory, fault)
+
     # -- writing: one thread at a time -------------------------------------------------------------------------------
 
     def lease(self, settled_id: int) -> range:
         """Object numbers that nobody has had, durably. `settled_id`: numbers below it are accounted for."""
         with self._guarded(), self._transaction(durable=True):
-            (start,) = self._writer.execute("SELECT next_id FROM state").fetchone()
+            # Whatever has become of the state: a number that an object has is not given to another one.
+            sql = "SELECT next_id, (SELECT MAX(id) FROM files), (SELECT MAX(id) FROM doomed) FROM state"
+            next_id, *last = self._writer.execute(sql).fetchone()
+            start = max(next_id, *(number + 1 for number in last if number is not None), 1)
             self._writer.execute("UPDATE state SET next_id = ?, settled_id = ?", (start + _LEASE, settled_id))
         return range(start, start + _LEASE)
 
     def vouch(self, rows: Sequence[Vouched]) -> None:
-        """Enter synced chunks; survives a kill at once, a power failure with the next durable commit."""
+        """Enter synced chunks, durably."""
         with self._guarded():
             sources = {row.version.source_id: self._source_id(row.version.source_id) for row in rows if row.is_new}
-        with self._guarded(), self._transaction(durable=False):
+        with self._guarded(), self._transaction(durable=True):
             new: list[tuple[Any, ...]] = []
             old: list[tuple[Any, ...]] = []
             chunks: list[tuple[int, int, int, int]] = []
@@ -136,17 +170,18 @@ class Index:
                         encoded_bytes += chunk_extent(chunk.number, version.size, row.chunk_bytes).size
                         stored_bytes += chunk.stored_bytes
                 blocks = row.room_bytes // BLOCK_BYTES
+                known = (version, row.chunk_bytes, row.complete, row.chunks[0].checksum if single else None, stored)
+                proof = stamp_values(row.object_id, *known, row.stamp)
                 if row.is_new:
                     times = (version.mtime_ns, version.ctime_ns)
                     key = (sources[version.source_id], signed(version.inode), version.size, *times)
                     state = (row.chunk_bytes, int(row.complete), blocks, row.last_use_s, checksum, row.path, stored)
-                    new.append((row.object_id, *key, *state))
+                    new.append((row.object_id, *key, *state, *proof))
                 else:
-                    old.append((int(row.complete), blocks, checksum, stored, row.object_id))
-            self._writer.executemany(f"INSERT INTO files ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", new)
-            self._writer.executemany(
-                "UPDATE files SET complete = ?, blocks = blocks + ?, checksum = ?, stored = ? WHERE id = ?", old
-            )
+                    old.append((int(row.complete), blocks, checksum, stored, *proof, row.object_id))
+            self._writer.executemany(f"INSERT INTO files ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", new)
+            changed = f"complete = ?, blocks = blocks + ?, checksum = ?, stored = ?, {SET_STAMP}"
+            self._writer.executemany(f"UPDATE files SET {changed} WHERE id = ?", old)
             self._writer.executemany("INSERT OR REPLACE INTO chunks VALUES (?,?,?,?)", chunks)
             size_bytes = sum(row.size_bytes for row in rows)
             blocks = sum(row.room_bytes for row in rows) // BLOCK_BYTES
@@ -157,19 +192,24 @@ class Index:
         self.encoded_bytes += encoded_bytes
         self.encoded_stored_bytes += stored_bytes
 
-    def doom(self, object_ids: Sequence[int]) -> None:
-        """Forget objects, durably: from now on they may be removed. They stay accounted until `removed`."""
+    def doom(self, object_ids: Sequence[int]) -> dict[int, int]:
+        """Forget objects, durably: from now on they may be removed. They stay accounted here until `removed`.
+
+        Returns the room of each that there was, in bytes.
+        """
         run = self._writer.execute
+        room: dict[int, int] = {}
         with self._guarded(), self._transaction(durable=True):
             files = size_bytes = encoded_bytes = stored_bytes = 0
             for number in object_ids:
-                found = run(f"SELECT {_COLUMNS} FROM files WHERE id = ?", (number,)).fetchone()
+                found = run(f"SELECT {COLUMNS} FROM files WHERE id = ?", (number,)).fetchone()
                 if found is None:
                     continue
                 row = self._row(found, self._writer)
                 files += 1
+                room[number] = row.room_bytes
                 size_bytes += row.staged_bytes
-                encoded, stored = self._encoded(row)
+                encoded, stored = encoded_in(row, self._writer)
                 encoded_bytes += encoded
                 stored_bytes += stored
                 run("INSERT INTO doomed VALUES (?,?)", (number, row.room_bytes // BLOCK_BYTES))
@@ -181,9 +221,10 @@ class Index:
         self.bytes -= size_bytes
         self.encoded_bytes -= encoded_bytes
         self.encoded_stored_bytes -= stored_bytes
+        return room
 
     def removed(self, object_ids: Iterable[int]) -> int:
-        """Doomed objects are off the disk. Returns the bytes of room that this gives back."""
+        """Doomed objects are off the disk for good. Returns their room, in bytes."""
         with self._guarded(), self._transaction(durable=False):
             blocks = 0
             for number in object_ids:
@@ -202,14 +243,14 @@ class Index:
         run = self._writer.execute
         size_bytes = blocks = encoded_bytes = stored_bytes = 0
         with self._guarded(), self._transaction(durable=True):
-            sql = "SELECT size <= chunk_bytes, checksum IS NOT NULL, stored FROM files WHERE id = ?"
-            row = run(sql, (object_id,)).fetchone()
-            if row is None:
+            columns = run(f"SELECT {COLUMNS} FROM files WHERE id = ?", (object_id,)).fetchone()
+            if columns is None:
                 return
+            row = self._row(columns, self._writer)
             for number, length in chunks:
                 key = (object_id, number)
-                if row[0]:
-                    found = row[2:] if row[1] else None
+                if row.version.size <= row.chunk_bytes:
+                    found = (row.stored_bytes,) if row.checksum is not None else None
                 else:
                     found = run("SELECT stored FROM chunks WHERE file = ? AND number = ?", key).fetchone()
                     run("DELETE FROM chunks WHERE file = ? AND number = ?", key)
@@ -219,8 +260,9 @@ class Index:
                     encoded_bytes += length if found[0] else 0
                     stored_bytes += found[0]
             if blocks:
-                sql = "UPDATE files SET complete = 0, checksum = NULL, stored = 0, blocks = blocks - ? WHERE id = ?"
-                run(sql, (blocks, object_id))
+                proof = stamp_values(object_id, row.version, row.chunk_bytes, False, None, 0, None)
+                where = f"complete = 0, checksum = NULL, stored = 0, blocks = blocks - ?, {SET_STAMP} WHERE id = ?"
+                run(f"UPDATE files SET {where}", (blocks, *(proof if row.proven else _NO_STAMP), object_id))
                 self._count(0, -size_bytes, -blocks, -encoded_bytes, -stored_bytes)
         self.bytes -= size_bytes
         self.encoded_bytes -= encoded_bytes
@@ -231,6 +273,31 @@ class Index:
         with self._guarded(), self._transaction(durable=False):
             self._writer.executemany("UPDATE files SET last_use = ? WHERE id = ?", uses)
             self._writer.executemany("UPDATE files SET path = ? WHERE id = ?", paths)
+
+    def forget_sources(self, names: Iterable[str]) -> None:
+        """Forget these sources, as far as there is no row of theirs."""
+        sql = "DELETE FROM sources WHERE name = ? AND NOT EXISTS (SELECT 1 FROM files WHERE source = sources.id)"
+        with self._guarded(), self._transaction(durable=False):
+            self._writer.executemany(sql, [(name,) for name in names])
+
+    def stamp(self, stamps: Sequence[tuple[int, Version, Stamp]]) -> None:
+        """Objects, (number, version, stamp), were found right as a whole. Those with another row are left out."""
+        with self._guarded(), self._transaction(durable=False):
+            for number, version, stamp in stamps:
+                columns = self._writer.execute(f"SELECT {COLUMNS} FROM files WHERE id = ?", (number,)).fetchone()
+                if columns is None:
+                    continue
+                row = self._row(columns, self._writer)
+                if row.version == version and row.proven:
+                    known = (row.chunk_bytes, row.complete, row.checksum, row.stored_bytes)
+                    proof = stamp_values(number, version, *known, stamp)
+                    self._writer.execute(f"UPDATE files SET {SET_STAMP} WHERE id = ?", (*proof, number))
+
+    def note_scrubbed(self, row: ScrubRow) -> None:
+        """How far the scrub is."""
+        with self._guarded(), self._transaction(durable=False):
+            sql = "UPDATE state SET scrub_id = ?, scrub_bytes = ?, scrub_began = ?, scrub_ended = ?"
+            self._writer.execute(sql, row)
 
     def settle(self, settled_id: int, next_id: int) -> None:
         """A clean end: objects below `settled_id` have a row or no file, and numbers from `next_id` on were not
@@ -250,7 +317,7 @@ class Index:
 
     def find(self, versions: Iterable[Version]) -> list[list[StagedRow]]:
         """For each version the rows of its inode at its source, oldest object first; other versions among them."""
-        sql = f"SELECT {_COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
+        sql = f"SELECT {COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
         with self._guarded():
             return [
                 [
@@ -266,7 +333,7 @@ class Index:
         A call takes some 15 us, a tenth of what the way to a thread and back costs. Readers of a WAL never wait for its
         writer.
         """
-        sql = f"SELECT {_COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
+        sql = f"SELECT {COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
         key = (signed(version.inode), self._source_ids.get(version.source_id, -1))
         with self._guarded():
             return [self._row(row, self._quick) for row in self._quick.execute(sql, key)]
@@ -280,12 +347,12 @@ class Index:
 
     def page(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""
-        return self._rows(f"SELECT {_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
+        return self._rows(f"SELECT {COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
 
     def oldest(self, after: tuple[int, int], limit: int) -> list[StagedRow]:
         """The next rows by (last use, object number), after `after`."""
         order = "ORDER BY last_use, id LIMIT ?"
-        return self._rows(f"SELECT {_COLUMNS} FROM files WHERE (last_use, id) > (?, ?) {order}", (*after, limit))
+        return self._rows(f"SELECT {COLUMNS} FROM files WHERE (last_use, id) > (?, ?) {order}", (*after, limit))
 
     def rows(self, object_ids: Sequence[int]) -> list[StagedRow]:
         """The rows of these objects, as far as they are there."""
@@ -293,13 +360,13 @@ class Index:
         for start in range(0, len(object_ids), _NAMED_AT_ONCE):
             part = object_ids[start : start + _NAMED_AT_ONCE]
             marks = ",".join("?" * len(part))
-            rows += self._rows(f"SELECT {_COLUMNS} FROM files WHERE id IN ({marks})", tuple(part))
+            rows += self._rows(f"SELECT {COLUMNS} FROM files WHERE id IN ({marks})", tuple(part))
         return rows
 
     def incomplete(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows with chunks missing, by object number."""
         where = "complete = 0 AND id > ?"
-        return self._rows(f"SELECT {_COLUMNS} FROM files WHERE {where} ORDER BY id LIMIT ?", (after_id, limit))
+        return self._rows(f"SELECT {COLUMNS} FROM files WHERE {where} ORDER BY id LIMIT ?", (after_id, limit))
 
     def doomed(self, after_id: int, limit: int) -> list[int]:
         """The next objects that were evicted but are perhaps still on the disk."""
@@ -314,6 +381,12 @@ class Index:
             found = self._reader.execute("SELECT id FROM files WHERE id >= ? AND id < ?", ends).fetchall()
             found += self._reader.execute("SELECT id FROM doomed WHERE id >= ? AND id < ?", ends).fetchall()
         return {number for (number,) in found}
+
+    def scrubbed(self) -> ScrubRow:
+        """How far the scrub is."""
+        with self._guarded():
+            sql = "SELECT scrub_id, scrub_bytes, scrub_began, scrub_ended FROM state"
+            return ScrubRow(*self._reader.execute(sql).fetchone())
 
     def state(self) -> IndexState:
         """The totals as they are now."""
@@ -334,40 +407,8 @@ class Index:
         with self._guarded():
             return [self._row(row, self._reader) for row in self._reader.execute(sql, values).fetchall()]
 
-    def _row(self, row: tuple[Any, ...], database: sqlite3.Connection) -> StagedRow:
-        number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, *rest = row
-        checksum, path, stored = rest
-        staged_bytes = size if complete else 0
-        if not complete and size > chunk_bytes:
-            sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
-            held, last = database.execute(sql, (number,)).fetchone()
-            staged_bytes = held * chunk_bytes
-            if held and last == chunk_count(size, chunk_bytes) - 1:
-                staged_bytes -= -size % chunk_bytes  # what the last chunk lacks to a whole one
-        return StagedRow(
-            number,
-            Version(self._source_names.get(source, ""), unsigned(inode), size, mtime_ns, ctime_ns),
-            path,
-            chunk_bytes,
-            bool(complete),
-            staged_bytes,
-            blocks * BLOCK_BYTES,
-            last_use,
-            None if checksum is None else unsigned(checksum),
-            stored,
-        )
-
-    def _encoded(self, row: StagedRow) -> tuple[int, int]:
-        """(bytes of the encoded chunks of a file, bytes that stand for them), as the writer sees it."""
-        size, chunk_bytes = row.version.size, row.chunk_bytes
-        if size <= chunk_bytes:
-            return (size, row.stored_bytes) if row.stored_bytes else (0, 0)
-        sql = "SELECT COUNT(*), MAX(number), SUM(stored) FROM chunks WHERE file = ? AND stored > 0"
-        count, last, stored_bytes = self._writer.execute(sql, (row.object_id,)).fetchone()
-        if not count:
-            return 0, 0
-        short = -size % chunk_bytes if last == chunk_count(size, chunk_bytes) - 1 else 0
-        return count * chunk_bytes - short, stored_bytes
+    def _row(self, columns: tuple[Any, ...], database: sqlite3.Connection) -> StagedRow:
+        return staged_row(columns, self._source_names, database)
 
     def _source_id(self, name: str) -> int:
         """The number of a source. A new one is committed on its own, before any row uses it: were it rolled back with
@@ -414,6 +455,8 @@ class Index:
 
     def _failed(self, error: sqlite3.Error) -> IndexFailed:
         failure = IndexFailed(error)
-        if failure.damaged:
-            mark_damaged(self._cache_dir)
+        if failure.damaged and is_sound(self._directory, self._connect):
+            failure.damaged = False  # the disk did not give a page for a moment
+        elif failure.damaged:
+            mark_damaged(self._directory)
         return failure

@@ -9,7 +9,29 @@ from typing import NamedTuple
 
 from mountd.version import Version
 
-__all__ = ["ChunkRow", "IndexState", "StagedRow", "Vouched"]
+__all__ = ["ChunkRow", "IndexState", "ScrubRow", "StagedRow", "Stamp", "Vouched"]
+
+
+class Stamp(NamedTuple):
+    """How an object was left: as long as it has its stamp and its length, nobody has changed it since."""
+
+    inode: int
+    """Another file under its name has another one."""
+    ctime_ns: int
+    """Time of its last change, by the clock of the file system that holds it."""
+
+
+class ScrubRow(NamedTuple):
+    """How far the scrub is. Times in seconds since the epoch, 0: never."""
+
+    object_id: int
+    """Objects up to this number were looked at in this round."""
+    bytes: int
+    """In this round so far."""
+    began_s: int
+    """This round, or the last."""
+    ended_s: int
+    """The last round that came to its end."""
 
 
 class ChunkRow(NamedTuple):
@@ -63,6 +85,10 @@ class StagedRow:
     """xxh3_64 of the only chunk of a file of one chunk; None if that is not vouched for, or there are more."""
     stored_bytes: int
     """How many bytes stand for that chunk, which is encoded; 0: it is stored as it is, or there are more."""
+    stamp: Stamp | None = None
+    """With which every chunk that is vouched for was right, and nothing else was in the object; None: not known."""
+    proven: bool = True
+    """It is the row that was written. If not, none of its chunks may be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +108,5 @@ class Vouched:
     """Of these chunks, and of the file itself when it is new."""
     last_use_s: int
     chunks: Sequence[ChunkRow]
+    stamp: Stamp | None = None
+    """As in StagedRow, with these chunks."""

@@ -9,44 +9,54 @@ Numbers that may exceed a signed 64-bit integer (inodes, checksums) are stored a
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import sqlite3
 from collections.abc import Callable
 
+from mountd.cache_directory import CacheDirectory
 from mountd.errors import CacheFormatError, CacheInUse
 
 __all__ = [
     "FORMAT",
+    "NAME",
     "Connect",
+    "check_opened",
     "connect_to",
     "is_damage",
     "is_damage_at_start",
+    "is_marked",
     "lock_cache",
     "mark_damaged",
     "open_database",
     "set_aside",
     "signed",
+    "unmark",
     "unsigned",
 ]
 
 log = logging.getLogger(__name__)
 
+NAME = "index.sqlite"
+_MARK = "index.damaged"
+
 APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
-FORMAT = 2
+FORMAT = 3
 """user_version. A release reads its own format and older ones; each change of TABLES is a new number.
 
-2: chunks may be encoded (`stored`, and their totals in `state`)."""
+2: chunks may be encoded (`stored`, and their totals in `state`).
+3: objects have a stamp, rows a proof; the state knows how far the scrub is."""
 
 TABLES = (
     """CREATE TABLE sources (
         id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE
     )""",
-    # One row is one object; a file of one chunk has its checksum here and no row in chunks: about 140 bytes in all.
+    # One row is one object; a file of one chunk has its checksum here and no row in chunks: about 170 bytes in all.
     """CREATE TABLE files (
         id INTEGER PRIMARY KEY,         -- object number
         source INTEGER NOT NULL,        -- sources.id
@@ -60,7 +70,10 @@ TABLES = (
         last_use INTEGER NOT NULL,      -- seconds since the epoch, brought up to date now and then
         checksum INTEGER,               -- xxh3_64 of the only chunk
         path BLOB NOT NULL,             -- last known, relative to the source
-        stored INTEGER NOT NULL DEFAULT 0   -- bytes that stand for the only chunk, which is encoded; 0: as it is
+        stored INTEGER NOT NULL DEFAULT 0,  -- bytes that stand for the only chunk, which is encoded; 0: as it is
+        stamp_inode INTEGER,            -- of the object when all was right, see Stamp; NULL: not known
+        stamp_ctime_ns INTEGER,
+        proof INTEGER                   -- see index_columns; NULL: from before format 3
     )""",
     "CREATE INDEX files_by_inode ON files (inode)",
     "CREATE INDEX files_by_use ON files (last_use)",
@@ -87,11 +100,26 @@ TABLES = (
         settled_id INTEGER NOT NULL,    -- object numbers below have a row or no file
         clean INTEGER NOT NULL,         -- closed with nothing on the disk that is not accounted
         encoded INTEGER NOT NULL DEFAULT 0, -- of `bytes`, those of encoded chunks
-        stored INTEGER NOT NULL DEFAULT 0   -- bytes that stand for them
+        stored INTEGER NOT NULL DEFAULT 0,  -- bytes that stand for them
+        scrub_id INTEGER NOT NULL DEFAULT 0,    -- object numbers up to here were looked at in this round of the scrub
+        scrub_bytes INTEGER NOT NULL DEFAULT 0, -- in this round so far
+        scrub_began INTEGER NOT NULL DEFAULT 0, -- this round, in seconds since the epoch; 0: there was none yet
+        scrub_ended INTEGER NOT NULL DEFAULT 0  -- the last round that came to its end
     )""",
-    "INSERT INTO state VALUES (1, 0, 0, 0, 1, 1, 1, 0, 0)",
+    "INSERT INTO state (one, files, bytes, blocks, next_id, settled_id, clean) VALUES (1, 0, 0, 0, 1, 1, 1)",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
+)
+
+_FROM_2 = (
+    "ALTER TABLE files ADD COLUMN stamp_inode INTEGER",
+    "ALTER TABLE files ADD COLUMN stamp_ctime_ns INTEGER",
+    "ALTER TABLE files ADD COLUMN proof INTEGER",
+    "ALTER TABLE state ADD COLUMN scrub_id INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE state ADD COLUMN scrub_bytes INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE state ADD COLUMN scrub_began INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE state ADD COLUMN scrub_ended INTEGER NOT NULL DEFAULT 0",
+    "PRAGMA user_version = 3",
 )
 
 _FROM_1 = (
@@ -99,9 +127,12 @@ _FROM_1 = (
     "ALTER TABLE chunks ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE state ADD COLUMN encoded INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE state ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
-    "PRAGMA user_version = 2",
+    *_FROM_2,
 )
-"""What makes an index of format 1 one of format 2, in one transaction. No row is touched, however many there are."""
+
+_UPGRADES = {1: _FROM_1, 2: _FROM_2}
+"""What makes an index of an older format one of this, in one transaction. No row is touched, however many there are:
+rows from before have no stamp, so their objects are verified when they are first used."""
 
 _DISK_REFUSES = {
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
@@ -121,9 +152,9 @@ def unsigned(number: int) -> int:
     return number + (1 << 64) if number < 0 else number
 
 
-def lock_cache(cache_dir: str) -> int:
+def lock_cache(directory: CacheDirectory) -> int:
     """Own the cache directory until the returned descriptor is closed. Raises CacheInUse, OSError."""
-    fd = os.open(os.path.join(cache_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = directory.open("lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
@@ -132,7 +163,7 @@ def lock_cache(cache_dir: str) -> int:
         owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise CacheInUse(
-            f"the cache {cache_dir} is in use by process {owner}: "
+            f"the cache {directory.path} is in use by process {owner}: "
             "use the mount that it serves, or another --cache directory"
         ) from None
     except BaseException:
@@ -151,45 +182,55 @@ def is_damage_at_start(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DISK_REFUSES
 
 
-def mark_damaged(cache_dir: str) -> None:
-    """Remember that a damaged page was met: the next start sets the index aside."""
+def is_marked(directory: CacheDirectory) -> bool:
+    """Whether a damaged page was met in an earlier run."""
+    return directory.exists(_MARK)
+
+
+def unmark(directory: CacheDirectory) -> None:
+    """The index was looked at and is sound."""
+    with contextlib.suppress(FileNotFoundError):
+        directory.unlink(_MARK)
+
+
+def mark_damaged(directory: CacheDirectory) -> None:
+    """Remember that a damaged page was met: the next start looks at the whole index."""
     try:
-        os.close(os.open(_mark(cache_dir), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(directory.open(_MARK, os.O_WRONLY | os.O_CREAT))
     except OSError as error:
         log.debug("the damaged index could not be marked: %s", error)  # the next start meets the damage again
 
 
-def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
+def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
     """The writing connection. `on_new` is called before an index is made anew: what the objects directory holds then is
     known to nobody.
 
-    Raises CacheFormatError for a format of a newer release, sqlite3.Error and OSError.
+    Raises CacheFormatError for a format of a newer release, ConfigError, sqlite3.Error and OSError.
     """
-    path = os.path.join(cache_dir, "index.sqlite")
-    if os.path.lexists(_mark(cache_dir)):
-        set_aside(cache_dir, "a damaged page was met in an earlier run")
     # Made here, for its mode, and never again while it is open: closing any descriptor of a file drops all the locks
     # that this process holds on it (POSIX), and then whoever else looks into the index removes its log when he closes.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    database = connect_to(cache_dir, connect)
+    os.close(directory.open(NAME, os.O_RDWR | os.O_CREAT))
+    database = connect_to(directory, connect)
     try:
         application = _pragma(database, "application_id")
         found = _pragma(database, "user_version")
         if application not in {0, APPLICATION_ID} or (application == 0 and _tables(database)):
-            raise CacheFormatError(f"{path} belongs to another program: use another --cache directory")
+            raise CacheFormatError(f"{directory.path}/{NAME} belongs to another program: use another --cache directory")
         if found > FORMAT:
             raise CacheFormatError(
-                f"the cache {cache_dir} was written by a newer hfs (format {found}, this release knows {FORMAT}): "
+                f"the cache {directory.path} was written by a newer hfs (format {found}, this release knows {FORMAT}): "
                 "use that release, use another --cache directory, or delete this one"
             )
         # Readers never wait for the writer, and a commit is one append; rolled into the database from time to time.
         database.execute("PRAGMA journal_mode = WAL").fetchone()
+        database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        check_opened(directory, 1)
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: 16 MB, a checkpoint for 40 000 small files
         database.execute("PRAGMA journal_size_limit = 33554432")
         if application == 0:
             on_new()
-        statements = TABLES if application == 0 else _FROM_1 if found == 1 else ()
+        statements = TABLES if application == 0 else _UPGRADES.get(found, ())
         if statements:
             database.execute("PRAGMA synchronous = FULL")
             database.execute("BEGIN IMMEDIATE")
@@ -202,12 +243,15 @@ def open_database(cache_dir: str, connect: Connect, on_new: Callable[[], None]) 
     return database
 
 
-def connect_to(cache_dir: str, connect: Connect) -> sqlite3.Connection:
-    """A connection with the settings that every one needs. Used by one thread at a time, not always the same."""
-    database = connect(
-        os.path.join(cache_dir, "index.sqlite"), isolation_level=None, check_same_thread=False, cached_statements=64
-    )
+def connect_to(directory: CacheDirectory, connect: Connect) -> sqlite3.Connection:
+    """A connection with the settings that every one needs. Used by one thread at a time, not always the same.
+
+    Raises ConfigError if what it has opened lies elsewhere; nothing was read of that.
+    """
+    path = f"{directory.real_path}/{NAME}"  # it makes any path one without links, so there is none by a descriptor
+    database = connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
     try:
+        directory.check_opened(NAME, 1)
         # No other process has it open (DIR/lock), so whoever holds it is another thread of ours, for milliseconds.
         database.execute("PRAGMA busy_timeout = 10000")
         database.execute("PRAGMA cache_size = -16000")  # 16 MB: the inner pages of the index of a million files
@@ -225,23 +269,23 @@ def _tables(database: sqlite3.Connection) -> bool:
     return database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
-def _mark(cache_dir: str) -> str:
-    return os.path.join(cache_dir, "index.damaged")
+def check_opened(directory: CacheDirectory, connections: int) -> None:
+    """See that so many connections, which have read, have all their files in this directory. Raises ConfigError."""
+    for name in (NAME, f"{NAME}-wal"):
+        directory.check_opened(name, connections)
+    directory.check_opened(f"{NAME}-shm", 1)  # one of the whole process
 
 
-def set_aside(cache_dir: str, why: str) -> None:
+def set_aside(directory: CacheDirectory, why: str) -> None:
     """Rename the broken index, with its log, so that it can be looked at; nothing uses it again."""
-    path = os.path.join(cache_dir, "index.sqlite")
     n = 1
-    while os.path.lexists(f"{path}.broken-{n}"):
+    while directory.exists(f"{NAME}.broken-{n}"):
         n += 1
     for suffix in ("-shm", "-wal", ""):  # the database last: a crash between leaves it broken, not without its log
         try:
-            os.rename(path + suffix, f"{path}.broken-{n}{suffix}")
+            directory.rename(NAME + suffix, f"{NAME}.broken-{n}{suffix}")
         except FileNotFoundError:
             continue
-    try:
-        os.unlink(_mark(cache_dir))
-    except FileNotFoundError:
-        pass
+    unmark(directory)
+    path = f"{directory.path}/{NAME}"
     log.warning("%s is damaged (%s): set aside as index.sqlite.broken-%d, the cache starts empty", path, why, n)

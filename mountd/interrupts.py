@@ -21,6 +21,7 @@ from types import TracebackType
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.caller import is_dying
 from mountd.errors import Interrupted
 from mountd.metrics import Metrics
@@ -88,7 +89,7 @@ class Interrupts:
         """The caller of this request has got a signal. Answered already, or not one that waits: nothing to do."""
         waiting = self._waiting.get(token)
         if waiting is not None and waiting.thread and not self._end_if_dying(waiting):
-            self._nursery.start_soon(self._look_again, token)
+            start_guarded(self._nursery, "look at a signalled reader", self._look_again, token)
 
     def _end_if_dying(self, waiting: Waiting) -> bool:
         if not self._is_dying(waiting.thread):

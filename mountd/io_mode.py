@@ -8,10 +8,12 @@ by `read_path` and `fuse`, shown by `status`. The mode only ever changes to stat
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from mountd import fastpath
 from mountd.errors import ConfigError, StagingError
+from mountd.journal import Journal
 from mountd.passthrough import Passthrough
 from mountd.staging import Staging
 from policies.iomode import SMALL_BYTES, Choice, Wanted, choose
@@ -24,13 +26,27 @@ log = logging.getLogger(__name__)
 class IoMode:
     """The mode of one mount."""
 
-    def __init__(self, wanted: Wanted, *, immutable: bool, staging: Staging, passthrough: Passthrough) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        immutable: bool,
+        staging: Staging,
+        passthrough: Passthrough,
+        journal: Journal,
+        why_opens_are_needed: Callable[[], str | None],
+    ) -> None:
+        """`why_opens_are_needed`: why an open must not go by unseen; None if it may. Asked at each decision."""
         self._wanted = wanted
+        self._journal = journal
         self._immutable = immutable
         self._staging = staging
         self._passthrough = passthrough
+        self._why_opens_are_needed = why_opens_are_needed
         self._extension_missing: str | None = "the mount is not up yet"
         self._passthrough_missing: str | None = "the mount is not up yet"
+        self._free_backing_id = 0
+        """One that the kernel had not given out before."""
         self._small_opens = 0
         self._large_opens = 0
         self.choice = Choice("daemon", "the mount is not up yet", final=False)
@@ -45,6 +61,8 @@ class IoMode:
             raise ConfigError(f"io-mode: {self._wanted} is not possible here: {error}") from None
         if self._passthrough_missing is None and self.choice.mode == "passthrough":
             self._passthrough.start(connection_fd)
+            if self._journal.generation:
+                self._passthrough.close_lost(self._free_backing_id)
 
     @property
     def stateless(self) -> bool:
@@ -95,9 +113,17 @@ class IoMode:
     def _stateless_missing(self) -> str | None:
         if self._extension_missing is not None:
             return f"no extension: {self._extension_missing}"
-        return None if self._immutable else "only with --immutable, since nothing is asked again at an open"
+        if not self._immutable:
+            return "only with --immutable, since nothing is asked again at an open"
+        reason = self._why_opens_are_needed()
+        return f"opens are needed: {reason}" if reason is not None else None
 
     def _choose(self) -> None:
+        if self._journal.mount.stateless:
+            if self._extension_missing is not None:
+                raise ValueError(f"the mount is stateless, and there is no extension: {self._extension_missing}")
+            self.choice = Choice("stateless", "the kernel was told so by an earlier daemon of this mount", True)
+            return
         self.choice = choose(
             self._wanted,
             immutable=self._immutable,
@@ -106,6 +132,8 @@ class IoMode:
             small_opens=self._small_opens,
             large_opens=self._large_opens,
         )
+        if self.choice.mode == "stateless":
+            self._journal.becomes_stateless()  # before the kernel is told so
         if self.choice.final:
             log.info("io mode %s: %s", self.choice.mode, self.choice.reason)
 
@@ -118,4 +146,5 @@ class IoMode:
         except OSError as error:
             return fastpath.why_refused(error)
         fastpath.close_backing(connection_fd, backing_id)
+        self._free_backing_id = backing_id
         return None

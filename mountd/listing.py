@@ -12,16 +12,20 @@ somebody wants their names, so that the source is asked for the next ones meanwh
 
 from __future__ import annotations
 
+import stat
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
 import trio
+import xxhash
 
 __all__ = ["Block", "Listing"]
 
-_LENGTH_AT, _NAME_AT = 16, 19
+_LENGTH_AT, _TYPE_AT, _NAME_AT = 16, 18, 19
 """In a struct linux_dirent64: u64 inode, s64 offset, u16 bytes of the record, u8 type, and the name, ended by a NUL."""
+_MAY_BE_FILES = (0, stat.S_IFMT(stat.S_IFREG) >> 12)
+"""DT_UNKNOWN and DT_REG."""
 _HIDDEN = (b".", b"..")
 _DOT = ord(".")
 
@@ -48,9 +52,17 @@ class Block:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def __iter__(self) -> Iterator[bytes]:
+        return (_name(self.records, at) for at in self.starts)
+
     def name(self, index: int) -> bytes:
         """The name of entry `index` of this block."""
         return _name(self.records, self.starts[index])
+
+    def files(self) -> list[bytes]:
+        """The names of what is a regular file, or may be one."""
+        records = self.records
+        return [_name(records, at) for at in self.starts if records[at + _TYPE_AT] in _MAY_BE_FILES]
 
     def find(self, name: bytes) -> int | None:
         """The index of `name`, searched for as bytes: 4 MB take a millisecond."""
@@ -72,6 +84,9 @@ class Listing:
         self._blocks: list[Block] = []
         self._firsts: list[int] = []
         self._count = 0
+        self._hasher = xxhash.xxh3_64()
+        self._digests: list[int] = []
+        """Of the names up to the end of each block, as far as they were asked for."""
         self._grown = trio.Event()
         self._error: Exception | None = None
         self.complete = False
@@ -129,6 +144,23 @@ class Listing:
         number = bisect_right(self._firsts, position) - 1
         return self._blocks[number], position - self._firsts[number]
 
+    def marked(self, position: int) -> tuple[int, int]:
+        """(end, digest) of the names in their order up to some end at or behind `position`, which is at least 1.
+
+        The end is that of a block: a reader that goes on from it costs 2 ms once for each 8 000 names, whoever reads.
+        """
+        number = bisect_right(self._firsts, position - 1) - 1
+        while len(self._digests) <= number:
+            _update(self._hasher, iter(self._blocks[len(self._digests)]))
+            self._digests.append(self._hasher.intdigest())
+        return self._firsts[number] + len(self._blocks[number]), self._digests[number]
+
+    def digest(self, end: int) -> int:
+        """The digest of the names before `end`, all of which are known."""
+        hasher = xxhash.xxh3_64()
+        _update(hasher, iter(self.names(0, end)))
+        return hasher.intdigest()
+
     def __getitem__(self, position: int) -> bytes:
         block, index = self.block(position)
         return block.name(index)
@@ -139,7 +171,12 @@ class Listing:
 
     def __iter__(self) -> Iterator[bytes]:
         self._take_apart()
-        return (block.name(index) for block in self._blocks for index in range(len(block)))
+        return (name for block in self._blocks for name in block)
+
+    def files(self) -> list[bytes]:
+        """The names so far of what is a regular file, or may be one: not every source tells."""
+        self._take_apart()
+        return [name for block in self._blocks for name in block.files()]
 
     def find(self, name: bytes) -> int | None:
         """The position of `name`, as far as is known."""
@@ -149,6 +186,10 @@ class Listing:
             if index is not None:
                 return first + index
         return None
+
+
+def _update(hasher: xxhash.xxh3_64, names: Iterator[bytes]) -> None:
+    hasher.update(b"/".join([*names, b""]))
 
 
 def _name(records: bytes, at: int) -> bytes:

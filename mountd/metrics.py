@@ -21,6 +21,9 @@ COUNTERS: dict[str, str] = {
     "source_errors": "source operations that failed for good",
     "source_retries": "source operations tried again",
     "source_abandoned": "source operations given up with their thread still stuck",
+    "racy_reads": "reads of files that were changed so shortly before that they could be changed again unseen",
+    "racy_reads_again": "those that were read a second time for it",
+    "racy_rewrites": "files that were indeed changed again without another ctime",
     # other nodes
     "peer_reads": "chunks, small files and parts of chunks that came from other nodes",
     "peer_read_bytes": "bytes that came from other nodes",
@@ -70,8 +73,17 @@ COUNTERS: dict[str, str] = {
     "staged_decoded_chunks": "encoded chunks that were read and decoded",
     "staged_decoded_bytes": "bytes of these chunks",
     "staged_checksum_failures": "staged chunks found damaged and dropped",
+    "staged_changed": "staged files that others had changed since they were left: verified again",
+    "staged_verified_bytes": "staged bytes whose checksum was verified because they were used for the first time",
+    "scrubbed_files": "staged files read from the disk again and compared with their checksums, by the scrub",
+    "scrubbed_bytes": "bytes on the disk of these files",
+    "scrub_rounds": "rounds of the scrub over all that is staged that came to their end",
+    "scrub_damaged_chunks": "staged chunks that the scrub found damaged",
     "evicted_files": "staged files evicted",
     "evicted_bytes": "bytes evicted",
+    # other users
+    "permissions_asked": "questions to the source, as another user, whether it lets this user open, list or follow",
+    "permissions_refused": "those it answered with no, and those of users that could not be asked for",
     # promises
     "stale_served": "lookups and opens answered from memory because the source did not answer in time",
     "version_changes": "files found changed at the source",

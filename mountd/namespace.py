@@ -17,42 +17,35 @@ from __future__ import annotations
 
 import errno
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 import trio
 
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.journal import Journal
+from mountd.journal_facts import NodeFact
 from mountd.listing import Listing
 from mountd.metrics import Metrics
 from mountd.namespace_asking import Asking
+from mountd.namespace_ids import ROOT_ID, NodeIds
+from mountd.namespace_inherited import inherit
 from mountd.namespace_listings import Listings
+from mountd.namespace_names import Names
 from mountd.namespace_statahead import StatAhead
-from mountd.node import Dentry, Node, place_of, same_inode
+from mountd.node import Dentry, Node, is_at, is_below, place_of, same_file, same_inode, same_version
+from mountd.silence import Silence
 from mountd.source import Source
 from mountd.version import Version
 
 __all__ = ["ROOT_ID", "Namespace", "seconds"]
 
-ROOT_ID = 1
-"""FUSE's number of the root, whatever its inode at the source."""
-
-_FIRST_OWN_ID = 1 << 62
-"""Ids for files whose inode number is taken: far above what file systems number."""
-
-_REVALIDATE_LIMIT_S = 2.0
-"""How long a stat may keep a reader whose file is known. design.md section 5."""
-
-_SILENT_S = 5.0
-"""After a stat that got no answer what is known is served without asking for so long, or until anything is answered: an
-open asks once for each component of its path, twice for the file, and waited 14 s in all."""
-
 _FRESH_S = 0.5
 """What the source said so recently an open does not ask again: its own lookup has just asked. Asked again, a file that
 somebody is writing could not be opened at all without a time-to-live, since each answer is another version."""
 
-_MAX_NEGATIVE = 65_536
+_NAMES_AT_MOST = 1 << 20
+"""Names kept besides those that the kernel holds, where nobody says otherwise: 0.8 GB."""
 
 
 class Namespace:
@@ -66,47 +59,53 @@ class Namespace:
         *,
         ttl_s: float,
         strict: bool,
+        names_at_most: int = _NAMES_AT_MOST,
         clock: Callable[[], float] = trio.current_time,
+        journal: Journal | None = None,
     ) -> None:
         """`ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
+        `names_at_most`: how many names are remembered besides those that the kernel holds.
+
+        `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount
+        before, with pages of other versions, so none of them is given out again.
 
         `nursery`: for what nobody waits for, listings as they grow and attributes asked for ahead.
         """
         self._source = source
         self._metrics = metrics
         self._clock = clock
-        self._strict = strict
         self.ttl_s = ttl_s
-        self._nodes: dict[int, Node] = {}
+        self._ids = NodeIds(journal or Journal(), source.doubts.holds)
         self._by_version: dict[Version, Node] = {}
-        self._directories: dict[tuple[int, int], Node] = {}
-        self._own_ids = iter(range(_FIRST_OWN_ID, 1 << 63))
-        self._negative: OrderedDict[tuple[Node, bytes], None] = OrderedDict()
+        self._directories: dict[tuple[str, int, int], Node] = {}
+        self.names = Names(self._ids.__len__, self._let_go, at_most=names_at_most, clock=clock)
         self._asking = Asking(source, metrics, nursery, self._seen, self._absent, shared=ttl_s > 0)
         self._listings = Listings(source, nursery, self.expire, ttl_s=ttl_s, clock=clock)
         self._stat_ahead = StatAhead(self._listings, nursery, self.ask_nowait)
-        self._silent_until_s = -math.inf
+        self.silence = Silence(metrics, clock, strict=strict)
         self.on_changed: Callable[[Node], None] = lambda node: None
         """Told of each node whose file was found changed; the daemon supersedes what is staged of it."""
 
-    async def start(self) -> None:
-        """Ask the source for its root. Raises SourceError if it cannot be had."""
+    async def start(self, inherited: Sequence[NodeFact] = ()) -> None:
+        """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError if the root
+        cannot be had."""
+        if inherited:
+            self.root = inherit(inherited, self._ids.nodes, self._by_version, self._directories, self.names)
+            return
         attributes = await self._source.stat(b"", b"")
         self.root = Node(attributes, None, None, b"")
         self.root.id, self.root.lookups = ROOT_ID, 1
         self.root.expires_s = self._clock() + self.ttl_s
-        self._nodes[ROOT_ID] = self.root
+        self._ids.nodes[ROOT_ID] = self.root
         self._directories[place_of(attributes)] = self.root
+        self._ids.note(self.root)
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._ids)
 
     def node(self, node_id: int) -> Node:
         """The node the kernel knows as `node_id`. Raises SourceError(ESTALE) for an id that is not there."""
-        try:
-            return self._nodes[node_id]
-        except KeyError:
-            raise SourceError(errno.ESTALE, f"node {node_id}") from None
+        return self._ids.node(node_id)
 
     def valid_s(self, expires_s: float) -> float:
         """Seconds for which the kernel may remember what expires at `expires_s`; never more than a day."""
@@ -126,6 +125,7 @@ class Namespace:
             return None  # a hard link: its file was found changed under another name
         if dentry.node is not None and dentry.node.retired:
             return None  # a hard link again: its other name was given the new node
+        dentry.used = True
         return dentry
 
     def child_nowait(self, parent: Node, name: bytes) -> Dentry | None:
@@ -149,9 +149,9 @@ class Namespace:
         if dentry is not None:
             return dentry
         known = (parent.children or {}).get(name)
-        if known is not None and self._is_silent():
+        if known is not None and self.silence.is_on():
             return self._unanswered(known.node)
-        limit_s = self._limit_s(known is not None)
+        limit_s = self.silence.limit_s(known=known is not None)
         try:
             flight = self._asking.flight(parent, name)
             if flight is not None:
@@ -161,16 +161,15 @@ class Namespace:
                     return dentry
             attributes = await self._asking.one(parent, name, limit_s=limit_s)
         except SourceTimeout:
-            if known is None or self._strict:
+            if not self.silence.begin(known=known is not None) or known is None:
                 raise
-            self._silent_until_s = self._clock() + _SILENT_S
             return self._unanswered(known.node)
         except SourceError as error:
-            self._silent_until_s = -math.inf
+            self.silence.end()
             if error.errno in (errno.ENOENT, errno.ENOTDIR):  # not ESTALE: a source that is lost has lost no file
                 return self._absent(parent, name)
             raise
-        self._silent_until_s = -math.inf
+        self.silence.end()
         return self._seen(parent, name, attributes)
 
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
@@ -183,11 +182,16 @@ class Namespace:
         failed = [name for name, flight in coming.items() if flight.failed]
         await self._asking.many(parent, [name for name in failed if self.known_nowait(parent, name) is None])
         held = parent.children or {}
-        return [held.get(name) or Dentry(None, 0.0) for name in names]
+        # One that is not remembered any more (others took long, or there were many) has not gone: it is asked for.
+        return [held.get(name) or await self.child(parent, name) for name in names]
+
+    def is_coming(self, parent: Node, name: bytes) -> bool:
+        """Whether the source is being asked for `name`."""
+        return self._asking.flight(parent, name) is not None
 
     def ask_nowait(self, parent: Node, names: Sequence[bytes]) -> None:
         """Begin to ask for those of `names` in `parent` that are not known: they will be wanted soon."""
-        if not self._is_silent():
+        if not self.silence.is_on():
             self._asking.ahead_nowait(parent, [name for name in names if self.known_nowait(parent, name) is None])
 
     def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
@@ -200,6 +204,8 @@ class Namespace:
 
     async def resolve(self, path: bytes) -> Node:
         """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
+        if b"\0" in path:
+            raise SourceError(errno.EINVAL, f"{path!r}")
         node = self.root
         for name in filter(None, path.split(b"/")):
             if name in (b".", b".."):
@@ -210,63 +216,50 @@ class Namespace:
             node = found
         return node
 
-    def _is_silent(self) -> bool:
-        """The source has not answered a moment ago, and what is known may be served."""
-        return not self._strict and self._clock() < self._silent_until_s
-
     def _unanswered(self, node: Node | None) -> Dentry:
         """What was known, though it is past its time."""
-        self._metrics.add("stale_served")
+        self.silence.served()
         return Dentry(node, self._clock() + 1.0)
-
-    def _limit_s(self, known: bool) -> float | None:
-        return _REVALIDATE_LIMIT_S if known and not self._strict else None
 
     def _seen(self, parent: Node, name: bytes, attributes: Attributes) -> Dentry:
         """The source has just said what `name` is."""
         expires_s = self._clock() + self.ttl_s
         node = self._node_of(parent, name, attributes)
         node.expires_s = expires_s
-        children = parent.children if parent.children is not None else {}
-        before = children.get(name)
-        if before is not None and before.node is not None and not _same_version(before.node, node):
-            self._replaced(before.node)
-        dentry = Dentry(node, expires_s)
-        children[name] = dentry
-        self._negative.pop((parent, name), None)
+        before = (parent.children or {}).get(name)
+        dentry = self.names.put(parent, name, node, expires_s)
+        if node.children is not None and node.id:
+            self._ids.note(node)  # it may have been renamed, and whoever works in it does not look it up
+        if before is not None and before.node is not None and not same_version(before.node, node):
+            self._replaced(before.node, node)
         return dentry
 
     def _absent(self, parent: Node, name: bytes) -> Dentry:
-        children = parent.children if parent.children is not None else {}
-        before = children.get(name)
+        before = (parent.children or {}).get(name)
+        dentry = self.names.put(parent, name, None, self._clock() + self.ttl_s)
         if before is not None and before.node is not None:
-            self._replaced(before.node)
-        dentry = Dentry(None, self._clock() + self.ttl_s)
-        children[name] = dentry
-        self._negative[(parent, name)] = None
-        self._negative.move_to_end((parent, name))
-        while len(self._negative) > _MAX_NEGATIVE:
-            (old_parent, old_name), _ = self._negative.popitem(last=False)
-            held = (old_parent.children or {}).get(old_name)
-            if held is not None and held.node is None and old_parent.children is not None:
-                del old_parent.children[old_name]
+            self._replaced(before.node, None)
         return dentry
 
     def _node_of(self, parent: Node, name: bytes, attributes: Attributes) -> Node:
         if attributes.is_directory:
+            before = (parent.children or {}).get(name)
+            if before is not None and before.node is not None and is_at(before.node, attributes):
+                before.node.attributes = attributes
+                return before.node
             known = self._directories.get(place_of(attributes))
-            if known is not None:
-                if known is not self.root and (known.parent is not parent or known.name != name):
-                    self._source.forget_directory(known.path)
-                    known.parent, known.name = parent, name
-                    self._source.forget_directory(known.path)
-                    self._listings.drop(known)
-                known.attributes = attributes
-                return known
             node = Node(attributes, None, parent, name)
-            self._directories[place_of(attributes)] = node
-            self._source.forget_directory(node.path)  # another one may have stood here a moment ago
-            return node
+            if known is None:
+                self._directories[place_of(attributes)] = node
+                self._source.forget_directory(node.path)  # another one may have stood here a moment ago
+                return node
+            if is_below(parent, known):
+                return node  # mounted below itself: a node of its own, or its path would have no end
+            self._source.forget_directory(known.path)
+            self._source.forget_directory(node.path)
+            self._listings.drop(known)
+            known.attributes = attributes
+            return known
         if not attributes.is_file:
             before = (parent.children or {}).get(name)
             if before is not None and before.node is not None and same_inode(before.node.attributes, attributes):
@@ -276,19 +269,26 @@ class Namespace:
         version = attributes.version(self._source.source_id)
         known = self._by_version.get(version)
         if known is not None:
-            known.attributes = attributes
-            known.parent, known.name, known.stale = parent, name, False
+            known.attributes, known.stale = attributes, False
             return known
         node = Node(attributes, version, parent, name)
         self._by_version[version] = node
         return node
 
-    def _replaced(self, node: Node) -> None:
-        """Another node stands under the name of `node` now, or none."""
-        if node.version is not None and not node.stale:
-            node.stale = True
-            self._metrics.add("version_changes")
-            self.on_changed(node)
+    def _replaced(self, node: Node, new: Node | None) -> None:
+        """A name that led to `node` leads to `new` now, or to nothing."""
+        if node.version is None or node.stale:
+            return
+        links = self.names.of(node)
+        if links and (new is None or new.version is None or not same_file(node.version, new.version)):
+            # The file lives on under other names, though perhaps as another version: its count of links has changed.
+            node.expires_s = -math.inf
+            for dentry in links:
+                dentry.expires_s = -math.inf
+            return
+        node.stale = True
+        self._metrics.add("version_changes")
+        self.on_changed(node)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
@@ -315,34 +315,49 @@ class Namespace:
             return node.attributes
         if node.parent is None:
             return await self._revalidate_root(node)
-        dentry = await self.child(node.parent, node.name)
-        if dentry.node is not node and not node.opens:
+        for directory, name in node.places:
+            if (await self.child(directory, name)).node is node:
+                return node.attributes
+        if not node.opens:
             raise VersionChanged(f"{node.path!r} has changed at the source")
         return node.attributes
 
     async def _revalidate_root(self, node: Node) -> Attributes:
-        if self._is_silent():
+        if self.silence.is_on():
             return node.attributes
         try:
-            attributes = await self._source.stat(b"", b"", limit_s=self._limit_s(True))
+            attributes = await self._source.stat(b"", b"", limit_s=self.silence.limit_s(known=True))
         except SourceTimeout:
-            if self._strict:
+            if not self.silence.begin(known=True):
                 raise
-            self._metrics.add("stale_served")
-            self._silent_until_s = self._clock() + _SILENT_S
+            self.silence.served()
             return node.attributes
         node.attributes, node.expires_s = attributes, self._clock() + self.ttl_s
         return attributes
 
     def expire(self, node: Node) -> None:
-        """The source has refused bytes of this version: ask for its name at the next look."""
+        """The source has refused bytes of this version: ask for its names at the next look."""
         node.expires_s = -math.inf
-        held = (node.parent.children or {}).get(node.name) if node.parent is not None else None
-        if held is not None and held.node is node:
-            held.expires_s = -math.inf
+        for dentry in self.names.of(node):
+            dentry.expires_s = -math.inf
+
+    def doubted(self, version: Version, *, still: bool) -> None:
+        """What was read of `version` may be wrong; with `still` False, it was not."""
+        node = self._by_version.get(version)
+        if node is not None:
+            self._ids.doubt(node, doubted=still)
+
+    def distrust(self, version: Version) -> None:
+        """Bytes of `version` were of two states: who has its node open goes on, everybody else gets another one."""
+        node = self._by_version.get(version)
+        if node is not None and not node.stale:
+            self.expire(node)
+            node.stale = True
+            self._metrics.add("version_changes")
+            self.on_changed(node)
 
     def renew(self, node: Node) -> Node | None:
-        """The name of `node` leads to a new node of the same version from now on; `node` lives on for who has it open.
+        """The names of `node` lead to a new node of the same version from now on; `node` lives on for who has it open.
 
         For a file that is open through the page cache and could be passed through, or the reverse: the kernel allows a
         node one mode. Returns the node that the name leads to, None if its version has gone.
@@ -355,9 +370,9 @@ class Namespace:
         fresh = Node(node.attributes, node.version, node.parent, node.name)
         fresh.expires_s = node.expires_s
         self._by_version[node.version] = fresh
-        held = node.parent.children if node.parent is not None else None
-        if held is not None:
-            held[node.name] = Dentry(fresh, fresh.expires_s)
+        for dentry in self.names.of(node):
+            if dentry.directory is not None:
+                self.names.put(dentry.directory, dentry.name, fresh, dentry.expires_s)
         return fresh
 
     # -- listings -----------------------------------------------------------------------------------------------------
@@ -381,21 +396,25 @@ class Namespace:
     def referenced(self, node: Node) -> None:
         """A reply with `node` goes to the kernel now: one lookup count more, and an id if it had none."""
         if node.id == 0:
-            inode = node.attributes.inode
-            node.id = inode if inode > ROOT_ID and inode not in self._nodes else next(self._own_ids)
-            self._nodes[node.id] = node
+            self._ids.give(node)
             self._link(node)  # it may have been dropped while an open directory still held it
         node.lookups += 1
+        self._ids.told(node)
+
+    def note(self, node: Node) -> None:
+        """Have `node` in the journal: the kernel may ask for it without having opened it."""
+        self._ids.note(node)
 
     def shown_inode(self, node: Node) -> int:
         """The number that stat(2) shows of `node`: that of the source, also of a second node of one file.
 
         Not of another file system mounted below the source, where it may be taken: equal numbers would make hard links
-        of files, and loops of directories.
+        of files, and loops of directories. So would a directory that is mounted below itself.
         """
-        attributes = node.attributes
-        own = node is self.root or (node.version is not None and attributes.device == self.root.attributes.device)
-        return attributes.inode if own else node.id
+        if not self._ids.is_own(node):
+            return node.id
+        again = node.children is not None and self._directories.get(place_of(node.attributes)) is not node
+        return node.id if again else node.attributes.inode
 
     def not_referenced(self, node: Node) -> None:
         """The reply with `node` did not reach the kernel after all; another with it may follow."""
@@ -406,13 +425,13 @@ class Namespace:
             self._by_version.setdefault(node.version, node)
         elif node.children is not None:
             self._directories.setdefault(place_of(node.attributes), node)
-        if node.parent is not None and node.parent.children is not None:
-            node.parent.children.setdefault(node.name, Dentry(node, node.expires_s))
+        if node.parent is not None and node.name not in (node.parent.children or {}):
+            self.names.put(node.parent, node.name, node, node.expires_s)
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back `count` lookup counts. Unknown ids are not an error: an unmount forgets the root
         too."""
-        node = self._nodes.get(node_id)
+        node = self._ids.nodes.get(node_id)
         if node is None or node is self.root:
             return
         node.lookups -= count
@@ -421,6 +440,7 @@ class Namespace:
     def opened(self, node: Node) -> None:
         """One open handle more."""
         node.opens += 1
+        self._ids.note(node)
 
     def closed(self, node: Node) -> None:
         """One open handle less."""
@@ -437,58 +457,35 @@ class Namespace:
         self._drop_if_unused(node)
 
     def _drop_if_unused(self, node: Node) -> None:
-        if node.lookups > 0 or node.opens > 0 or node.holds > 0:
+        if node.is_held:
             return
         node.pushed = False
-        if node.children:
-            if node.id:
-                del self._nodes[node.id]
-                node.id = 0
-            return  # its children's paths need it; `sweep` takes it when they have gone
-        self._unlink(node)
+        if node.children:  # their paths need it; it goes when they have gone
+            self._ids.take(node)
+            return
+        self._let_go(node)
+        for dentry in self.names.of(node):
+            self.names.drop(dentry)
 
-    def _unlink(self, node: Node) -> None:
-        if node.id:
-            del self._nodes[node.id]
-            node.id = 0
+    def _let_go(self, node: Node) -> None:
+        """Nothing holds `node` any more, and no name leads to it, or none will."""
+        self._ids.take(node)
         if node.version is not None and self._by_version.get(node.version) is node:
             del self._by_version[node.version]
         if node.children is not None:
             self._listings.drop(node)
             if self._directories.get(place_of(node.attributes)) is node:
                 del self._directories[place_of(node.attributes)]
-        siblings = node.parent.children if node.parent is not None else None
-        if siblings is not None:
-            held = siblings.get(node.name)
-            if held is not None and held.node is node:
-                del siblings[node.name]
 
-    def sweep(self) -> int:
+    async def sweep(self) -> int:
         """Drop names that are past their time and unknown to the kernel. How many went. Called now and then."""
-        now, dropped = self._clock(), 0
-        for directory in list(self._directories.values()):
-            children = directory.children or {}
-            for name in [n for n, d in children.items() if d.expires_s <= now]:
-                node = children[name].node
-                if node is None:
-                    del children[name]
-                    self._negative.pop((directory, name), None)
-                elif not (node.lookups or node.opens or node.holds or node.children):
-                    self._unlink(node)
-                    children.pop(name, None)
-                else:
-                    continue
-                dropped += 1
-        return dropped
+        if self.ttl_s == math.inf and self.names.gone <= len(self.names):
+            return 0  # none is ever past its time
+        return await self.names.sweep()
 
     def files(self) -> Iterator[Node]:
         """The regular files that the kernel knows."""
-        return (node for node in self._nodes.values() if node.version is not None)
-
-
-def _same_version(one: Node, other: Node) -> bool:
-    """One node, or two of one version: then they differ in I/O mode only."""
-    return one is other or (one.version is not None and one.version == other.version)
+        return (node for node in self._ids.nodes.values() if node.version is not None)
 
 
 def seconds(ttl_s: float, *, immutable: bool) -> float:

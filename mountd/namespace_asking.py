@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mountd.attributes import Attributes
+from mountd.background import start_guarded
 from mountd.errors import HfsError, SourceError, SourceTimeout
 from mountd.metrics import Metrics
 from mountd.node import Node
@@ -108,7 +109,7 @@ class Asking:
         # The first window is small, and somebody waits for the end of it: spread over the threads.
         size = min(self._source.stats_at_once, max(_AHEAD_NAMES, -(-len(wanted) // _AHEAD_THREADS)))
         for part in _slices(wanted, size):
-            self._nursery.start_soon(self._fly_ahead, self._take_off(directory, part))
+            start_guarded(self._nursery, "stat-ahead", self._fly_ahead, self._take_off(directory, part))
 
     async def _fly_ahead(self, flight: Flight) -> None:
         try:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.errors import SourceError, VersionChanged
 from mountd.listing import Listing
 from mountd.node import Node
@@ -61,7 +62,7 @@ class Listings:
             held = _Held()
             if self._ttl_s > 0:
                 self._held[directory] = held
-            self._nursery.start_soon(self._grow, directory, held)
+            start_guarded(self._nursery, "listing", self._grow, directory, held)
         else:
             self._held.move_to_end(directory)
         return held.listing
@@ -80,7 +81,9 @@ class Listings:
     async def _grow(self, directory: Node, held: _Held) -> None:
         error: Exception | None = SourceError(errno.EIO, "the daemon is stopping")
         try:
-            await self._source.listing(directory.path, directory.attributes.inode, held.listing)
+            attributes = directory.attributes
+            where = attributes.inode, held.listing
+            await self._source.listing(directory.path, *where, file_system=attributes.file_system)
             error = None
         except VersionChanged as found:
             error = found

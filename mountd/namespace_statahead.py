@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.listing import Listing
 from mountd.namespace_listings import Listings
 from mountd.node import Node
@@ -170,7 +171,7 @@ class StatAhead:
                 self._ask(directory, ahead)
         if watched.wants_sorting:
             watched.sorting = True
-            self._nursery.start_soon(_sort, watched)
+            start_guarded(self._nursery, "sorting of a listing", _sort, watched)
 
     def follows(self, directory: Node, listing: Listing, position: int) -> bool:
         """Whether somebody looks up the names of `listing`, one after the other, and has come to `position`."""

@@ -11,7 +11,7 @@ Called by `fuse` and `fuse_at_once`. Event loop only; opens no path.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -23,11 +23,12 @@ from mountd.hints_repeated import HintsRepeated
 from mountd.io_mode import IoMode
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
-from mountd.node import Node
+from mountd.node import Dentry, Node
 from mountd.passthrough import Passthrough
 from mountd.prefetch import Prefetch
 from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
+from mountd.small_files_demand import SmallDemand
 from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
@@ -39,6 +40,9 @@ __all__ = ["Opening"]
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait. Also for a large one whose fill
 is about to end: its handle is then passed through for as long as it lives."""
+
+_VERIFIED_AT_OPEN_BYTES = 2 << 30
+"""What is read and hashed in that time, by four threads from an NVMe drive."""
 
 _LOOK_S = 0.02
 """How often it is looked meanwhile; a chunk takes about as long."""
@@ -63,6 +67,7 @@ class Opening:
         source: Source,
         metrics: Metrics,
         siblings: SiblingWatch,
+        small_demand: SmallDemand,
         hints: Hints,
         repeated: HintsRepeated,
         recorder: Recorder,
@@ -78,6 +83,7 @@ class Opening:
         self._source = source
         self._metrics = metrics
         self._siblings = siblings
+        self._small_demand = small_demand
         self._hints = hints
         self._repeated = repeated
         self._recorder = recorder
@@ -87,7 +93,11 @@ class Opening:
         # For a small file that is pushed before anything else happens.
         self._buffer = memoryview(bytearray(SMALL_BYTES))
 
-    def open_nowait(self, node: Node, thread_id: int) -> tuple[int, int | None] | None:
+    async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
+        """What `name` in `directory` is, asked by thread `thread_id`; a small file that it will open comes with it."""
+        return await self._small_demand.look_up(directory, name, thread_id)
+
+    def open_nowait(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None] | None:
         """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""
         if node.version is None or not self._namespace.is_fresh_nowait(node):
             return None
@@ -107,22 +117,29 @@ class Opening:
             if backing_id is None:
                 return None
         elif 0 < size <= self._chunk_bytes and not node.pushed:
-            if node.opens or size > SMALL_BYTES or not self._fetcher.pushes or 0 not in file.present:
+            if node.opens or size > SMALL_BYTES or not self._fetcher.pushes:
                 return None
-            push = self._buffer[:size]
-            if not self._staging.read_into_nowait(file, Extent(0, size), push):
+            push = self._small_nowait(file)
+            if push is None:
                 return None
         self._learn(node)
         self._staging.pin(file)
-        number = self._opened(node, file, backing_id, thread_id)
+        number = self._opened(node, file, backing_id, thread_id, unique)
         if push is not None:
             node.pushed = self._fetcher.push_nowait(node, push)
         if node.sent_away:
             node.sent_away.discard(thread_id)
         return number, backing_id
 
-    async def open(self, node: Node, thread_id: int) -> tuple[int, int | None]:
-        """Open `node` for a kernel that knows it, asked by thread `thread_id`.
+    def _small_nowait(self, file: StagedFile) -> memoryview | None:
+        """All bytes of a small file if they are in memory, good until the next call; else None."""
+        if 0 not in file.present:
+            return self._fetcher.held_nowait(file.version, 0)
+        data = self._buffer[: file.size]
+        return data if self._staging.read_into_nowait(file, Extent(0, file.size), data) else None
+
+    async def open(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None]:
+        """Open `node` for a kernel that knows it, asked by thread `thread_id` in request `unique` (0: not known).
 
         The number of the handle, and the backing file that the kernel is to read instead of asking us, if any. Raises
         VersionChanged if the source has another version under its name, or if its I/O mode stands in the way of a
@@ -130,6 +147,9 @@ class Opening:
         """
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+        again = self._handles.answered(unique)
+        if again is not None and self._handles.has_file(again):
+            return again, self._handles.file(again).backing_id
         self._learn(node)
         await self._namespace.fresh(node)
         path = node.path
@@ -138,12 +158,14 @@ class Opening:
         try:
             if self._is_about_to_pass(node, file):
                 await self._fill_to_end(file)
+            if self._passthrough.on and file.durable:
+                await self._look(node, file)
             backing_id = await self._mode(node, file, thread_id)
         except BaseException:
             self._staging.unpin(file)
             raise
         # No checkpoint since the mode was chosen.
-        number = self._opened(node, file, backing_id, thread_id)
+        number = self._opened(node, file, backing_id, thread_id, unique)
         if backing_id is None and 0 < file.size <= self._chunk_bytes:
             try:
                 await self._open_small(node, file)
@@ -159,9 +181,11 @@ class Opening:
         if node.version is not None and not (node.pushed or node.opens):
             self._io_mode.opening(node.version.size)
 
-    def _opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int) -> int:
-        number = self._handles.add_file(FileHandle(node, file, backing_id))
+    def _opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int, unique: int) -> int:
         self._namespace.opened(node)
+        backing_inode = self._passthrough.object_of(file) if backing_id is not None else 0
+        number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode), unique)
+        self._small_demand.opened(node, thread_id)
         if backing_id is None:
             self._metrics.add("opens_cached")
         else:
@@ -186,6 +210,16 @@ class Opening:
             while not file.complete:  # noqa: ASYNC110 - an event for each chunk of each file would serve only this
                 await trio.sleep(_LOOK_S)
             await self._staging.wait_vouched()
+
+    async def _look(self, node: Node, file: StagedFile) -> None:
+        """See that what the kernel is about to read by itself is right: by its stamp, else by its checksums.
+
+        Where those take longer than an open may wait, this open is read through us, by verified chunks.
+        """
+        if await self._staging.verifying.is_sound(file) or not self._io_mode.passes(file.size, pushed=node.pushed):
+            return
+        with trio.move_on_after(_OPEN_WAIT_S if file.size <= _VERIFIED_AT_OPEN_BYTES else 0):
+            await self._staging.verifying.wait_verified(file)
 
     async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
         """The backing file of an open that is passed through; None for one through the page cache."""
@@ -217,6 +251,13 @@ class Opening:
         away.discard(thread_id)
         return None
 
+    def refetch(self, file: StagedFile, indexes: Sequence[int]) -> None:
+        """Chunks were found damaged of a file that the kernel reads by itself: its handles cannot be given another
+        backing file, so the right bytes are to come over the wrong ones, and soon."""
+        node = self._handles.reading_by_itself(file)
+        if node is not None:
+            self.prefetch.window_nowait(node, file, list(indexes))
+
     @property
     def stateless(self) -> bool:
         """Opens are not to be answered: the kernel reads without handles."""
@@ -230,27 +271,29 @@ class Opening:
         for number in self._handles.file_numbers():
             self.close(number)
 
-    def stateless_handle_nowait(self, node_id: int) -> FileHandle | None:
+    def stateless_handle_nowait(self, node_id: int, thread_id: int) -> FileHandle | None:
         """As `stateless_handle`, if that needs no waiting; else None."""
         handle = self._handles.without_open(node_id)
         if handle is not None:
             return handle
         node = self._namespace.node(node_id)
         file = self._staging.file_nowait(node.version, node.path) if node.version is not None else None
-        return self._kept(FileHandle(node, file)) if file is not None else None
+        return self._kept(FileHandle(node, file), thread_id) if file is not None else None
 
-    async def stateless_handle(self, node_id: int) -> FileHandle:
-        """The handle for a read of node `node_id`, which the kernel has opened without us."""
-        handle = self.stateless_handle_nowait(node_id)
+    async def stateless_handle(self, node_id: int, thread_id: int) -> FileHandle:
+        """The handle for a read of node `node_id`, which the kernel has opened without us, by thread `thread_id`."""
+        handle = self.stateless_handle_nowait(node_id, thread_id)
         if handle is not None:
             return handle
         node = self._namespace.node(node_id)
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
-        return self._kept(FileHandle(node, await self._staging.file(node.version, node.path)))
+        return self._kept(FileHandle(node, await self._staging.file(node.version, node.path)), thread_id)
 
-    def _kept(self, handle: FileHandle) -> FileHandle:
+    def _kept(self, handle: FileHandle, thread_id: int) -> FileHandle:
+        self._namespace.note(handle.node)
         self._handles.keep_without_open(handle)
+        self._small_demand.opened(handle.node, thread_id)
         file = handle.file
         if 0 < file.size <= self._chunk_bytes:
             self._noticed(handle.node, file)
@@ -268,8 +311,8 @@ class Opening:
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
-        if self.stateless and not self._handles.has_file(number):
-            return  # see `let_go`
+        if not self._handles.has_file(number):
+            return  # see `let_go`; or opened when another daemon served the mount
         handle = self._handles.remove_file(number)
         node = handle.node
         self._hints.closed(node, handle.file)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.errors import HfsError
 from mountd.metrics import Metrics
 from mountd.peers_transport import Transport
@@ -86,7 +87,7 @@ class Answering:
             self._transport.send_nowait(sender, encode(Refusal(wish.request, busy=True)))
             return
         self._begun += 1
-        self._nursery.start_soon(self._answer, sender, wish)
+        start_guarded(self._nursery, "answer to a peer", self._answer, sender, wish)
 
     async def _answer(self, sender: int, wish: Wish) -> None:
         came = trio.Event()
@@ -148,7 +149,7 @@ class Answering:
             await taken.wait()
             return
         self._stuck[sender] += 1
-        self._nursery.start_soon(self._unstick, sender, taken)
+        start_guarded(self._nursery, "peer that takes nothing", self._unstick, sender, taken)
 
     async def _unstick(self, sender: int, taken: trio.Event) -> None:
         await taken.wait()

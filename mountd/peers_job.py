@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.metrics import Metrics
 from mountd.peers import Came
 from mountd.peers_answering import Answering, Answers
@@ -274,7 +275,7 @@ class JobPeers:
         if self._left or node in self._homes.gone or node == self._transport.number:
             return
         log.info("peers: %s has gone; its share belongs to the others now", self._homes.agreed.names[node])
-        self._nursery.start_soon(self._homes.lose, node)
+        start_guarded(self._nursery, "share of a lost node", self._homes.lose, node)
         self._silent.lost(node)
         self._asking.lost(node)
         self._turns.lost(node)

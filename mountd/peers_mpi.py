@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from mountd.background import call_guarded
 from mountd.errors import ConfigError, MountError
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class MpiTransport:
 
     def _hear(self) -> None:
         while self._told:
-            self._told.popleft()()
+            call_guarded("word of a peer", self._told.popleft())
 
     def _run(self, started: Callable[[], None]) -> None:
         from mpi4py import MPI

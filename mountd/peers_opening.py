@@ -33,8 +33,9 @@ _FAULT_LIMIT_S = 10.0
 class Joining:
     """See the file's story. `transport` None: there is nobody to join."""
 
-    def __init__(self, transport: MpiTransport | None) -> None:
+    def __init__(self, transport: MpiTransport | None, why_alone: str = "--peers none") -> None:
         self.transport = transport
+        self._why_alone = why_alone
         self.joined = False
 
     @property
@@ -68,7 +69,7 @@ class Joining:
     ) -> JobPeers | NoPeers:
         """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
         if self.transport is None:
-            return NoPeers("--peers none", chunk_bytes)
+            return NoPeers(self._why_alone, chunk_bytes, wanted=self._why_alone != "--peers none")
         if self.transport.count == 1:
             reason = "the only daemon of its job: started without mpirun, or started again, after which none can rejoin"
             log.warning("peers: this is %s; it runs alone", reason)
@@ -117,10 +118,15 @@ class Joining:
 
 
 @asynccontextmanager
-async def open_joining(peers: str) -> AsyncIterator[Joining]:
-    """`peers`: of the configuration. Raises ConfigError without MPI, MountError if it does not start."""
+async def open_joining(peers: str, generation: int) -> AsyncIterator[Joining]:
+    """`peers`: of the configuration. `generation`: how many daemons of this mount there were before; MPI takes the
+    first alone. Raises ConfigError without MPI, MountError if it does not start."""
     if peers == "none":
         yield Joining(None)
+        return
+    if generation:
+        log.warning("peers: this daemon follows one that has ended; none can rejoin the job, so it runs alone")
+        yield Joining(None, "the daemon before this one has ended, and none can rejoin the job")
         return
     transport = MpiTransport()
     await transport.start()

@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.metrics import Metrics
 from mountd.peers_silent import SilentPeers
 from mountd.peers_words import Done, Go, Stay, Turn
@@ -168,7 +169,7 @@ class Turns:
         self._waiting.add(name)
         if not self._tended:
             self._tended = True
-            self._nursery.start_soon(self._tend)
+            start_guarded(self._nursery, "turns", self._tend)
 
     def _ended(self, name: tuple[int, int]) -> None:
         place = self._places.pop(name, None)
@@ -189,14 +190,16 @@ class Turns:
 
     async def _tend(self) -> None:
         """While somebody waits: tell him so, and take back what is held for too long."""
-        while self._waiting:
-            await trio.sleep(self._patience_s)
-            since_s = trio.current_time() - HELD_S
-            for name in [name for name, held_s in self._held.items() if held_s <= since_s]:
-                self._ended(name)
-            for sender, request in list(self._waiting):
-                self._say(sender, Stay(request))
-        self._tended = False
+        try:
+            while self._waiting:
+                await trio.sleep(self._patience_s)
+                since_s = trio.current_time() - HELD_S
+                for name in [name for name, held_s in self._held.items() if held_s <= since_s]:
+                    self._ended(name)
+                for sender, request in list(self._waiting):
+                    self._say(sender, Stay(request))
+        finally:
+            self._tended = False
 
     def _say(self, to: int, word: Turn | Stay | Go | Done) -> None:
         if to == self._number:

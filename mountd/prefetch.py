@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import trio
 
+from mountd.background import start_for_life
 from mountd.errors import HfsError
 from mountd.metrics import Metrics
 from mountd.node import Node
@@ -30,9 +31,8 @@ log = logging.getLogger(__name__)
 _MAX_WINDOW_CHUNKS = 1024
 """Wishes kept: 64 readers with 16 chunks ahead each. Older ones have been overtaken by their readers."""
 
-_SIBLINGS_AT_ONCE = 8
-"""Small files that a worker fetches together: costs a third of one at a time. More would leave workers without any
-where a directory is small or its reader goes in order, and they share the latency of the source."""
+_SIBLINGS_AT_ONCE = 16
+"""Small files that a worker fetches together: costs a third of one at a time."""
 
 
 class Fetches(Protocol):
@@ -119,7 +119,7 @@ class Prefetch:
         """The whole of a large file, behind everything that is more urgent. Asked for again, it changes nothing."""
         if node not in self._fills:
             self._fills[node] = _Fill(node, file, trio.current_time())
-            self._work.unpark(count=self._workers)
+            self._work.unpark()
 
     def is_filling(self, node: Node) -> bool:
         """Whether the rest of the file of `node` is being fetched."""
@@ -151,17 +151,17 @@ class Prefetch:
         """There may be something that hints foresee."""
         if not self._foreseen:
             self._foreseen = True
-            self._work.unpark(count=self._workers)
+            self._work.unpark()
 
     def siblings_nowait(self) -> None:
         """The sibling policy may have something new."""
         self._siblings_wanted = True
-        self._work.unpark(count=self._workers)
+        self._work.unpark()
 
     def demand_served_nowait(self) -> None:
         """A demand read has its bytes: what paused for it may go on."""
         if self._fills or self._siblings_wanted or self._foreseen:
-            self._work.unpark(count=self._workers)
+            self._work.unpark()
 
     def forget(self, node: Node) -> None:
         """The last handle of `node` is closed: its fill stops."""
@@ -175,21 +175,31 @@ class Prefetch:
         """Start the workers; they end with their nursery."""
         async with trio.open_nursery() as nursery:
             for _ in range(self._workers):
-                nursery.start_soon(self._worker)
+                start_for_life(nursery, "prefetch worker", self._worker)
 
     async def _worker(self) -> None:
         while True:
-            if self._windows:
-                node, file, index = self._windows.popleft()
-                await self._chunk(node, file, index, _nothing, soon=True)
-            elif (work := self._next_work()) is not None:
-                await self._hinted(work)
-            elif (fill := self._next_fill()) is not None:
-                await self._chunk_of_fill(*fill)
-            elif siblings := self._next_siblings():
-                await self._fetch_siblings(siblings)
-            else:
+            fetch = self._next()
+            if fetch is None:
                 await self._work.park()
+            else:
+                # One wakes the next as long as there is work: to wake all for each open of a small file, which makes
+                # room for one more or for none, was a tenth of a millisecond a file.
+                self._work.unpark()
+                await fetch()
+
+    def _next(self) -> Callable[[], Awaitable[None]] | None:
+        """What to fetch now."""
+        if self._windows:
+            node, file, index = self._windows.popleft()
+            return lambda: self._chunk(node, file, index, _nothing, soon=True)
+        if (work := self._next_work()) is not None:
+            return lambda: self._hinted(work)
+        if (fill := self._next_fill()) is not None:
+            return lambda: self._chunk_of_fill(*fill)
+        if siblings := self._next_siblings():
+            return lambda: self._fetch_siblings(siblings)
+        return None
 
     async def _chunk_of_fill(self, node: Node, file: StagedFile, index: int) -> None:
         begun = False

@@ -7,8 +7,8 @@
 
 A frame is a length (4 bytes, big-endian) and that many bytes of msgpack: a map whose "type" names one of the structs
 below. One connection carries one request; a client that wants to stop one closes the connection. Neither end believes
-the other: a frame that is too long or means nothing is a ProtocolError. After a Join the connection stays open and
-speaks the words of `mountd/protocol_hints.py`.
+the other: a frame that is too long, means nothing or has a number out of its range is a ProtocolError. After a Join the
+connection stays open and speaks the words of `mountd/protocol_hints.py`.
 
 `mountd/control.py` (trio) and `hfs/client.py` (plain sockets, inside training jobs) use it. It imports no event loop
 and touches no socket itself.
@@ -16,7 +16,7 @@ and touches no socket itself.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -74,7 +74,7 @@ class Warm(Message, frozen=True):
 
     paths: list[bytes]
     """Relative to the root of the mount, no leading slash; b"" is the root."""
-    jobs: int = 0
+    jobs: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """Files at a time; 0: the daemon chooses."""
 
 
@@ -135,8 +135,8 @@ class Join(Message, frozen=True):
     """For people: "train", "val"."""
     job: str = ""
     """Learners of one job have ranks of their own; two jobs may have the same."""
-    rank: int = 0
-    world: int = 1
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
+    world: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 1
     process: str = ""
     """A random text of the process that joins. Two connections of one process never stand in each other's way; those of
     two processes with the same job, layout and rank do."""

@@ -27,7 +27,7 @@ from mountd.hints import Hints
 from mountd.history import History
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
-from mountd.node import Dentry, Node
+from mountd.node import Node
 from mountd.prefetch import Prefetch
 from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
@@ -396,41 +396,24 @@ class ReadPath:
             told.add(index)
 
     async def prefetch_siblings(self, places: Sequence[tuple[Node, bytes]]) -> int:
-        """For `prefetch`: files whose siblings are being read; how many were fetched."""
-        given_up = dict.fromkeys(places)
-        fetched = 0
+        """For `prefetch`: files whose siblings are being read; how many were fetched. None is asked for before."""
+        left, fetched = dict.fromkeys(places), 0
         try:
-            admitted: list[tuple[Node, bytes]] = []
-            for directory in dict.fromkeys(directory for directory, _ in places):
-                names = [name for parent, name in places if parent is directory]
-                dentries: list[Dentry | None]
-                try:
-                    dentries = [*await self._namespace.children(directory, names)]
-                except HfsError:  # of one of them; the others may be known all the same
-                    dentries = [self._namespace.known_nowait(directory, name) for name in names]
-                for name, dentry in zip(names, dentries, strict=True):
-                    if dentry is not None and dentry.node is not None and self._is_wanted(dentry.node, directory, name):
-                        admitted.append((directory, name))
-            for place, outcome in zip(admitted, await self._small_files.stage(admitted, push=True), strict=True):
-                if isinstance(outcome, Small):
-                    large = outcome.become is Become.LARGE
-                    if large and not await self._one_chunk(outcome.node):
-                        continue
-                    fetched += large or outcome.become is Become.FETCHED
-                    del given_up[place]
+            outcomes = await self._small_files.stage(places, push=True, wanted=self._siblings.is_wanted)
+            for place, outcome in zip(places, outcomes, strict=True):
+                if not isinstance(outcome, Small) or outcome.become is Become.HERE:
+                    continue
+                size = outcome.node.attributes.size
+                if outcome.become is Become.FETCHED:
+                    self._siblings.fetched(*place, size)
+                elif not self._siblings.admit(*place, size) or not await self._one_chunk(outcome.node):
+                    continue
+                fetched += 1
+                del left[place]
         finally:
-            for place in given_up:
+            for place in left:
                 self._siblings.drop(*place)
         return fetched
-
-    def _is_wanted(self, node: Node, directory: Node, name: bytes) -> bool:
-        """Whether a sibling is to be fetched: it is small, not here, and the budget has room for it."""
-        if node.version is None or node.version.size > self._chunk_bytes:
-            return False
-        file = self._staging.file_nowait(node.version, node.path)
-        if file is not None and (file.present.full or not self._staging.admits_nowait(file, file.size)):
-            return False
-        return self._siblings.admit(directory, name, node.version.size)
 
     async def _one_chunk(self, node: Node) -> bool:
         """A sibling that is too large to be fetched with others."""
@@ -465,11 +448,11 @@ class ReadPath:
                         raise StagingError("another node, which is its home, could not stage all of it")
                     continue
                 if not self._staging.admits_nowait(file, file.chunk(index).size):
-                    raise StagingError("no room in the cache")
+                    raise self._staging.refusal(file.chunk(index).size)
                 # Who has it open reads it through the page cache, and soon.
                 await self._fetcher.ahead(node, file, index, push=Push.WHOLE if node.opens else Push.NOTHING)
                 if index not in file.present and not self._fetcher.is_coming(file.version, index):
-                    raise StagingError("the cache disk did not take all of it; see hfs status")
+                    raise self._staging.refusal(file.chunk(index).size)
 
         try:
             async with trio.open_nursery() as nursery:

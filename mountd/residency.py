@@ -12,6 +12,7 @@ from itertools import islice
 
 import trio
 
+from mountd.background import start_guarded
 from mountd.fastpath_residency import resident
 from mountd.namespace import Namespace
 
@@ -19,6 +20,9 @@ __all__ = ["Residency"]
 
 _SAMPLE_FILES = 64
 """An open and a cachestat each: some 10 ms in all when nothing hangs."""
+
+_LOOKED_AT = 20_000
+"""Files that the kernel knows, among which those in use are looked for: 3 ms of the event loop."""
 
 _WAIT_S = 0.05
 
@@ -47,15 +51,17 @@ class Residency:
         """Sample again; returns after 50 ms at the latest, with or without a new sample."""
         if self._running is None:
             self._running = trio.Event()
-            self._nursery.start_soon(self._sample, self._running)
+            start_guarded(self._nursery, "residency sample", self._sample, self._running)
         with trio.move_on_after(_WAIT_S):
             await self._running.wait()
 
     async def _sample(self, done: trio.Event) -> None:
-        # Of a file that is passed through the mount has no pages; the name of a retired node leads to another.
-        used = (n for n in self._namespace.files() if (n.pushed or n.opens) and not n.passed and not n.retired)
-        paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
+        paths: list[bytes] = []
         try:
+            # Of a file that is passed through the mount has no pages; the name of a retired node leads to another.
+            known = islice(self._namespace.files(), _LOOKED_AT)
+            used = (n for n in known if (n.pushed or n.opens) and not n.passed and not n.retired)
+            paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
             found = await trio.to_thread.run_sync(resident, paths, self._started, abandon_on_cancel=True)
         except OSError:
             found = None

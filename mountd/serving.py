@@ -20,9 +20,10 @@ from mountd.errors import StagingError, VersionChanged
 from mountd.fetcher import Fetcher, Push
 from mountd.namespace import Namespace
 from mountd.peers_answering import Bytes
+from mountd.source import Source
 from mountd.staging import Staging
 from mountd.staging_file import StagedFile
-from mountd.version import Version
+from mountd.version import Version, is_lasting
 from policies.geometry import Extent
 
 __all__ = ["Serving"]
@@ -40,14 +41,15 @@ class Serving:
         namespace: Namespace,
         staging: Staging,
         fetcher: Fetcher,
-        source_id: str,
+        source: Source,
         is_mine: Callable[[bytes, int], bool],
         run_in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
         self._namespace = namespace
         self._staging = staging
         self._fetcher = fetcher
-        self._source_id = source_id
+        self._knows = source.file_systems.knows
+        self._doubts = source.doubts.holds
         self._is_mine = is_mine
         self._run_in_thread = run_in_thread
 
@@ -55,11 +57,19 @@ class Serving:
         self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, *, here_only: bool
     ) -> Bytes | None:
         """See `Answers`. Raises HfsError."""
-        if version.source_id != self._source_id or not 0 <= extent.start <= extent.end <= version.size:
+        if not 0 <= extent.start <= extent.end <= version.size:
             return None
+        if not self._knows(version.source_id):  # or these are other files
+            if here_only or not is_lasting(version.source_id):
+                return None
+            await self._namespace.resolve(path)  # nobody may have looked below that file system's mount here yet
+            if not self._knows(version.source_id):
+                return None
         file = self._staging.file_nowait(version, path) or await self._staging.file(version, path)
         if file.chunk_bytes != chunk_bytes or extent.start >= version.size:
             return None
+        if self._doubts(version):
+            return None  # whoever gets it would commit it
         index = extent.start // chunk_bytes
         if extent.end > file.chunk(index).end:
             return None
@@ -79,7 +89,8 @@ class Serving:
         node = await self._namespace.resolve(path)
         if node.version != version:
             raise VersionChanged(f"{path!r} is another version here")
-        return await self._part(file, index, extent, await self._fetcher.for_peer(node, file, index))
+        chunk = await self._fetcher.for_peer(node, file, index)
+        return None if self._doubts(version) else await self._part(file, index, extent, chunk)
 
     async def _stage(self, path: bytes, file: StagedFile, index: int) -> bool:
         if index in file.present or self._fetcher.is_coming(file.version, index):

@@ -141,18 +141,22 @@ class SmallFiles:
         """
         outcomes: dict[Place, Small | HfsError] = {}
         unique = dict.fromkeys(places)
-        nameless = [place for place in unique if self._is_unknown(place)]
-        if again := [place for place in nameless if self._staging.was_put(_path(place))]:
+        nameless = {place for place in unique if self._is_unknown(place)}
+        if again := [place for place in unique if place in nameless and self._staging.was_put(_path(place))]:
             await self._look_up(again)
-        if self._staging.may_have_more and self._looks > 0:
-            await self._look_first([place for place in nameless if self._is_unknown(place)])
-        unknown = [node.version for place in unique if (node := self._node(place)) is not None and node.version]
+            nameless = {place for place in unique if self._is_unknown(place)}
+        if not self.reads_blindly:
+            await self._look_first([place for place in unique if place in nameless])
+            nameless = {place for place in unique if self._is_unknown(place)}
+        named = [place for place in unique if place not in nameless]
+        unknown = [node.version for place in named if (node := self._node(place)) is not None and node.version]
         unknown = [version for version in unknown if self._staging.file_nowait(version) is None]
         if unknown:
             await self._staging.prefetch_lookups(unknown)
+            nameless = set()  # some may be known now
         left = []
         for place in unique:
-            known = self._known(place, stage=stage and not hold)
+            known = None if place in nameless else self._known(place, stage=stage and not hold)
             if known is None:
                 left.append(place)
             else:
@@ -165,6 +169,22 @@ class SmallFiles:
             await self._batch(left, outcomes, push=push, stage=stage, hold=hold, wanted=wanted)
             left = [place for place in left if place not in outcomes]
         return [outcomes[place] for place in places]
+
+    @property
+    def reads_blindly(self) -> bool:
+        """Files of which nothing is known are read at once; False: they are looked up first, see `looked`."""
+        return not self._staging.may_have_more or self._looks <= 0
+
+    def looked(self, place: Place) -> None:
+        """A file was looked up before it was read, and would have been read at once."""
+        if self._is_staged(place):
+            self.found_staged()
+        elif self._looks > 0:
+            self._looks -= 1
+
+    def found_staged(self) -> None:
+        """What nothing was known of is staged: look before reading for a while."""
+        self._looks = _LOOKS
 
     def _is_unknown(self, place: Place) -> bool:
         return place[0].children is not None and self._namespace.known_nowait(*place) is None
@@ -229,7 +249,7 @@ class SmallFiles:
             return Small(node, Become.HERE)  # a reader fetches it
         if not stage:
             return Small(node, Become.HERE) if self._fetcher.held_nowait(node.version, 0) is not None else None
-        return None if self._staging.admits_nowait(file, file.size) else StagingError("no room in the cache")
+        return None if self._staging.admits_nowait(file, file.size) else self._staging.refusal(file.size)
 
     # -- other nodes --------------------------------------------------------------------------------------------------
 
@@ -298,7 +318,7 @@ class SmallFiles:
             elif hold:
                 stage = False
             else:
-                outcomes.update((place, StagingError("no room in the cache")) for place in left)
+                outcomes.update((place, self._staging.refusal(self._refused_bytes)) for place in left)
                 return
         if push:
             await self._fetcher.wait_may_push(self._batch_bytes)
@@ -306,6 +326,8 @@ class SmallFiles:
         # No checkpoint from here until all are registered.
         for place in left:
             # Memory may have been waited for: readers may have had some fetched meanwhile.
+            if self._is_unknown(place):
+                continue
             node, known = self._node(place), self._known(place, stage=stage and not hold)
             if known is not None:
                 outcomes[place] = known
@@ -403,7 +425,7 @@ class SmallFiles:
         if file is None:
             return None
         if file.present.full:
-            self._looks = _LOOKS  # it was read for nothing
+            self.found_staged()  # it was read for nothing
         if file.present.full or file.present.count > 1 or self._fetcher.is_coming(version, 0):
             batches.land(batch, place, version, read.data)
             return Small(node, Become.LARGE if file.present.count > 1 and not file.present.full else Become.HERE)
@@ -412,7 +434,7 @@ class SmallFiles:
         if stage and not staged:
             self._refused_bytes = len(read.data)
             if not hold:
-                return StagingError("no room in the cache, or its disk does not keep up")
+                return self._staging.refusal(len(read.data))
         self._metrics.add("prefetched_chunks")
         return Small(node, Become.FETCHED)
 
@@ -434,13 +456,14 @@ class SmallFiles:
         except HfsError as error:
             return error
         if stage and not hold and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
-            return StagingError("the cache disk did not take it")
+            return self._staging.refusal(file.size)
         return Small(node, Become.FETCHED if fetched else Become.HERE)
 
 
 def _path(place: Place) -> bytes:
     directory, name = place
-    return b"/".join(filter(None, (directory.path, name)))
+    path = directory.path
+    return path + b"/" + name if path else name
 
 
 def _whole_pages(size: int) -> int:

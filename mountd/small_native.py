@@ -13,7 +13,7 @@ __all__ = ["Found", "SmallNative", "load"]
 
 Found = tuple[int, tuple[int, ...] | None, int]
 """0: read; -1: attributes only, since it is no regular file or too large; -2: it changed meanwhile; else an errno. Its
-attributes. Where its bytes begin."""
+attributes up to the device, and the kernel's number of the mount or 0. Where its bytes begin."""
 
 
 class SmallNative(Protocol):
@@ -34,8 +34,8 @@ class SmallNative(Protocol):
     def hurry(self, progress: bytearray, /) -> int:
         """Have `read` end after the file it is at, and say which; -1: none."""
 
-    def write(self, directory: int, paths: list[bytes], contents: list[memoryview], /) -> list[int]:
-        """Make new files; 0 or an errno for each."""
+    def write(self, directory: int, paths: list[bytes], contents: list[memoryview], /) -> list[tuple[int, int, int]]:
+        """Make new files; 0 or an errno for each, then inode number and time of change in nanoseconds."""
 
 
 def load() -> SmallNative | None:

@@ -32,6 +32,14 @@ class SmallRead(NamedTuple):
     """Of the open file; None if it could not be read, or changed meanwhile: then ask for it by itself."""
     data: memoryview | None
     """All its bytes, of the version that `attributes` stands for; None also of what is no regular file or too large."""
+    mount: int = 0
+    """As in `statx.Place`, beside the attributes' `device`; 0 where it was not asked for."""
+
+    def on(self, file_system: str | None) -> SmallRead:
+        """Now that it is known which file system it lies on; if it is not, the file is to be asked for by itself."""
+        if file_system is None or self.attributes is None:
+            return SmallRead(None, None)
+        return self._replace(attributes=self.attributes._replace(file_system=file_system))
 
 
 class Progress:
@@ -80,9 +88,12 @@ def read_files(
     data = into.toreadonly()
     answers = []
     for status, figures, offset in found:
-        attributes = Attributes._make(figures) if figures is not None and status >= -1 else None
-        whole = attributes is not None and status == _WHOLE
-        answers.append(SmallRead(attributes, data[offset : offset + attributes.size] if whole and attributes else None))
+        if figures is None or status < -1:
+            answers.append(SmallRead(None, None))
+            continue
+        attributes, mount = Attributes._make((*figures[:-1], "")), figures[-1]
+        whole = data[offset : offset + attributes.size] if status == _WHOLE else None
+        answers.append(SmallRead(attributes, whole, mount))
     return answers
 
 
@@ -112,7 +123,7 @@ def _read_plain(
         if one is None:
             break
         status, attributes = one
-        found.append((status, attributes, used))
+        found.append((status, (*attributes[:-1], 0), used))
         if status == _WHOLE:
             used = min(len(into), used + -(-attributes.size // _PAGE_BYTES) * _PAGE_BYTES)
     numbers[0] = len(found) - 1  # who hurries while the answer is on its way must not wait for what was not read

@@ -9,6 +9,8 @@ what it fetched; `hfs cache` lists, evicts and checks through the same class, wi
     staging_names     object numbers                   staging_cleanup   after a crash
     staging_reading   reads of staged bytes            staging_disk      the system calls
     staging_encoding  fewer bytes on the disk          staging_checking  all of it, read again
+    staging_stamps    who has changed an object        staging_verifying is this file right?
+    staging_objects   reads of objects, in threads     staging_scrub     all of it, slowly, always
 
 A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
 methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
@@ -26,21 +28,25 @@ from typing import TypeVar
 import trio
 import xxhash
 
+from mountd.config import VerifyWanted
+from mountd.errors import StagingError
 from mountd.index import IndexFailed, StagedRow
 from mountd.staging_checking import CheckedFile, check_rows
-from mountd.staging_cleanup import clean_up
+from mountd.staging_cleanup import clean_up, drop_passing
 from mountd.staging_descriptors import Descriptors
 from mountd.staging_encoding import UNDECIDED, Encoder
+from mountd.staging_ending import end_well
 from mountd.staging_evictor import Evictor
 from mountd.staging_file import StagedFile
 from mountd.staging_files import Files
 from mountd.staging_ground import Ground
 from mountd.staging_listing import pages_of
 from mountd.staging_names import Names
-from mountd.staging_reading import Reading
-from mountd.staging_room import State
-from mountd.staging_statistics import StagingStatistics
+from mountd.staging_reading import Reading, foreseen
+from mountd.staging_scrub import Scrub
+from mountd.staging_statistics import StagingStatistics, statistics_of
 from mountd.staging_sweeper import Sweeper
+from mountd.staging_verifying import Verifying
 from mountd.staging_vouching import Vouching
 from mountd.staging_writing import Job, Writing
 from mountd.version import Version
@@ -64,24 +70,39 @@ _USE_EVERY_S = {"lru": 60, "fill-once": 3600}
 class Staging:
     """See the file's story. `mountd.staging_opening.open_staging` makes it and runs its tasks."""
 
-    def __init__(self, ground: Ground, chunk_bytes: int, policy: Policy, in_flight_bytes: int) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        chunk_bytes: int,
+        policy: Policy,
+        in_flight_bytes: int,
+        verify: VerifyWanted,
+        scrub_bytes_s: int,
+    ) -> None:
         self.chunk_bytes = chunk_bytes
         """Of files that are staged from now on."""
         self._ground = ground
         self.names = Names(ground)
-        self.files = Files(ground, chunk_bytes, _USE_EVERY_S[policy], self._row_superseded)
-        self._descriptors = Descriptors(ground.disk.close_fd)
+        believes = verify == "changed"
+        self.files = Files(ground, chunk_bytes, _USE_EVERY_S[policy], self._row_superseded, believes=believes)
+        self._descriptors = Descriptors(ground.disk.close_fd, ground.disk.open_files.shares.staged)
         self.sweeper = Sweeper(ground, self.names, self.files, self._descriptors)
         self.vouching = Vouching(ground, self.names, self)
         self.writing = Writing(ground, in_flight_bytes, self._written)
         self.evictor = Evictor(ground, self.files, self.sweeper, self.vouching, policy)
         self._reading = Reading(ground, self._descriptors, self.sweeper)
+        self.verifying = Verifying(self._reading)
+        self.scrub = Scrub(ground, self.files, self.sweeper, scrub_bytes_s)
         self._ready = trio.Event()
         self._refused = False
         self._closing = False
         self._put_paths = PathFilter()
         self.encoding = EncodingChoice(False, "not asked for")
         """Whether what is staged from now on may be encoded, and why; see `encode`."""
+
+    def let_go(self) -> None:
+        """Close descriptors that are only kept: the system has none to give."""
+        self._descriptors.let_go()
 
     # -- find --------------------------------------------------------------------------------------------------------
 
@@ -132,18 +153,18 @@ class Staging:
 
     async def read(self, file: StagedFile, extent: Extent) -> bytearray:
         """The bytes of `extent`, which lies in present chunks; all of them. Raises StagingError."""
-        return await self._reading.read(file, extent)
+        return await foreseen(self._reading.read(file, extent))
 
     async def read_chunk(self, file: StagedFile, index: int) -> bytearray:
         """A whole present chunk, its checksum verified. Raises StagingError; a damaged chunk is forgotten."""
-        return await self._reading.read_chunk(file, index)
+        return await foreseen(self._reading.read_chunk(file, index))
 
     async def will_need(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
         """Have staged bytes read into the page cache, for who reads the staged files by himself. Never fails."""
         await self._reading.will_need(extents)
 
     async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
-        """`use(descriptor)`, which does not wait, of the complete and durable object of `file`, which is pinned.
+        """`use(descriptor)`, which does not wait, of the complete, durable and sound object of `file`, which is pinned.
 
         The descriptor is closed afterwards. Raises StagingError if there is no such object, and what `use` raises.
         """
@@ -152,6 +173,10 @@ class Staging:
     def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
         """As `lend`, if the object can be opened without waiting for the disk; else None."""
         return self._reading.lend_nowait(file, use)
+
+    def is_in_memory_nowait(self, file: StagedFile, offset: int) -> bool:
+        """Whether the page cache has the byte at `offset`, which is staged as it is. Says nothing about that byte."""
+        return self._reading.is_in_memory_nowait(file, offset)
 
     @property
     def on_overlay(self) -> bool:
@@ -197,6 +222,19 @@ class Staging:
         """The same of a file of one chunk that is not known yet."""
         return self._fits(blocks_bytes(size_bytes) + object_overhead_bytes(1))
 
+    def why_not(self, size_bytes: int) -> str | None:
+        """Why so many bytes of one file would not be staged now, for people; None: they would, if the disk keeps up."""
+        fits = self._fits(blocks_bytes(size_bytes) + object_overhead_bytes(1))
+        return None if fits else self._ground.health.why_resting() or self.what_limits()
+
+    def refusal(self, size_bytes: int) -> StagingError:
+        """What to raise for so many bytes that were not taken."""
+        return StagingError(self.why_not(size_bytes) or "the cache disk does not keep up")
+
+    def what_limits(self) -> str:
+        """Which limit of the cache is the nearest, for people."""
+        return self._ground.room.what_limits()
+
     def _fits(self, needed_bytes: int) -> bool:
         if not self.ready or self._ground.health.resting:
             return False
@@ -214,7 +252,7 @@ class Staging:
         Keeps `data` until it is written. `on_done` is called later, once the chunk can be read from here or was given
         up; not at all if nothing was queued. Raises ValueError if `data` is not as long as the chunk.
         """
-        size = file.chunk(index).size
+        size = file.chunk_size(index)
         if len(data) != size:
             raise ValueError(f"chunk {index} has {size} bytes, not {len(data)}")
         if index in file.present:
@@ -275,6 +313,8 @@ class Staging:
             file.created = True
             file.present.add(index)
             file.set_checksum(index, job.checksum)
+            if file.stamp is not None:
+                file.verify(index)
             self._note_encoding(job)
             self._ground.metrics.add("staging_put_chunks")
             self._ground.metrics.add("staging_put_bytes", job.size_bytes)
@@ -364,11 +404,13 @@ class Staging:
         await self.sweeper.wait_idle()
         return room_bytes
 
-    async def evict_paths(self, prefixes: Collection[bytes], source_id: str | None = None) -> tuple[int, int]:
+    async def evict_paths(
+        self, prefixes: Collection[bytes], source_ids: Collection[str] | None = None
+    ) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""
         await self.wait_vouched()
         files = freed_bytes = 0
-        async with aclosing(pages_of(self._ground, prefixes, source_id)) as pages:
+        async with aclosing(pages_of(self._ground, prefixes, source_ids)) as pages:
             async for rows in pages:
                 batch_files, batch_bytes = await self.sweeper.evict([(row.object_id, row.version) for row in rows])
                 files += batch_files
@@ -376,27 +418,32 @@ class Staging:
         return files, freed_bytes
 
     async def rows(
-        self, prefixes: Collection[bytes] = (b"",), source_id: str | None = None
+        self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
     ) -> AsyncGenerator[StagedRow, None]:
         """What is vouched for, in the order in which it was staged. Bounded memory, however much there is.
 
-        `prefixes`: paths relative to the source, of files or directories; b"" is the source itself. `source_id`: of
-        this source only. Ends early, counted, if the index fails.
+        `prefixes`: paths relative to the source, of files or directories; b"" is the source itself. `source_ids`:
+        of these file systems only. Ends early, counted, if the index fails.
         """
-        async with aclosing(pages_of(self._ground, prefixes, source_id)) as pages:
+        async with aclosing(pages_of(self._ground, prefixes, source_ids)) as pages:
             async for rows in pages:
                 for row in rows:
                     yield row
 
+    async def still_staged(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """How many of these objects the index has, and the bytes of their files. Raises StagingError."""
+        rows = await self._ground.threads.ask_index(self._ground.index.rows, numbers)
+        return len(rows), sum(row.version.size for row in rows)
+
     async def check(
-        self, prefixes: Collection[bytes] = (b"",), source_id: str | None = None
+        self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
     ) -> AsyncGenerator[CheckedFile, None]:
         """Read everything vouched for from the disk and compare the checksums; what is damaged is forgotten.
 
         One record a file, as it is done.
         """
         await self.wait_vouched()
-        async with aclosing(pages_of(self._ground, prefixes, source_id)) as pages:
+        async with aclosing(pages_of(self._ground, prefixes, source_ids)) as pages:
             async for rows in pages:
                 async with aclosing(check_rows(self._ground, self.files, self.sweeper, rows)) as checks:
                     async for checked in checks:
@@ -410,65 +457,29 @@ class Staging:
         else:
             self.sweeper.request(row.object_id, row.version)
 
-    async def prepare(self) -> None:
-        """For `open_staging`: remove what an earlier run left, then let staging begin."""
+    async def prepare(self, kept_source: str = "") -> None:
+        """For `open_staging`: remove what an earlier run left, then let staging begin. `kept_source`: see there."""
         await self.names.wait_leased()
         await clean_up(self._ground, self.names, self.sweeper)
         self._ready.set()
         self.evictor.woken()  # the size may have been lowered since
+        await drop_passing(self._ground, self.sweeper, kept_source)
         await self.files.preload()
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> StagingStatistics:
         """The state of this moment."""
-        ground = self._ground
-        # What a thread has entered in the index a moment ago counts as unvouched, too, until we have noted it.
-        indexed_bytes = ground.index.bytes
-        twice_bytes = ground.index.entered_bytes - self.vouching.entered_bytes
-        state: State = "ok"
-        if ground.health.off:
-            state = "off"
-        elif ground.health.resting or not self.ready:
-            state = "resting"
-        elif self._refused:
-            state = "full"
-        return StagingStatistics(
-            files=ground.index.files + self.names.open_count,
-            bytes=indexed_bytes + self.vouching.unvouched_bytes - twice_bytes,
-            room_bytes=ground.room.used_bytes,
-            capacity_bytes=ground.room.limit_bytes(),
-            encoded_bytes=ground.index.encoded_bytes,
-            encoded_stored_bytes=ground.index.encoded_stored_bytes,
-            queued_bytes=self.writing.in_flight_bytes,
-            unvouched_bytes=self.vouching.unvouched_bytes,
-            state=state,
-            last_error=ground.health.last_error,
+        return statistics_of(
+            self._ground, self.names, self.vouching, self.writing, is_ready=self.ready, refused=self._refused
         )
 
     async def drain(self) -> None:
         """The end: everything put becomes durable, and the index is told that nothing is left to clean up."""
         self._closing = True  # object numbers that are given back below must not be taken any more
-        try:
-            await self.vouching.wait_vouched()
-            await self.sweeper.wait_idle()
-            self.files.note_all()
-            await self.files.flush_uses()
-            ground = self._ground
-            state = await ground.threads.ask_index(ground.index.state)
-            idle = (
-                self.vouching.idle
-                and self.sweeper.idle
-                and not self.sweeper.deferred
-                and self.ready
-                and self.names.all_settled
-            )
-            # What could not be removed or punched is accounted in memory only: then the next start must look.
-            if idle and state.used_bytes == ground.room.used_bytes:
-                unused = self.names.unused_from
-                await ground.threads.change_index(ground.index.settle, unused, unused)
-        except IndexFailed as error:
-            self._ground.health.index_failed(error, "closing the cache")
+        await end_well(
+            self._ground, self.files, self.names, self.vouching, self.sweeper, was_ready=self._ready.is_set()
+        )
 
     def close(self) -> None:
         """Close what is open of staged files."""

@@ -1,34 +1,33 @@
-"""Checking what is staged: everything that the index vouches for is read again, its checksums compared.
+"""Checking what is staged: everything that the index vouches for is read from the disk, its checksums compared.
 
-Called by `Staging.check`, for `hfs cache check`. What is damaged is forgotten, as when a reader meets it; what could
-not be looked at (no descriptor left, nothing here to decode it with) is told and kept. Reads from the disk only;
-whether the source has the same bytes is asked elsewhere (`mountd/commands.py`).
+Called by `Staging.check`, for `hfs cache check`, and by the scrub. What is damaged is forgotten, as when a reader meets
+it; what could not be looked at (no descriptor left, nothing here to decode it with) is told and kept. An object without
+its stamp, or from before there were any, all of whose chunks are right is believed from then on. Reads from the disk
+only (`staging_around`); whether the source has the same bytes is asked elsewhere (`mountd/commands.py`).
 """
 
 from __future__ import annotations
 
-import errno
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mountd.index import ChunkRow, Index, IndexFailed, StagedRow
-from mountd.staging_disk import Disk
+from mountd.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
+from mountd.staging_around import Looked, look_at
 from mountd.staging_file import StagedFile
 from mountd.staging_files import Files
 from mountd.staging_ground import Ground
-from mountd.staging_reading import OUR_LIMITS, read_object
 from mountd.staging_sweeper import Sweeper
 from mountd.version import Version
 from policies.geometry import chunk_extent
 
 __all__ = ["CheckedFile", "check_rows"]
 
-_CHECK_BATCH = 64
-_CHECK_BYTES = 32 << 20
-"""Files checked in one hop to a thread."""
+_STEP_FILES = 64
+_STEP_BYTES = 8 << 20
+"""Looked at in one hop to a thread: the chunk of a large file, or some small files."""
 
-_SAY_NOTHING = {*OUR_LIMITS, errno.ENOSYS}
-"""The last is what `decode` says where its library is missing: whoever has it finds the bytes as they were."""
+Pace = Callable[[int], Awaitable[object]]
+"""Called before so many bytes are read, to wait until it is their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +54,121 @@ class CheckedFile:
 
 
 async def check_rows(
-    ground: Ground, files: Files, sweeper: Sweeper, rows: Sequence[StagedRow]
+    ground: Ground, files: Files, sweeper: Sweeper, rows: Sequence[StagedRow], pace: Pace | None = None
 ) -> AsyncGenerator[CheckedFile, None]:
     """Check what these rows vouch for; forget what is damaged."""
-    start = 0
-    while start < len(rows):
-        end, size = start, 0
-        while end < len(rows) and (end == start or (end - start < _CHECK_BATCH and size < _CHECK_BYTES)):
-            size += rows[end].version.size
-            end += 1
-        batch, start = rows[start:end], end
-        try:
-            chunks = await ground.threads.ask_index(_all_chunks, ground.index, batch)
-        except IndexFailed as error:
-            ground.health.index_failed(error, "checking staged files")
-            return
-        found = await ground.threads.read(_check_objects, ground.disk, batch, chunks)
-        for row, listed, (broken, unchecked) in zip(batch, chunks, found, strict=True):
-            if broken:
-                file = await files.get(row.version)
-                if file.object_id != row.object_id:
-                    continue  # evicted meanwhile
-                # One that was staged again since it was listed, perhaps in the other form, was not what was looked at.
-                same = {c.number for c in listed if ChunkRow(c.number, *_stored(file, c.number)) == c}
-                broken = [index for index in broken if index in file.vouched and index in same]
-                ground.metrics.add("staged_checksum_failures", len(broken))
-                sweeper.give_up(file, broken)
-            sizes = [chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size for chunk in listed]
-            yield CheckedFile(row.version, row.path, len(listed), sum(sizes), tuple(broken), unchecked)
+    try:
+        chunks = await ground.threads.ask_index(_all_chunks, ground.index, rows)
+    except IndexFailed as error:
+        ground.health.index_failed(error, "checking staged files")
+        return
+    found: list[Looked] = []
+    for step in _steps(rows, chunks):
+        if pace is not None:
+            await pace(sum(_bytes(row, chunk) for row, part, _ in step for chunk in part))
+        parts = [(row, part) for row, part, _ in step]
+        looked = await ground.threads.look(look_at, ground.disk, parts, pace is not None)
+        for (row, _, listed), one in zip(step, looked, strict=True):
+            found.append(one)
+            if listed is None:
+                continue  # more of the file comes with the next step
+            checked = await _concluded(ground, files, sweeper, row, listed, found)
+            found = []
+            if checked is not None:
+                yield checked
+
+
+Step = list[tuple[StagedRow, Sequence[ChunkRow], Sequence[ChunkRow] | None]]
+"""A row, some of its chunks, and if they are the last, all of them."""
+
+
+def _steps(rows: Sequence[StagedRow], chunks: Sequence[list[ChunkRow]]) -> Iterator[Step]:
+    step: Step = []
+    size = 0
+    for row, listed in zip(rows, chunks, strict=True):
+        begin = 0
+        for position, chunk in enumerate(listed):
+            if size and size + _bytes(row, chunk) > _STEP_BYTES:
+                if begin < position:
+                    step.append((row, listed[begin:position], None))
+                    begin = position
+                yield step
+                step, size = [], 0
+            size += _bytes(row, chunk)
+        step.append((row, listed[begin:], listed))
+        if len(step) >= _STEP_FILES:
+            yield step
+            step, size = [], 0
+    if step:
+        yield step
+
+
+def _bytes(row: StagedRow, chunk: ChunkRow) -> int:
+    return chunk.stored_bytes or chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size
+
+
+async def _concluded(
+    ground: Ground,
+    files: Files,
+    sweeper: Sweeper,
+    row: StagedRow,
+    listed: Sequence[ChunkRow],
+    found: Sequence[Looked],
+) -> CheckedFile | None:
+    """None: it was evicted meanwhile."""
+    broken = [index for one in found for index in one.broken]
+    unchecked = next((one.unchecked for one in found if one.unchecked), "")
+    sizes = [chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size for chunk in listed]
+    if not row.proven:
+        sweeper.request(row.object_id, row.version)
+        broken = [chunk.number for chunk in listed] or [0]
+    elif broken:
+        dropped = await _dropped(ground, files, sweeper, row, listed, broken)
+        if dropped is None:
+            return None
+        broken = dropped
+    elif not unchecked and listed and len({one.stamp for one in found}) == 1 and found[0].stamp != row.stamp:
+        await _believed(files, row, listed, found[0].stamp)
+    return CheckedFile(row.version, row.path, len(listed), sum(sizes), tuple(broken), unchecked)
+
+
+async def _dropped(
+    ground: Ground, files: Files, sweeper: Sweeper, row: StagedRow, listed: Sequence[ChunkRow], broken: list[int]
+) -> list[int] | None:
+    """Those of the broken chunks that are staged still; they are forgotten. None: nothing of the file is."""
+    file = await files.get(row.version)
+    if file.object_id != row.object_id:
+        return None
+    same = _unchanged(file, listed)
+    broken = [index for index in broken if index in same]
+    ground.metrics.add("staged_checksum_failures", len(broken))
+    sweeper.give_up(file, broken)
+    return broken
+
+
+async def _believed(files: Files, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
+    """All of an object was right, with a stamp that the index does not have."""
+    file = await files.get(row.version)
+    if stamp is None or file.object_id != row.object_id or file.changing is not None:
+        return
+    if file.stamp not in {None, row.stamp, stamp}:
+        return  # we have changed it since
+    if file.stamp != stamp:
+        file.doubt()
+        file.stamp = stamp
+    for index in _unchanged(file, listed):
+        file.verify(index)
+    files.note_use(file)
+
+
+def _unchanged(file: StagedFile, listed: Sequence[ChunkRow]) -> set[int]:
+    """One that was staged again since it was listed, perhaps in the other form, was not what was looked at."""
+    return {
+        chunk.number
+        for chunk in listed
+        if chunk.number in file.vouched
+        and chunk == ChunkRow(chunk.number, file.checksum(chunk.number), file.stored_bytes(chunk.number))
+    }
 
 
 def _all_chunks(index: Index, rows: Sequence[StagedRow]) -> list[list[ChunkRow]]:
@@ -92,30 +178,3 @@ def _all_chunks(index: Index, rows: Sequence[StagedRow]) -> list[list[ChunkRow]]
         else index.chunks(row.object_id)
         for row in rows
     ]
-
-
-def _stored(file: StagedFile, index: int) -> tuple[int, int]:
-    return file.checksum(index), file.stored_bytes(index)
-
-
-def _check_objects(
-    disk: Disk, rows: Sequence[StagedRow], chunks: Sequence[list[ChunkRow]]
-) -> list[tuple[list[int], str]]:
-    """In a thread: the indexes of the damaged chunks of each row, and why others could not be looked at."""
-    found = []
-    for row, listed in zip(rows, chunks, strict=True):
-        broken: list[int] = []
-        unchecked = ""
-        fd: int | None = None
-        for index, checksum, stored_bytes in listed:
-            extent = chunk_extent(index, row.version.size, row.chunk_bytes)
-            answer = read_object(disk, row.object_id, fd, extent, checksum, stored_bytes)
-            fd = answer.opened_fd if fd is None else fd
-            if answer.error is not None and answer.error.errno in _SAY_NOTHING:
-                unchecked = answer.error.strerror or str(answer.error)
-            elif answer.data is None:
-                broken.append(index)
-        if fd is not None:
-            disk.close_fd(fd)
-        found.append((broken, unchecked))
-    return found

@@ -9,20 +9,26 @@ account. No scan: the first two are found by number, the third by an index of in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import trio
 
 from mountd.index import Index, IndexFailed, StagedRow
 from mountd.staging_disk import Disk
 from mountd.staging_ground import Ground
+from mountd.staging_listing import pages_of
 from mountd.staging_names import Names
+from mountd.staging_stamps import stamp_of
 from mountd.staging_sweeper import Sweeper, remove_objects
+from mountd.staging_unlinked import sync_disk
 from policies.admission import blocks_bytes
 from policies.geometry import chunk_count, chunk_extent
 
-__all__ = ["clean_up"]
+__all__ = ["clean_up", "drop_passing"]
 
 _BATCH = 256
+_DOOMED_BATCH = 4096
+"""More than a run leaves, unless its disk refused: each needs a sync."""
 _RETRY_S = 30.0
 
 
@@ -31,7 +37,8 @@ async def clean_up(ground: Ground, names: Names, sweeper: Sweeper) -> None:
     while True:
         try:
             await _remove_doomed(ground, sweeper)
-            await _remove_unnamed(ground)
+            if await _remove_unnamed(ground):
+                await ground.threads.sweep(sync_disk, ground.disk)  # from now on nobody looks there again
             if not ground.index.opened.clean:
                 await _punch_incomplete(ground)
             await ground.threads.sweep(ground.disk.remove_set_aside)
@@ -45,22 +52,42 @@ async def clean_up(ground: Ground, names: Names, sweeper: Sweeper) -> None:
         await trio.sleep(_RETRY_S)
 
 
+async def drop_passing(ground: Ground, sweeper: Sweeper, kept: str) -> None:
+    """Evict what an earlier run staged of file systems whose identity only that run knew: nobody asks for it again.
+
+    But `kept` is what this run calls one of them too.
+    """
+    passing = ground.index.opened_passing - {kept}
+    if not passing:
+        return
+    async with aclosing(pages_of(ground, [b""], passing)) as pages:
+        async for rows in pages:
+            await sweeper.evict([(row.object_id, row.version) for row in rows])
+    try:
+        await ground.threads.change_index(ground.index.forget_sources, passing)
+    except IndexFailed as error:
+        ground.health.index_failed(error, "cleaning up the cache")
+
+
 async def _remove_doomed(ground: Ground, sweeper: Sweeper) -> None:
     last = 0
     while True:
         async with sweeper.lock:
-            numbers = await ground.threads.ask_index(ground.index.doomed, last, _BATCH)
-            if not numbers:
+            doomed = await ground.threads.ask_index(ground.index.doomed, last, _DOOMED_BATCH)
+            if not doomed:
                 return
+            last = doomed[-1]
+            numbers = [number for number in doomed if number not in sweeper.unlinked]
             removed, failure = await ground.threads.sweep(remove_objects, ground.disk, numbers)
+            await ground.threads.sweep(sync_disk, ground.disk)
             with trio.CancelScope(shield=True):  # what is off the disk and out of the index is off the account
                 ground.room.release(await ground.threads.change_index(ground.index.removed, removed))
             if failure is not None:
                 raise failure
-            last = numbers[-1]
 
 
-async def _remove_unnamed(ground: Ground) -> None:
+async def _remove_unnamed(ground: Ground) -> bool:
+    """Whether there was anything to look for."""
     opened = ground.index.opened
     for start in range(opened.settled_id, opened.next_id, _BATCH):
         numbers = range(start, min(start + _BATCH, opened.next_id))
@@ -69,6 +96,7 @@ async def _remove_unnamed(ground: Ground) -> None:
         _, failure = await ground.threads.sweep(remove_objects, ground.disk, garbage)
         if failure is not None:
             raise failure
+    return opened.settled_id < opened.next_id
 
 
 async def _punch_incomplete(ground: Ground) -> None:
@@ -78,6 +106,8 @@ async def _punch_incomplete(ground: Ground) -> None:
         if not rows:
             return
         for row in rows:
+            if not row.proven:
+                continue  # it goes as a whole once it is looked up
             vouched = await ground.threads.ask_index(_vouched, ground.index, row)
             await ground.threads.sweep(punch_unvouched, ground.disk, row, vouched)
         last = rows[-1].object_id
@@ -90,7 +120,10 @@ def _vouched(index: Index, row: StagedRow) -> list[int]:
 
 
 def punch_unvouched(disk: Disk, row: StagedRow, vouched: Sequence[int]) -> None:
-    """In a thread: give back the ranges of an object that nobody vouches for, and its right length. Raises OSError."""
+    """In a thread: give back the ranges of an object that nobody vouches for, and its right length. Raises OSError.
+
+    One that still has its stamp has nothing else in it, and keeps the stamp.
+    """
     size = row.version.size
     keep = set(vouched)
     try:
@@ -98,6 +131,8 @@ def punch_unvouched(disk: Disk, row: StagedRow, vouched: Sequence[int]) -> None:
     except FileNotFoundError:
         return  # its reader will notice
     try:
+        if row.stamp is not None and stamp_of(fd, size) == row.stamp:
+            return
         start: int | None = None
         for number in range(chunk_count(size, row.chunk_bytes) + 1):
             missing = number < chunk_count(size, row.chunk_bytes) and number not in keep

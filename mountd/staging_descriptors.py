@@ -12,9 +12,6 @@ from collections.abc import Callable
 
 __all__ = ["Descriptor", "Descriptors"]
 
-_LIMIT = 1024
-"""Enough for every large file of a job; for small ones the open costs 10 us in a thread that is needed anyway."""
-
 
 class Descriptor:
     """One open descriptor and how many use it."""
@@ -30,7 +27,7 @@ class Descriptor:
 class Descriptors:
     """By object number."""
 
-    def __init__(self, close: Callable[[int], None], limit: int = _LIMIT) -> None:
+    def __init__(self, close: Callable[[int], None], limit: int) -> None:
         self._close = close
         self._limit = limit
         self._held: OrderedDict[int, Descriptor] = OrderedDict()
@@ -81,6 +78,11 @@ class Descriptors:
             held.dropped = True
             return None
         return held.fd
+
+    def let_go(self) -> None:
+        """Drop half of them, those that were not used for longest."""
+        for _ in range(len(self._held) - len(self._held) // 2):
+            self._drop(self._held.popitem(last=False)[1])
 
     def close(self) -> None:
         """Drop all."""

@@ -2,24 +2,42 @@
 
     DIR/objects/xx/N    one staged file for each object number N (xx: its low byte in hexadecimal), mode 0600
 
-Every method blocks and may raise OSError; the staging files call them in their threads. Tests replace this class by one
-that fails or dies at the Nth call. Object numbers are never used twice, so a name that is gone stays gone.
+What lies under the name of an object and is no file is none: it counts as gone, and is moved out of the way when its
+name is needed. Every method blocks and may raise OSError; the staging files call them in their threads. Tests replace
+this class by one that fails or dies at the Nth call. Object numbers are never used twice, so a name that is gone stays
+gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mountd import small_native
+from mountd.cache_directory import CacheDirectory
+from mountd.index import Stamp
+from mountd.open_files import OpenFiles
 from mountd.openat2 import CACHED, How, open_now
+from policies.admission import BLOCK_BYTES
 
-__all__ = ["Disk", "DiskSpace"]
+__all__ = ["Disk", "DiskSpace", "set_objects_aside"]
+
+_OBJECTS = "objects"
+_ASIDE = "objects.broken-"
+_NOT_OURS = ".not-ours"
+_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFELY
+_PLENTY = 1 << 16
+"""Open files, for who says nothing about it."""
+"""Of a pipe that somebody has put there the open does not wait for the other end."""
 
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
@@ -29,7 +47,7 @@ _MEMORY_MAGICS = {0x01021994, 0x858458F6}
 _OVERLAY_MAGIC = 0x794C7630
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_OBJECT = How(os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, CACHED)
+_OBJECT = How(os.O_RDONLY | _SAFELY, CACHED)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
@@ -47,18 +65,20 @@ class DiskSpace:
 class Disk:
     """The objects of one cache directory. Stateless but for a descriptor of the directory and what was found out."""
 
-    def __init__(self, cache_dir: str) -> None:
-        self.cache_dir = cache_dir
-        self.objects_dir = os.path.join(cache_dir, "objects")
+    def __init__(self, cache_dir: str, open_files: OpenFiles | None = None) -> None:
+        self.objects_dir = os.path.join(cache_dir, _OBJECTS)
+        """For people; nothing is opened by it."""
+        self.open_files = open_files or OpenFiles(_PLENTY)
         self.direct = True
         """Whether the file system takes O_DIRECT; set to False by the first refusal."""
+        self._cache: CacheDirectory | None = None
         self._directory = -1
         self._opens_cached = True
 
-    def open(self) -> None:
-        """Make the directories. Raises OSError."""
-        os.makedirs(self.objects_dir, mode=0o700, exist_ok=True)
-        self._directory = os.open(self.objects_dir, os.O_RDONLY | os.O_DIRECTORY)
+    def open(self, cache: CacheDirectory) -> None:
+        """Have the objects in this directory, which stays open as long. Raises OSError, ConfigError."""
+        self._cache = cache
+        self._directory = cache.open_directory(_OBJECTS)
 
     def close(self) -> None:
         """Give the descriptor back. May be called twice."""
@@ -67,24 +87,43 @@ class Disk:
             self._directory = -1
 
     def path(self, number: int) -> str:
-        """Where object `number` lies."""
-        return f"{self.objects_dir}/{number & 0xFF:02x}/{number}"
+        """Where object `number` lies, for people."""
+        return f"{self.objects_dir}/{_name(number)}"
 
     def open_write(self, number: int, *, create: bool, direct: bool) -> int:
-        """A descriptor for writing. FileNotFoundError when it must exist and does not."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0) | (os.O_DIRECT if direct else 0)
-        path = self.path(number)
-        try:
-            return os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            if not create:
-                raise
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            return os.open(path, flags, 0o600)
+        """A descriptor for writing: of a new object, or of one that exists; FileNotFoundError if it does not."""
+        new = os.O_CREAT | os.O_EXCL if create else 0
+        flags = os.O_RDWR | _SAFELY | new | (os.O_DIRECT if direct else 0)
+        if not create:
+            return self._open_object(_name(number), flags)
+        return self.open_files.patiently(lambda: self._create(number, flags))
 
-    def open_read(self, number: int) -> int:
+    def _create(self, number: int, flags: int) -> int:
+        name = _name(number)
+        try:
+            return os.open(name, flags, 0o600, dir_fd=self._directory)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(name), 0o700, dir_fd=self._directory)
+        except FileExistsError:
+            self.unlink(number)  # the remains of a write that failed, or what somebody else has put there
+        return os.open(name, flags, 0o600, dir_fd=self._directory)
+
+    def open_read(self, number: int, *, direct: bool = False) -> int:
         """A descriptor for reading. FileNotFoundError when the object is gone."""
-        return os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+        return self._open_object(_name(number), os.O_RDONLY | _SAFELY | (os.O_DIRECT if direct else 0))
+
+    def _open_object(self, name: str, flags: int) -> int:
+        try:
+            fd = self.open_files.patiently(lambda: os.open(name, flags, dir_fd=self._directory))
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+                raise _not_ours(name) from None
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise _not_ours(name)
+        return fd
 
     def open_cached(self, number: int) -> int | None:
         """As `open_read`, if that needs no disk: the kernel has the names in memory (openat2(2), Linux 5.12). Else
@@ -92,8 +131,7 @@ class Disk:
         """
         if not self._opens_cached:
             return None
-        name = b"%02x/%d" % (number & 0xFF, number)
-        fd = open_now(self._directory, name, _OBJECT)
+        fd = open_now(self._directory, _name(number).encode(), _OBJECT)
         if fd < 0:
             self._opens_cached = -fd not in (errno.ENOSYS, errno.EINVAL, errno.EPERM)
             return None
@@ -101,9 +139,9 @@ class Disk:
 
     def open_empty(self) -> int:
         """A descriptor of a new file without a name."""
-        path = os.path.join(self.objects_dir, f"probe-{os.getpid()}")
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
-        os.unlink(path)
+        name = f"probe-{os.getpid()}"
+        fd = os.open(name, os.O_RDWR | _SAFELY | os.O_CREAT, 0o600, dir_fd=self._directory)
+        os.unlink(name, dir_fd=self._directory)
         return fd
 
     def write(self, fd: int, parts: Sequence[memoryview | mmap.mmap], offset: int) -> None:
@@ -124,27 +162,34 @@ class Disk:
                 raise OSError(errno.ENOSPC, "a write to the cache wrote nothing")
             done += more
 
-    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[OSError | None]:
-        """New small objects, each all of `contents[i]`, many at a time; what went wrong with each, None: nothing.
+    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[Stamp | OSError]:
+        """New small objects, each all of `contents[i]`, many at a time; how each was left, or what went wrong with it.
 
         A fault of one does not stop the others, and leaves of it what it leaves. Never raises OSError.
         """
         if _extension is None:
             return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
-        paths = [b"%02x/%d" % (number & 0xFF, number) for number in numbers]
+        paths = [_name(number).encode() for number in numbers]
         found = _extension.write(self._directory, paths, list(contents))
-        return [OSError(number, os.strerror(number)) if number else None for number in found]
+        answers: list[Stamp | OSError] = []
+        for number, data, (fault, inode, ctime_ns) in zip(numbers, contents, found, strict=True):
+            if fault in (errno.EEXIST, errno.EMFILE, errno.ENFILE):
+                answers.append(self._write_one(number, data))
+            else:
+                answers.append(OSError(fault, os.strerror(fault)) if fault else Stamp(inode, ctime_ns))
+        return answers
 
-    def _write_one(self, number: int, data: memoryview) -> OSError | None:
+    def _write_one(self, number: int, data: memoryview) -> Stamp | OSError:
         try:
             fd = self.open_write(number, create=True, direct=False)
             try:
                 self.write(fd, [data], 0)
+                left = os.fstat(fd)
             finally:
                 self.close_fd(fd)
         except OSError as error:
             return error
-        return None
+        return Stamp(left.st_ino, left.st_ctime_ns)
 
     def set_length(self, fd: int, size: int) -> None:
         """Make the file `size` bytes long; what was not written reads as zeros."""
@@ -162,6 +207,42 @@ class Disk:
         if done < size:
             del data[done:]
         return data
+
+    def read_into(self, fd: int, offset: int, buffer: memoryview) -> bool:
+        """Fill `buffer`. False if the file ends before."""
+        done = 0
+        while done < len(buffer):
+            more = os.preadv(fd, [buffer[done:]], offset + done)
+            if more == 0:
+                return False
+            done += more
+        return True
+
+    def read_part(self, fd: int, offset: int, buffer: memoryview) -> int:
+        """As many bytes as there are, at most a full `buffer`, which is aligned for O_DIRECT like `offset`."""
+        done = os.preadv(fd, [buffer], offset)
+        while done < len(buffer) and done % BLOCK_BYTES == 0:
+            more = os.preadv(fd, [buffer[done:]], offset + done)
+            if more == 0:
+                break
+            done += more
+        return done
+
+    def has_cached(self, fd: int, offset: int, size: int) -> bool:
+        """Whether the page cache seems to have `size` bytes: their first, middle and last one."""
+        byte = memoryview(bytearray(1))
+        try:
+            return all(self.read_cached(fd, at, byte) for at in (offset, offset + size // 2, offset + size - 1))
+        except OSError:
+            return True  # it is memory
+
+    def only_asked_for(self, fd: int) -> None:
+        """Read no bytes into the page cache that were not asked for."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def let_go(self, fd: int, offset: int, size: int) -> None:
+        """Drop bytes from the page cache, as far as they are on the disk."""
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
     def read_cached(self, fd: int, offset: int, buffer: memoryview) -> bool:
         """Fill `buffer` if the page cache has all of it. Raises OSError (EOPNOTSUPP: never on this disk)."""
@@ -194,12 +275,36 @@ class Disk:
         """Close a descriptor of an object. The last one of a removed object frees its blocks, which takes a while."""
         os.close(fd)
 
-    def unlink(self, number: int) -> None:
-        """Remove object `number`; nothing happens when it is gone already."""
+    def unlink(self, number: int) -> bool:
+        """Remove object `number`; False, and nothing happens, when it is gone already. A directory in its place, which
+        is not ours to delete, is renamed."""
+        name = _name(number)
         try:
-            os.unlink(self.path(number))
+            os.unlink(name, dir_fd=self._directory)
         except FileNotFoundError:
-            pass
+            return False
+        except IsADirectoryError:
+            self._move_away(name)
+        return True
+
+    def _move_away(self, name: str) -> None:
+        n = 1
+        while True:
+            try:
+                os.stat(f"{name}{_NOT_OURS}-{n}", dir_fd=self._directory, follow_symlinks=False)
+            except FileNotFoundError:
+                break
+            n += 1
+        os.rename(name, f"{name}{_NOT_OURS}-{n}", src_dir_fd=self._directory, dst_dir_fd=self._directory)
+
+    def sync_name(self, number: int) -> None:
+        """That object `number` is gone, durable."""
+        folder = os.path.dirname(_name(number))
+        fd = self.open_files.patiently(partial(os.open, folder, _FOLDER, dir_fd=self._directory))
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def space(self) -> DiskSpace:
         """Size and free bytes of the disk."""
@@ -219,18 +324,28 @@ class Disk:
         buffer = ctypes.create_string_buffer(256)
         return ctypes.c_long.from_buffer(buffer).value if _libc.fstatfs(self._directory, buffer) == 0 else 0
 
-    def set_objects_aside(self) -> None:
-        """Rename the objects away, after the index was lost; `remove_set_aside` deletes them in the background."""
-        n = 1
-        while os.path.lexists(aside := f"{self.objects_dir}.broken-{n}"):
-            n += 1
-        try:
-            os.rename(self.objects_dir, aside)
-        except FileNotFoundError:
-            pass  # there never were any
-
     def remove_set_aside(self) -> None:
         """Delete what `set_objects_aside` left, also in an earlier run. Takes as long as it takes."""
-        for name in os.listdir(self.cache_dir):
-            if name.startswith("objects.broken-"):
-                shutil.rmtree(os.path.join(self.cache_dir, name))
+        assert self._cache is not None
+        for name in self._cache.names():
+            if name.startswith(_ASIDE):
+                shutil.rmtree(name, dir_fd=self._cache.fd)
+
+
+def set_objects_aside(cache: CacheDirectory) -> None:
+    """Rename the objects away, after the index was lost; `remove_set_aside` deletes them in the background."""
+    n = 1
+    while cache.exists(f"{_ASIDE}{n}"):
+        n += 1
+    try:
+        cache.rename(_OBJECTS, f"{_ASIDE}{n}")
+    except FileNotFoundError:
+        pass  # there never were any
+
+
+def _not_ours(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "something other than a file lies in its place", name)
+
+
+def _name(number: int) -> str:
+    return f"{number & 0xFF:02x}/{number}"

@@ -58,8 +58,38 @@ class Evictor:
             self._wanted_bytes = max(self._wanted_bytes, wanted_bytes)
             self._more.set()
 
-    def need_bytes(self) -> tuple[int, bool]:
-        """(how much is to go, whether it must go whatever the policy protects)."""
+    async def wait_room(self, wanted_bytes: int) -> bool:
+        """Evict what may go until so much fits. Whether it does."""
+        room = self._ground.room
+        if room.fits(wanted_bytes):
+            return True
+        await self.look()  # others may have come or gone
+        if room.fits(wanted_bytes) or (not room.over_bytes() and trio.current_time() < self._fruitless_until):
+            return room.fits(wanted_bytes)
+        try:
+            freed_bytes = await self.make_room(wanted_bytes)
+            if not freed_bytes and self._policy == "lru" and self._vouching.unvouched_bytes:
+                await self._vouching.wait_vouched()  # as in `run`
+                freed_bytes = await self.make_room(wanted_bytes)
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "choosing what to evict")
+            return False
+        if freed_bytes:
+            await self.look()
+        else:
+            self._fruitless_until = trio.current_time() + _FRUITLESS_S
+        return room.fits(wanted_bytes)
+
+    async def wait_ahead(self) -> None:
+        """Until what would go by itself is gone: what is there then stays, unless more is put or others write."""
+        await self.look()
+        try:
+            await self.make_room()
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "choosing what to evict")
+
+    def need_bytes(self, wanted_bytes: int = 0) -> tuple[int, bool]:
+        """(how much is to go so that this fits and what puts want, whether it must go whatever the policy protects)."""
         room = self._ground.room
         over_bytes = room.over_bytes()
         if over_bytes:
@@ -67,7 +97,7 @@ class Evictor:
         ahead_bytes = 0
         if self._policy == "lru":
             ahead_bytes = min(_AHEAD_BYTES, room.limit_bytes() // _AHEAD_FRACTION)
-        wanted_bytes = max(self._wanted_bytes, ahead_bytes)
+        wanted_bytes = max(wanted_bytes, self._wanted_bytes, ahead_bytes)
         return min(room.shortfall_bytes(wanted_bytes), room.used_bytes), False
 
     def woken(self) -> None:
@@ -121,12 +151,12 @@ class Evictor:
                 self._fruitless_until = trio.current_time() + _FRUITLESS_S
             self._wanted_bytes, self._idle_s = 0, IDLE_S
 
-    async def make_room(self) -> int:
+    async def make_room(self, wanted_bytes: int = 0) -> int:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""
         freed_bytes = 0
         after = (-1, -1)
         while True:
-            need_bytes, forced = self.need_bytes()
+            need_bytes, forced = self.need_bytes(wanted_bytes)
             if need_bytes <= 0:
                 break
             now_s = int(self._ground.clock())

@@ -9,10 +9,15 @@ small. Only the staging files change it, on the event loop, except for `pins` (t
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
+from mountd.index import Stamp
 from mountd.version import Version
 from policies.admission import blocks_bytes, object_overhead_bytes
 from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
+
+if TYPE_CHECKING:
+    from mountd.staging_stamps import Change
 
 __all__ = ["StagedFile"]
 
@@ -31,8 +36,10 @@ class StagedFile:
         "_stored",
         "barred",
         "changes",
+        "changing",
         "chunk_bytes",
         "created",
+        "doubts",
         "element_bytes",
         "has_row",
         "last_use_ns",
@@ -41,12 +48,16 @@ class StagedFile:
         "path",
         "pins",
         "present",
+        "recorded",
         "room_bytes",
+        "sound",
+        "stamp",
         "stored_path",
         "stored_use_s",
         "stray",
         "superseded",
         "unsettled",
+        "verified",
         "version",
         "vouched",
     )
@@ -67,6 +78,20 @@ class StagedFile:
         only the same bytes are written to it again, and no holes are made."""
         self.last_use_ns = 0
         """Nanoseconds since the epoch, set by whoever opens the file."""
+
+        # Who has changed it (see staging_stamps):
+        self.stamp: Stamp | None = None
+        """How the object was left: what is known of its bytes holds as long as it has this stamp. None: not known."""
+        self.sound = False
+        """With that stamp all present chunks are right: an object that has it may be handed to the kernel."""
+        self.verified = ChunkSet(count)
+        """Chunks that this daemon has written, or whose checksum it has seen, with that stamp."""
+        self.doubts = 0
+        """Grows whenever nothing is known of the object any more: a read that was under way then says nothing of it."""
+        self.recorded: Stamp | None = None
+        """What the index holds."""
+        self.changing: Change | None = None
+        """A change of ours that is under way."""
 
         # For the staging files:
         self.object_id: int | None = None
@@ -134,19 +159,24 @@ class StagedFile:
             return self.size
         held = len(self.present) * self.chunk_bytes
         last = self.present.count - 1
-        return held - (self.chunk_bytes - self.chunk(last).size) if last in self.present else held
+        return held - (self.chunk_bytes - self.chunk_size(last)) if last in self.present else held
 
     def chunk(self, index: int) -> Extent:
         """The bytes of chunk `index`, as offsets in the file. Raises ValueError if there is none."""
         return chunk_extent(index, self.version.size, self.chunk_bytes)
 
+    def chunk_size(self, index: int) -> int:
+        """How many bytes chunk `index` has. Raises ValueError if there is none. Asked five times of each small file."""
+        size = min(self.chunk_bytes, self.version.size - index * self.chunk_bytes)
+        return size if index >= 0 and size > 0 else self.chunk(index).size
+
     def chunk_room_bytes(self, index: int) -> int:
         """What chunk `index` takes on the disk, as it is stored."""
-        return blocks_bytes(self.stored_bytes(index) or self.chunk(index).size)
+        return blocks_bytes(self.stored_bytes(index) or self.chunk_size(index))
 
     def raw_room_bytes(self, index: int) -> int:
         """What chunk `index` takes on the disk at most: as it is, not encoded."""
-        return blocks_bytes(self.chunk(index).size)
+        return blocks_bytes(self.chunk_size(index))
 
     def stored_bytes(self, index: int) -> int:
         """How many bytes stand on the disk for chunk `index`, which is encoded; 0: it is there as it is."""
@@ -175,6 +205,18 @@ class StagedFile:
             self._checksums = array("Q", bytes(8 * self.present.count))
         self._checksums[index] = checksum
 
+    def verify(self, index: int) -> None:
+        """A present chunk was found right, or written, with the stamp of the file."""
+        self.verified.add(index)
+        self.sound = self.sound or self.verified.includes(self.present)
+
+    def doubt(self) -> None:
+        """The object may have been changed by others: nothing is known of its chunks any more."""
+        self.stamp = None
+        self.sound = False
+        self.verified.clear()
+        self.doubts += 1
+
     def bar(self, index: int) -> None:
         """Chunk `index` is not to be put until `unbar`."""
         if self.barred is None:
@@ -196,6 +238,8 @@ class StagedFile:
         """Chunk `index` is no longer present."""
         self.present.discard(index)
         self.vouched.discard(index)
+        self.verified.discard(index)
+        self.sound = self.stamp is not None and (self.sound or self.verified.includes(self.present))
         self.changes += 1
 
     def detach(self) -> tuple[int | None, int]:
@@ -203,6 +247,8 @@ class StagedFile:
         held = self.object_id, self.room_bytes
         self.present.clear()
         self.vouched.clear()
+        self.doubt()
+        self.recorded = None
         self.object_id = None
         self.created = self.has_row = False
         self.room_bytes = 0

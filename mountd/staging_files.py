@@ -13,10 +13,12 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from mountd.index import ChunkRow, Index, IndexFailed, StagedRow
+from mountd.background import note_fault
+from mountd.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
 from mountd.staging_encoding import RAW
 from mountd.staging_file import StagedFile
 from mountd.staging_ground import Ground
+from mountd.staging_stamps import stamp_to_keep
 from mountd.version import Version
 
 __all__ = ["Files"]
@@ -46,7 +48,8 @@ class _Wish:
 
 
 class Files:
-    """`superseded` is called, on the event loop, with rows that a newer version replaces."""
+    """`superseded` is called, on the event loop, with rows that a newer version replaces. `believes`: what is in an
+    object that has its stamp counts as verified."""
 
     def __init__(
         self,
@@ -55,11 +58,14 @@ class Files:
         use_every_s: int,
         superseded: Callable[[StagedRow], None],
         keep: int = _KEEP,
+        *,
+        believes: bool = False,
     ) -> None:
         self._ground = ground
         self._chunk_bytes = chunk_bytes
         self._use_every_s = use_every_s
         self._superseded = superseded
+        self._believes = believes
         self._keep = keep
         self._known: WeakValueDictionary[Version, StagedFile] = WeakValueDictionary()
         self._recent: OrderedDict[Version, StagedFile] = OrderedDict()
@@ -75,6 +81,7 @@ class Files:
         self._preloading = False
         self._uses: dict[int, int] = {}
         self._paths: dict[int, bytes] = {}
+        self._stamps: dict[int, tuple[Version, Stamp]] = {}
 
     @property
     def all_in_memory(self) -> bool:
@@ -144,8 +151,8 @@ class Files:
         while rows := await self._page(after_id):
             for row in rows:
                 gone = row.object_id in self.dooming or row.object_id in self._doomed_since_asked
-                if not gone and row.checksum is not None and row.version not in self._known:
-                    self._remember(_file_from(row, []))
+                if not gone and row.proven and row.checksum is not None and row.version not in self._known:
+                    self._remember(self._file_from(row, []))
             after_id = rows[-1].object_id
         self._preloading = False
 
@@ -171,10 +178,18 @@ class Files:
                 except IndexFailed as error:
                     self._ground.health.index_failed(error, "looking up staged files")
                     found = [[] for _ in batch]
+                except Exception as error:  # noqa: BLE001 - who waits goes on as if nothing of it were staged
+                    note_fault("staging: look-ups", error)
+                    found = [[] for _ in batch]
                 for (version, wish), rows in zip(batch.items(), found, strict=True):
-                    wish.file = self._adopt(version, wish.path, rows)
-                    del self._wishes[version]
-                    wish.done.set()
+                    wish.file = StagedFile(version, self._chunk_bytes, wish.path)
+                    try:
+                        wish.file = self._adopt(version, wish.path, rows)
+                    except Exception as error:  # noqa: BLE001 - as above
+                        note_fault("staging: look-ups", error)
+                    finally:
+                        del self._wishes[version]
+                        wish.done.set()
 
     def doomed(self, object_ids: Iterable[int]) -> None:
         """The rows of these objects are gone from the index."""
@@ -185,11 +200,12 @@ class Files:
                 self._doomed_since_asked.add(number)
             self._uses.pop(number, None)
             self._paths.pop(number, None)
+            self._stamps.pop(number, None)
         if not self._wishes:
             self._doomed_meanwhile.clear()
 
     def note_use(self, file: StagedFile) -> None:
-        """Remember what of the file the index should learn: its last use, now and then, and a new path."""
+        """Remember what of the file the index should learn: its last use, now and then, a new path, a new stamp."""
         if file.object_id is None or not file.has_row:
             return
         use_s = file.last_use_ns // 1_000_000_000
@@ -199,6 +215,10 @@ class Files:
         if file.path and file.path != file.stored_path and len(self._paths) < _MAX_TOUCHED:
             file.stored_path = file.path
             self._paths[file.object_id] = file.path
+        stamp = stamp_to_keep(file, len(file.vouched))
+        if stamp is not None and stamp != file.recorded and len(self._stamps) < _MAX_TOUCHED:
+            file.recorded = stamp
+            self._stamps[file.object_id] = file.version, stamp
 
     def note_all(self) -> None:
         """`note_use` of every file in memory."""
@@ -207,13 +227,15 @@ class Files:
 
     async def flush_uses(self) -> None:
         """Bring the index up to date with what was noted. A failure is counted, and the notes are lost."""
-        if not self._uses and not self._paths:
+        if not self._uses and not self._paths and not self._stamps:
             return
         uses = [(use_s, number) for number, use_s in self._uses.items()]
         paths = [(path, number) for number, path in self._paths.items()]
-        self._uses, self._paths = {}, {}
+        stamps = [(number, *known) for number, known in self._stamps.items()]
+        self._uses, self._paths, self._stamps = {}, {}, {}
         try:
             await self._ground.threads.change_index(self._ground.index.touch, uses, paths)
+            await self._ground.threads.change_index(self._ground.index.stamp, stamps)
         except IndexFailed as error:
             self._ground.health.index_failed(error, "noting last uses")
 
@@ -232,7 +254,9 @@ class Files:
         for row, chunks in found:
             if row.object_id in self.dooming or row.object_id in self._doomed_meanwhile:
                 continue
-            if row.version == version and row.chunk_bytes > 0:
+            if not row.proven:
+                self._superseded(row)
+            elif row.version == version:
                 if mine is not None:
                     # Two rows of one version: an eviction failed half way. The bytes are the same, one is enough.
                     self._superseded(mine[0])
@@ -242,11 +266,18 @@ class Files:
         if mine is None:
             file = StagedFile(version, self._chunk_bytes, path)
         else:
-            file = _file_from(*mine)
+            file = self._file_from(*mine)
             if path:
                 file.path = path
                 self.note_use(file)
         self._remember(file)
+        return file
+
+    def _file_from(self, row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
+        file = _file_from(row, chunks)
+        if self._believes and file.sound:
+            for index in file.present:
+                file.verify(index)
         return file
 
     def _remember(self, file: StagedFile) -> None:
@@ -279,6 +310,7 @@ def _file_from(row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
     file.last_use_ns = row.last_use_s * 1_000_000_000
     file.stored_use_s = row.last_use_s
     file.stored_path = row.path
+    file.stamp = file.recorded = row.stamp
     if row.checksum is not None:
         chunks = [ChunkRow(0, row.checksum, row.stored_bytes)]
     for index, checksum, stored_bytes in chunks:
@@ -287,6 +319,7 @@ def _file_from(row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
             file.vouched.add(index)
             file.set_checksum(index, checksum)
             file.set_stored(index, stored_bytes)
+    file.sound = row.stamp is not None and len(file.present) > 0
     if file.present and not file.encoded:
         file.element_bytes = RAW  # one encoded chunk would take the whole file from the kernel
     return file

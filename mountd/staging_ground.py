@@ -7,7 +7,7 @@ delays a read and a long clean-up never delays an eviction.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import trio
@@ -16,8 +16,10 @@ from mountd.index import Index
 from mountd.metrics import Metrics
 from mountd.staging_disk import Disk
 from mountd.staging_room import Health, Room
+from mountd.staging_stamps import Turns
+from mountd.version import Version
 
-__all__ = ["Ground", "RunInThread", "Threads"]
+__all__ = ["Ground", "RunInThread", "Threads", "Trust"]
 
 Value = TypeVar("Value")
 
@@ -48,6 +50,7 @@ class Threads:
         self._writing = trio.CapacityLimiter(writers)
         self._reading = trio.CapacityLimiter(_READS)
         self._decoding = trio.CapacityLimiter(_DECODES)
+        self._looking = trio.CapacityLimiter(2)  # one for the scrub, one for who waits for `hfs cache check`
         self._syncing = trio.CapacityLimiter(1)
         self._sweeping = trio.CapacityLimiter(2)  # one for the clean-up after a crash, one for what cannot wait for it
 
@@ -76,15 +79,38 @@ class Threads:
         value: Value = await self._run(function, *args, limiter=self._decoding)
         return value
 
+    async def look(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Comparing staged bytes with their checksums, that nobody wants to read now."""
+        value: Value = await self._run(function, *args, limiter=self._looking)
+        return value
+
+    @property
+    def readers_wait(self) -> bool:
+        """Somebody waits for staged bytes from the disk."""
+        return self._reading.borrowed_tokens > 0 or self._decoding.borrowed_tokens > 0
+
     async def sync(self, function: Callable[..., Value], *args: Any) -> Value:
         """Making a group durable."""
         value: Value = await self._run(function, *args, limiter=self._syncing)
         return value
 
     async def sweep(self, function: Callable[..., Value], *args: Any) -> Value:
-        """Removing, punching, checking, asking the disk."""
+        """Removing, punching, asking the disk."""
         value: Value = await self._run(function, *args, limiter=self._sweeping)
         return value
+
+
+class Trust(Protocol):
+    """Whether what the source gave was right, as far as that is known; see `mountd/source_doubts.py`."""
+
+    def holds(self, version: Version) -> bool:
+        """Bytes of this version are in doubt: what is written of it waits."""
+
+    def refutes(self, version: Version) -> bool:
+        """They were wrong: nothing of it is to be committed."""
+
+    def hurry(self, version: Version) -> None:
+        """Somebody waits until it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +125,6 @@ class Ground:
     metrics: Metrics
     clock: Callable[[], float]
     """Seconds since the epoch."""
+    turns: Turns = field(default_factory=Turns)
+    trust: Trust | None = None
+    """None: the source is always right."""

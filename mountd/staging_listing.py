@@ -17,12 +17,10 @@ _PAGE = 1000
 
 
 async def pages_of(
-    ground: Ground, prefixes: Collection[bytes], source_id: str | None
+    ground: Ground, prefixes: Collection[bytes], source_ids: Collection[str] | None
 ) -> AsyncGenerator[Sequence[StagedRow], None]:
     """Pages of the rows at or below `prefixes` (see `Staging.rows`), in the order in which they were staged."""
-    wanted = tuple(prefix.strip(b"/") for prefix in prefixes)
-    below = tuple(prefix + b"/" for prefix in wanted if prefix)
-    everything = b"" in wanted
+    wanted = frozenset(prefix.strip(b"/") for prefix in prefixes)
     last = 0
     while True:
         try:
@@ -36,6 +34,13 @@ async def pages_of(
         yield [
             row
             for row in rows
-            if (source_id is None or row.version.source_id == source_id)
-            and (everything or row.path in wanted or row.path.startswith(below))
+            if (source_ids is None or row.version.source_id in source_ids) and _is_below(row.path, wanted)
         ]
+
+
+def _is_below(path: bytes, wanted: frozenset[bytes]) -> bool:
+    """Whether one of `wanted` is the path, or a directory above it. As dear as the path is deep, however many they are:
+    a request may name a million."""
+    while path not in wanted and path:
+        path = path.rpartition(b"/")[0]
+    return path in wanted

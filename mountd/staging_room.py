@@ -12,10 +12,19 @@ from typing import Literal
 
 import trio
 
+from mountd.config_quantities import show_size
 from mountd.index import IndexFailed
 from mountd.metrics import Metrics
 from mountd.staging_disk import DiskSpace
-from policies.admission import RoomFacts, admit, default_floor_bytes, over_bytes, shortfall_bytes
+from policies.admission import (
+    RoomFacts,
+    admit,
+    default_floor_bytes,
+    limit_bytes,
+    over_bytes,
+    shortfall_bytes,
+    sized_floor_bytes,
+)
 
 __all__ = ["Health", "Room", "State"]
 
@@ -30,11 +39,17 @@ dead disk costs nothing."""
 
 _WARNING_EVERY_S = 60.0
 
+_NO_LIMIT_BYTES = 1 << 62
+
 
 class Room:
-    """The account. `capacity_bytes` None: leave the disk's floor free instead."""
+    """The account. `capacity_bytes` None: as much as the floor of the disk leaves. Without `keeps_floor` nothing is
+    staged, so nothing has to go, however full the disk is."""
 
-    def __init__(self, capacity_bytes: int | None, used_bytes: int, space: DiskSpace) -> None:
+    def __init__(
+        self, capacity_bytes: int | None, used_bytes: int, space: DiskSpace, *, keeps_floor: bool = True
+    ) -> None:
+        self._keeps_floor = keeps_floor
         self.capacity_bytes = capacity_bytes
         self.used_bytes = used_bytes
         self.unwritten_bytes = 0
@@ -49,8 +64,14 @@ class Room:
             self.used_bytes,
             self.capacity_bytes,
             self._space.free_bytes - self._since_bytes,
-            default_floor_bytes(self._space.total_bytes),
+            self._floor_bytes(),
         )
+
+    def _floor_bytes(self) -> int:
+        if not self._keeps_floor:
+            return 0
+        floor_of = default_floor_bytes if self.capacity_bytes is None else sized_floor_bytes
+        return floor_of(self._space.total_bytes)
 
     def fits(self, size_bytes: int) -> bool:
         """Whether so much more may be charged."""
@@ -66,10 +87,18 @@ class Room:
 
     def limit_bytes(self) -> int:
         """What may be used in all, as things stand."""
-        if self.capacity_bytes is not None:
-            return self.capacity_bytes
-        facts = self.facts()
-        return max(0, facts.used_bytes + facts.free_bytes - facts.floor_bytes)
+        limit = limit_bytes(self.facts())
+        return _NO_LIMIT_BYTES if limit is None else limit
+
+    def what_limits(self) -> str:
+        """Which of the two limits is the nearer one, for people."""
+        facts, limit = self.facts(), self.limit_bytes()
+        if limit == self.capacity_bytes:
+            return f"cache-size reached ({show_size(limit)})"
+        free_bytes = max(0, facts.free_bytes)
+        return (
+            f"the cache disk is full: {show_size(free_bytes)} free, {show_size(facts.floor_bytes)} are left to others"
+        )
 
     def charge(self, size_bytes: int) -> None:
         """Account for bytes that are about to be written."""
@@ -105,7 +134,7 @@ class Health:
 
     @property
     def off(self) -> bool:
-        """Staging has stopped for good: the index is broken."""
+        """Staging has stopped for good: the index seems broken."""
         return self._off
 
     @property
@@ -136,13 +165,19 @@ class Health:
             self._off = True
             self._metrics.add("staging_errors")
             self.last_error = str(error)
-            log.warning("%s; nothing more is staged, the next mount starts with an empty cache", error)
+            log.warning(
+                "%s; nothing more is staged; the next mount looks at all of it, to use it on if it is sound", error
+            )
 
     def broken(self, what: str) -> None:
         """A staged file was found damaged: counted and told, but no reason to rest."""
         self._metrics.add("staging_errors")
         self.last_error = what
         self._warn(trio.current_time(), what)
+
+    def why_resting(self) -> str | None:
+        """Why nothing is to be written now, for people; None: it may be."""
+        return f"the cache disk did not take it ({self.last_error})" if self.resting else None
 
     def succeeded(self) -> None:
         """Something was staged from end to end."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mountd.staging_ground import Ground
+from mountd.staging_names import Names
 from mountd.staging_room import State
+from mountd.staging_vouching import Vouching
+from mountd.staging_writing import Writing
 
-__all__ = ["StagingStatistics"]
+__all__ = ["StagingStatistics", "statistics_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +37,31 @@ class StagingStatistics:
     """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
     found no room; off: the index is damaged, nothing is staged."""
     last_error: str | None
+
+
+def statistics_of(
+    ground: Ground, names: Names, vouching: Vouching, writing: Writing, *, is_ready: bool, refused: bool
+) -> StagingStatistics:
+    """This moment. `is_ready`: what an earlier run left is gone; `refused`: the last chunk found no room."""
+    # What a thread has entered in the index a moment ago counts as unvouched, too, until we have noted it.
+    indexed_bytes = ground.index.bytes
+    twice_bytes = ground.index.entered_bytes - vouching.entered_bytes
+    state: State = "ok"
+    if ground.health.off:
+        state = "off"
+    elif ground.health.resting or not is_ready:
+        state = "resting"
+    elif refused:
+        state = "full"
+    return StagingStatistics(
+        files=ground.index.files + names.open_count,
+        bytes=indexed_bytes + vouching.unvouched_bytes - twice_bytes,
+        room_bytes=ground.room.used_bytes,
+        capacity_bytes=ground.room.limit_bytes(),
+        encoded_bytes=ground.index.encoded_bytes,
+        encoded_stored_bytes=ground.index.encoded_stored_bytes,
+        queued_bytes=writing.in_flight_bytes,
+        unvouched_bytes=vouching.unvouched_bytes,
+        state=state,
+        last_error=ground.health.last_error,
+    )

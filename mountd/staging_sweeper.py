@@ -11,11 +11,12 @@ fails nothing is given back to the account, and the next start finishes the work
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import trio
 
+from mountd.background import guarded
 from mountd.index import IndexFailed
 from mountd.staging_descriptors import Descriptors
 from mountd.staging_disk import Disk
@@ -23,6 +24,8 @@ from mountd.staging_file import StagedFile
 from mountd.staging_files import Files
 from mountd.staging_ground import Ground
 from mountd.staging_names import Names
+from mountd.staging_stamps import Change
+from mountd.staging_unlinked import Unlinked
 from mountd.version import Version
 from policies.admission import BLOCK_BYTES
 
@@ -44,10 +47,13 @@ class Sweeper:
         self._descriptors = descriptors
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
+        self.unlinked = Unlinked(ground)
         self._repairs: deque[tuple[StagedFile, int, list[int]]] = deque()
         self._deferred: list[tuple[StagedFile, int, list[int]]] = []
         self._retired: deque[tuple[int, int]] = deque()
         self._requests: dict[int, Version] = {}
+        self.lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
+        """Chunks of a file that the kernel reads by itself were given up, and may be put again; set by the daemon."""
         self._more = trio.Event()
         self._at_work = False
         self._done = trio.Event()
@@ -119,10 +125,13 @@ class Sweeper:
             return [], 0
         self._files.dooming.update(numbers)
         try:
-            await ground.threads.change_index(ground.index.doom, numbers)
-        except IndexFailed as error:
+            room_bytes = await ground.threads.change_index(ground.index.doom, numbers)
+        except Exception as error:
             # The rows stay, and so do the objects: they are found again when they are looked up.
             self._files.dooming.difference_update(numbers)
+            if not isinstance(error, IndexFailed):
+                _close_all(ground.disk, fds)
+                raise
             ground.health.index_failed(error, "evicting staged files")
             await ground.threads.sweep(_close_all, ground.disk, fds)
             return [], 0
@@ -130,13 +139,9 @@ class Sweeper:
         removed, failure = await ground.threads.sweep(remove_objects, ground.disk, numbers, fds)
         if failure is not None:
             ground.health.failed(failure, "removing evicted files")
-        try:
-            freed_bytes = await ground.threads.change_index(ground.index.removed, removed)
-        except IndexFailed as error:
-            ground.health.index_failed(error, "entering evictions")
-            return removed, 0
-        freed_bytes += sum(stray_bytes.get(number, 0) for number in removed)
+        freed_bytes = sum(room_bytes.get(number, 0) + stray_bytes.get(number, 0) for number in removed)
         ground.room.release(freed_bytes)
+        await self.unlinked.add(removed)
         ground.metrics.add("evicted_files", len(removed))
         ground.metrics.add("evicted_bytes", freed_bytes)
         return removed, freed_bytes
@@ -159,6 +164,7 @@ class Sweeper:
         """The object of the file is gone from the disk: so are all its chunks. The next put makes it anew."""
         if file.object_id is not None:
             file.created = False
+            file.doubt()
             fd = self._descriptors.discard(file.object_id)
             if fd is not None:
                 self._ground.disk.close_fd(fd)
@@ -182,17 +188,25 @@ class Sweeper:
             self._repairs.extend(self._deferred)
             self._deferred.clear()
             self._at_work = True
-            with trio.CancelScope(shield=True):  # each step is short, and half of one would leave the account wrong
-                while self._repairs:
-                    await self._repair(*self._repairs.popleft())
-                while self._retired:
-                    await self._retire(*self._retired.popleft())
-                targets, self._requests = list(self._requests.items()), {}
-                if targets:
-                    await self.evict(targets)
-            self._at_work = False
-            self._done.set()
-            self._done = trio.Event()
+            try:
+                with trio.CancelScope(shield=True):  # each step is short, and half of one would leave the account wrong
+                    await self._work_off()
+            finally:
+                self._at_work = False
+                self._done.set()
+                self._done = trio.Event()
+
+    async def _work_off(self) -> None:
+        while self._repairs:
+            repair = self._repairs.popleft()
+            # What fails unforeseen is tried again later: until then its chunks stay barred.
+            if not await guarded("staging: repair", self._repair, *repair):
+                self._deferred.append(repair)
+        while self._retired:
+            await guarded("staging: removal", self._retire, *self._retired.popleft())
+        targets, self._requests = list(self._requests.items()), {}
+        if targets:
+            await guarded("staging: eviction", self.evict, targets)
 
     async def wait_idle(self) -> None:
         """Until everything asked for in the background is done."""
@@ -212,11 +226,17 @@ class Sweeper:
         try:
             sizes = [(index, file.chunk(index).size) for index in indexes]
             await ground.threads.change_index(ground.index.forget, number, sizes)
+            file.recorded = None
             # All that the chunk could take, also where it is encoded: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
-            if not file.passed and await ground.threads.sweep(_punch, ground.disk, number, extents):
-                punched = indexes
+            if not file.passed:
+                change = await ground.turns.begin(file)
+                try:
+                    if await ground.threads.sweep(_punch, ground.disk, number, extents, change):
+                        punched = indexes
+                finally:
+                    ground.turns.end(file)
         except IndexFailed as error:
             # They stay barred: their bytes must not change while a row may vouch for them.
             ground.health.index_failed(error, "forgetting damaged chunks")
@@ -232,6 +252,8 @@ class Sweeper:
                 ground.room.release(room_bytes)
             else:
                 file.stray = {**(file.stray or {}), index: room_bytes}
+        if file.passed:
+            self.lost_under_readers(file, indexes)
         self.settled(file)
 
     def settled(self, file: StagedFile) -> None:
@@ -243,7 +265,7 @@ class Sweeper:
     async def _retire(self, number: int, room_bytes: int) -> None:
         fd = self._descriptors.discard(number)
         fds = [] if fd is None else [fd]
-        removed, failure = await self._ground.threads.sweep(remove_objects, self._ground.disk, [number], fds)
+        removed, failure = await self._ground.threads.sweep(_remove_for_good, self._ground.disk, number, fds)
         if failure is not None:
             self._ground.health.failed(failure, "removing a staged file")
         if removed:
@@ -265,12 +287,25 @@ def remove_objects(disk: Disk, numbers: Sequence[int], fds: Sequence[int] = ()) 
     return removed, failure
 
 
+def _remove_for_good(disk: Disk, number: int, fds: Sequence[int]) -> tuple[bool, OSError | None]:
+    """In a thread: as `remove_objects`, of one, durably: no row speaks of it, so only its number tells of it later."""
+    removed, failure = remove_objects(disk, [number], fds)
+    try:
+        if removed:
+            disk.sync_name(number)
+    except FileNotFoundError:
+        pass  # nothing was ever made there
+    except OSError as error:
+        return False, error
+    return bool(removed), failure
+
+
 def _close_all(disk: Disk, fds: Sequence[int]) -> None:
     for fd in fds:
         disk.close_fd(fd)
 
 
-def _punch(disk: Disk, number: int, extents: Sequence[tuple[int, int]]) -> bool:
+def _punch(disk: Disk, number: int, extents: Sequence[tuple[int, int]], change: Change) -> bool:
     """In a thread: give back (start, bytes) of an object. False if that failed and the blocks may still be taken."""
     try:
         fd = disk.open_write(number, create=False, direct=False)
@@ -279,8 +314,10 @@ def _punch(disk: Disk, number: int, extents: Sequence[tuple[int, int]]) -> bool:
     except OSError:
         return False
     try:
+        change.begin(fd)
         for start, size in extents:
             disk.punch(fd, start, start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
+        change.end(fd)
     except OSError:
         return False
     finally:

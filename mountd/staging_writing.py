@@ -10,6 +10,9 @@ With `--stage-encoding` a chunk that shrinks is written encoded, at the same pla
 the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
 only a file without encoded chunks can be handed to the kernel.
 
+Of one object one chunk is written at a time, so that its stamp tells our changes from those of others
+(`staging_stamps`); the kernel would do no more of them at once either.
+
 A chunk that could not be written leaves nothing accounted: its range is punched, or it stays accounted as stray.
 """
 
@@ -21,13 +24,15 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
-import trio
 import xxhash
 
+from mountd.background import call_guarded, note_fault
+from mountd.index import Stamp
 from mountd.staging_disk import Disk
 from mountd.staging_encoding import RAW, UNDECIDED, Encoder
 from mountd.staging_file import StagedFile
 from mountd.staging_ground import Ground
+from mountd.staging_stamps import Change
 from policies.admission import BLOCK_BYTES
 
 __all__ = ["Job", "Writing", "write_batch"]
@@ -45,6 +50,7 @@ class Job:
     written."""
 
     __slots__ = (
+        "change",
         "charged_bytes",
         "checksum",
         "create",
@@ -88,7 +94,10 @@ class Job:
         self.charged_bytes = charged_bytes
         """What was accounted when it was put."""
         self.start = index * file.chunk_bytes
-        self.create = not file.created
+        self.create = False
+        """There is no object yet; known when its turn comes."""
+        self.change: Change | None = None
+        """Its turn at the object, from when it is taken off the queue."""
         self.checksum = 0
         self.encodable = encodable
         """Nothing of the chunk is on the disk, and nobody but us reads the object."""
@@ -115,7 +124,6 @@ class Writing:
         self._limit_bytes = limit_bytes
         self._done = done
         self._queue: deque[Job] = deque()
-        self._more = trio.lowlevel.ParkingLot()
         self.encoder: Encoder | None = None
         """None: everything is written as it is."""
         self.in_flight_bytes = 0
@@ -129,32 +137,44 @@ class Writing:
         """Queue a chunk; `has_place` was asked before."""
         self.in_flight_bytes += job.size_bytes
         self._queue.append(job)
-        self._more.unpark()
+        self._ground.turns.freed.unpark()
 
     async def work(self) -> None:
         """One worker. Never returns."""
         while True:
-            while not self._queue:
-                await self._more.park()
-            batch = self._take()
-            for job in batch:
-                job.element_bytes = job.file.element_bytes
-            await self._ground.threads.write(write_batch, self._ground.disk, batch, self.encoder)
+            while not (batch := self._take()):
+                await self._ground.turns.freed.park()
+            try:
+                await self._ground.threads.write(write_batch, self._ground.disk, batch, self.encoder)
+            except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
+                note_fault("staging: writer", error)
+                _fail(batch)
             # No checkpoint below: what is on the disk is known before anybody else runs.
             for job in batch:
                 self.in_flight_bytes -= job.size_bytes
-                self._done(job)
+                self._ground.turns.end(job.file)
+                call_guarded("staging: writer", self._done, job)
             del batch, job  # nothing keeps a file alive while the worker waits
 
     def _take(self) -> list[Job]:
-        batch = [self._queue.popleft()]
-        taken = batch[0].size_bytes
-        while self._queue and len(batch) < _BATCH_FILES:
-            size = self._queue[0].size_bytes
-            if size >= _DIRECT_FROM_BYTES or taken + size > _BATCH_BYTES:
+        """What is written next: a large chunk, or some small ones; empty if all that waits must wait for its turn."""
+        batch: list[Job] = []
+        taken = position = 0
+        while position < len(self._queue) and len(batch) < _BATCH_FILES:
+            job = self._queue[position]
+            if batch and (job.size_bytes >= _DIRECT_FROM_BYTES or taken + job.size_bytes > _BATCH_BYTES):
                 break
-            batch.append(self._queue.popleft())
-            taken += size
+            job.change = self._ground.turns.begin_nowait(job.file)
+            if job.change is None:
+                position += 1
+                continue
+            del self._queue[position]
+            job.create = not job.file.created
+            job.element_bytes = job.file.element_bytes
+            batch.append(job)
+            taken += job.size_bytes
+            if job.size_bytes >= _DIRECT_FROM_BYTES:
+                break
         return batch
 
 
@@ -183,6 +203,14 @@ def write_batch(disk: Disk, batch: list[Job], encoder: Encoder | None = None) ->
         del data, encoded, content
 
 
+def _fail(batch: list[Job]) -> None:
+    """Nobody knows how far the thread came: all are given up, and room is kept for what the disk may have of them."""
+    for job in batch:
+        job.data = job.encoded = None
+        job.stored_bytes = 0
+        job.error, job.stray = OSError(errno.EIO, "the writer has failed"), True
+
+
 def _encode(encoder: Encoder, job: Job) -> None:
     """What of the chunk is to be written, if it shrinks, and what that says of its file."""
     assert job.data is not None
@@ -204,9 +232,11 @@ def _write_small(disk: Disk, jobs: list[Job]) -> None:
         assert data is not None
         job.checksum = xxhash.xxh3_64_intdigest(data)
         contents.append(data)
-    for job, error in zip(jobs, disk.write_new([job.object_id for job in jobs], contents), strict=True):
-        if error is not None:
-            job.error = error
+    for job, left in zip(jobs, disk.write_new([job.object_id for job in jobs], contents), strict=True):
+        if isinstance(left, Stamp):
+            _change(job).made(left)
+        else:
+            job.error = left
             _undo(disk, job, job.size_bytes)
 
 
@@ -221,9 +251,11 @@ def _write(disk: Disk, job: Job, data: memoryview) -> None:
             disk.direct = False
     fd = disk.open_write(job.object_id, create=job.create, direct=False)
     try:
+        lost_length = _begin(job, fd)
         disk.write(fd, [data], job.start)
-        if job.stored_bytes or (job.create and len(data) != job.file.size):
+        if job.stored_bytes or lost_length or (job.create and len(data) != job.file.size):
             disk.set_length(fd, job.file.size)  # an encoded end does not reach the end
+        _change(job).end(fd)
     finally:
         disk.close_fd(fd)
 
@@ -238,9 +270,11 @@ def _write_direct(disk: Disk, job: Job, data: memoryview) -> None:
         parts.append(last)
     fd = disk.open_write(job.object_id, create=job.create, direct=True)
     try:
+        lost_length = _begin(job, fd)
         disk.write(fd, parts, job.start)
-        if job.create or job.stored_bytes or whole < len(data):
+        if job.create or job.stored_bytes or lost_length or whole < len(data):
             disk.set_length(fd, job.file.size)
+        _change(job).end(fd)
     finally:
         disk.close_fd(fd)
 
@@ -257,10 +291,21 @@ def _undo(disk: Disk, job: Job, size: int) -> None:
     try:
         disk.punch(fd, job.start, job.start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
         disk.set_length(fd, job.file.size)
+        _change(job).end(fd)
     except OSError:
         job.stray = True
     finally:
         disk.close_fd(fd)
+
+
+def _change(job: Job) -> Change:
+    assert job.change is not None
+    return job.change
+
+
+def _begin(job: Job, fd: int) -> bool:
+    """Look who had the object last. True if others have changed its length."""
+    return not job.create and not _change(job).begin(fd)
 
 
 def _address(data: memoryview) -> int:

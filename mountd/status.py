@@ -14,15 +14,20 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 
 from mountd import fastpath
+from mountd.background import faults
 from mountd.buffers import Buffers
 from mountd.config import Config, describe
+from mountd.ending import Ending
 from mountd.fastpath_tuning import KernelSettings
 from mountd.handles import Handles
 from mountd.io_mode import IoMode
+from mountd.journal import Journal
 from mountd.learners import Learners
 from mountd.metrics import COUNTERS, Metrics
 from mountd.namespace import Namespace
+from mountd.open_files import OpenFiles, read_small
 from mountd.peers import Peers
+from mountd.permissions import Permissions
 from mountd.prefetch import Prefetch
 from mountd.readers import Readers
 from mountd.residency import Residency
@@ -39,6 +44,7 @@ _FAULTS = (
     "staging_errors",
     "staging_dropped",
     "staged_checksum_failures",
+    "staged_changed",
     "push_errors",
     "short_replies",
     "unexpected_errors",
@@ -63,9 +69,14 @@ class Status:
         readers: Readers,
         learners: Learners,
         residency: Residency,
+        threads_refused: Callable[[], int],
+        open_files: OpenFiles,
         io_mode: IoMode,
         peers: Peers,
+        permissions: Permissions,
         in_flight: Callable[[], int],
+        ending: Ending,
+        journal: Journal,
     ) -> None:
         self._config = config
         self._origins = origins
@@ -79,9 +90,14 @@ class Status:
         self._readers = readers
         self._learners = learners
         self._residency = residency
+        self._threads_refused = threads_refused
+        self._open_files = open_files
         self._io_mode = io_mode
         self._peers = peers
+        self._permissions = permissions
         self._in_flight = in_flight
+        self._ending = ending
+        self._journal = journal
         self._started_s = time.time()
         self.kernel = KernelSettings()
 
@@ -112,6 +128,7 @@ class Status:
             "pid": os.getpid(),
             "version": metadata.version("hfs-cache"),
             "mountpoint": self._config.mountpoint,
+            "keeper": {**self._ending.keeper, "journal": self._journal.statistics()},
             "uptime_s": round(time.time() - self._started_s, 1),
             "io_mode": {
                 **self._io_mode.describe(),
@@ -121,9 +138,11 @@ class Status:
             "source": {
                 "path": self._source.path,
                 "id": self._source.source_id,
+                "file_systems": self._source.file_systems.shown(),
                 **{("bytes" if name == "read_bytes" else name): counts["source_" + name] for name in _SOURCE},
                 **{name: counts["source_" + name] for name in _LARGE},
                 "direct": self._source.direct,
+                "in_doubt": len(self._source.doubts),
                 "absolute_links": self._source.absolute_link_count,
                 "absolute_links_named": list(self._source.absolute_links),
             },
@@ -135,6 +154,7 @@ class Status:
             "hints": self._learners.shown(),
             "source_wait_s": round(counts["source_wait_ns"] / 1e9, 3),
             "staged": staged,
+            "scrub": self._staging.scrub.figures(),
             "stage_encoding": {
                 "wanted": self._config.stage_encoding,
                 "on": self._staging.encoding.on,
@@ -158,10 +178,17 @@ class Status:
                 **self._prefetch.statistics(),
                 **self._source.threads.statistics(),
                 "buffers_waiting": self._buffers.waiting,
+                "threads_refused": self._threads_refused(),
             },
             "memory": {"buffer_bytes": self._buffers.used_bytes, "resident_bytes": _resident_bytes()},
-            "open": {"nodes": len(self._namespace), **self._handles.statistics()},
+            "descriptors": self._open_files.statistics(),
+            "open": {"nodes": len(self._namespace), "names": len(self._namespace.names), **self._handles.statistics()},
             "faults": {name: counts[name] for name in _FAULTS},
+            "other_users": {
+                **self._permissions.figures(),
+                **{name: counts["permissions_" + name] for name in ("asked", "refused")},
+            },
+            "background_faults": faults(),
             "evicted": {"files": counts["evicted_files"], "bytes": counts["evicted_bytes"]},
             "interrupted": counts["interrupted"],
             "version_changes": counts["version_changes"],
@@ -174,5 +201,4 @@ class Status:
 
 
 def _resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as figures:
-        return int(figures.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    return int(read_small("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -1,4 +1,4 @@
-"""statx(2) of an open file for just what a version is made of.
+"""statx(2) of an open file for just what a version is made of, and for where it lies.
 
 fstat(2) asks for the access time too, and every read makes the access time that a FUSE or network client remembers
 unknown: each check of the version then cost a round trip to the source (1 ms on a simulated Lustre, 100 checks of 100
@@ -13,12 +13,13 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from typing import NamedTuple
 
 from mountd.attributes import Attributes
 from mountd.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 from mountd.version import stored_ns
 
-__all__ = ["identity", "stat_cached"]
+__all__ = ["Place", "identity", "place", "stat_cached"]
 
 _AT_EMPTY_PATH = 0x1000
 _WANTED = 0x001 | 0x040 | 0x080 | 0x100 | 0x200  # STATX_TYPE, _MTIME, _CTIME, _INO, _SIZE
@@ -26,6 +27,9 @@ _STATX_BYTES = 256
 _FIELDS = struct.Struct("=28xH2xQQ")  # stx_mode, stx_ino, stx_size
 _TIMES_AT = 96  # struct statx_timestamp {s64 seconds, u32 nanoseconds, s32}: stx_ctime, then stx_mtime
 _TIMES = struct.Struct("=qI4xqI4x")
+
+_MNT_ID_UNIQUE = 0x4000  # Linux 6.8
+_PLACE = struct.Struct("=I132xIIQ")  # stx_mask, stx_dev_major and _minor, stx_mnt_id
 
 _BASIC = 0x7FF  # STATX_BASIC_STATS
 _ALL = struct.Struct("=4xI8xIIIH2xQQQ8xqI4x16xqI4xqI4xIIII")
@@ -49,6 +53,25 @@ def identity(fd: int) -> tuple[int, int, int, int, int]:
     mode, inode, size = _FIELDS.unpack_from(room, 0)
     ctime_s, ctime_part, mtime_s, mtime_part = _TIMES.unpack_from(room, _TIMES_AT)
     return mode, inode, size, stored_ns(mtime_s * 10**9 + mtime_part), stored_ns(ctime_s * 10**9 + ctime_part)
+
+
+class Place(NamedTuple):
+    """Where an inode lies. st_dev alone is given to another mount as soon as this one is gone."""
+
+    device: int
+    """st_dev"""
+    mount: int
+    """The kernel's number of the mount, which no other ever gets; 0 where it has none (Linux < 6.8)."""
+
+
+def place(fd: int) -> Place:
+    """Where the open file or directory `fd` lies: asked of the kernel alone, never of a server. Raises OSError."""
+    room = ctypes.create_string_buffer(_STATX_BYTES)
+    if _libc.statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _MNT_ID_UNIQUE, room) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    mask, major, minor, mount = _PLACE.unpack_from(room)
+    return Place(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
 
 
 def stat_cached(directory_fd: int, name: bytes) -> Attributes | None:

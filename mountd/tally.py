@@ -5,7 +5,7 @@ Plain counting, no I/O; faults are named up to a bound and handed out once.
 
 from __future__ import annotations
 
-from mountd.errors import HfsError
+from mountd.errors import HfsError, StagingError
 from mountd.node import Node
 from mountd.protocol import PathFault, Progress, Result
 
@@ -46,6 +46,13 @@ class Tally:
         if self._named < _MAX_FAULTS:
             self._named += 1
             self._faults.append(PathFault(path, str(error)))
+
+    def lost(self, files: int, size_bytes: int, why: str) -> None:
+        """So many files that were done are so no longer; which, nobody knows."""
+        self.files -= files
+        self.bytes -= size_bytes
+        self.fail(b"", StagingError(f"{files:,} files {why}"))
+        self.failed += files - 1
 
     def progress(self) -> Progress:
         """How far it is; faults that were not told yet go with it."""

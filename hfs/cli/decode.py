@@ -11,6 +11,7 @@ from hfs.cli.encode import jobs_option, overwrite_option, refuse_existing, show
 from hfs.codecs.codec import Wanted
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
+from mountd.config_quantities import parse_size
 from mountd.errors import ConfigError
 
 __all__ = ["decode"]
@@ -26,6 +27,9 @@ __all__ = ["decode"]
 @click.option(
     "--channels", type=click.Choice(["first", "last"]), help="The axis of the channels. [default: where it was]"
 )
+@click.option(
+    "--max-size", metavar="SIZE", help="What a sample may take decoded. [default: 256M, or 64 times its file]"
+)
 @jobs_option
 @overwrite_option
 @click.pass_context
@@ -36,6 +40,7 @@ def decode(
     dtype: str | None,
     op: Literal["log1p"] | None,
     channels: Literal["first", "last"] | None,
+    max_size: str | None,
     jobs: int,
     overwrite: bool,
 ) -> None:
@@ -58,9 +63,16 @@ def decode(
     outputs = [os.path.join(destination, os.path.splitext(os.path.relpath(file, root or "."))[0]) for file in files]
     refuse_existing([f"{one}{suffix}" for one in outputs for suffix in (".npy", ".npz")], overwrite=overwrite)
     pairs = list(zip(files, outputs, strict=True))
-    wanted = Wanted(dtype=dtype, op=op, channels=channels)
+    wanted = Wanted(dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _size(max_size))
     show(ctx, "decoded", len(files), lambda: in_processes(_one, pairs, (wanted,), jobs))
 
 
 def _one(pair: tuple[str, str], wanted: Wanted) -> Outcome:
     return decode_file(*pair, wanted)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ConfigError(f"--max-size: {text!r} is not possible; allowed: a size like 500M or 2GB") from None

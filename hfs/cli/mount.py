@@ -3,55 +3,63 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 import click
 
-from hfs import daemon_process, mounting
+from hfs import mounting
 from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared
 from hfs.client import Client, find_socket
 from hfs.places import check_places
 from mountd.config import Config
-from mountd.errors import HfsError, MountError
+from mountd.errors import ConfigError, HfsError
 
-__all__ = ["mount", "parts", "ready_to_mount"]
+__all__ = ["mount", "parts", "ready_to_mount", "tell_parts"]
 
 
 @click.command
 @click.argument("source", required=False, type=click.UNPROCESSED)
 @click.argument("mountpoint", required=False, type=click.UNPROCESSED)
 @click.option("-f", "--foreground", is_flag=True, default=None, help="Stay, and log to stderr; Ctrl-C unmounts.")
+@click.option("--take-over", is_flag=True, help="MOUNTPOINT is mounted: go on there with this release of hfs.")
 @mount_flags
-def mount(**arguments: Any) -> None:
+def mount(take_over: bool, **arguments: Any) -> None:
     """Show the files of SOURCE, read-only, at MOUNTPOINT.
 
     Returns when the mount answers. Keys may also stand in /etc/hfs/config.toml, $XDG_CONFIG_HOME/hfs/config.toml, in
     the environment as HFS_KEY, and in -o; see hfs config. With -v it says how files will be read, and what of the fast
     ways is not possible here, and why.
+
+    With --take-over a mount that is there goes on with the daemon of this release, and the options given now: jobs wait
+    for a second at most and see no error.
     """
     verbose = bool(arguments.get("verbose"))
     config, origins = load_config(arguments)
     with hold():
+        if take_over:
+            _take_over(config, origins)
+            return
         config = ready_to_mount(config)
         if not config.foreground:
             mounting.start(config, origins).leave()
             if verbose:
-                _tell_parts(config.mountpoint)
+                tell_parts(config.mountpoint)
             _mention_working_directory(config.mountpoint)
             return
 
-    def mounted() -> None:
-        complain(f"{config.mountpoint}: mounted")
-        if verbose:  # in a thread: the daemon, which answers, is this process
-            threading.Thread(target=_tell_parts, args=(config.mountpoint,), name="hfs-parts", daemon=True).start()
+    # With --peers mpi this is what mpirun has started, and the daemon, its child, is the rank.
+    code = "import sys; from hfs.cli.mount import tell_parts; tell_parts(sys.argv[1])"
+    mounting.stay(config, origins, ["-c", code, config.mountpoint] if verbose else [])
 
-    try:
-        daemon_process.serve(config, origins, mounted)
-    except Exception as raised:
-        error = daemon_process.leaf(raised)
-        raise error if isinstance(error, HfsError) else MountError(daemon_process.message(error)) from raised
+
+def _take_over(config: Config, origins: dict[str, str]) -> None:
+    if config.foreground or config.peers != "none":
+        raise ConfigError("take-over: not with --foreground or --peers: the keeper of the mount starts the daemon")
+    config = prepared(config)
+    pid = mounting.take_over(config, origins)
+    complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
 
 
 def ready_to_mount(config: Config) -> Config:
@@ -74,7 +82,8 @@ def parts(status: Mapping[str, Any]) -> list[str]:
     return lines + list(kernel.get("notes", []))
 
 
-def _tell_parts(mountpoint: str) -> None:
+def tell_parts(mountpoint: str) -> None:
+    """Say on stderr how files are read in this mount."""
     try:
         status = Client(find_socket(mountpoint)).status()
     except HfsError as error:  # mounted it is all the same

@@ -182,6 +182,7 @@ def _summarize(seconds: dict[str, float], status: dict[str, Any] | None) -> None
         staged = status.get("staged", {})
         table.add_row("staged", f"{staged.get('files', 0):,} files, {size(staged.get('bytes', 0))}")
         faults = {name: count for name, count in status.get("faults", {}).items() if count}
+        faults |= {f"in the background ({name})": count for name, count in status.get("background_faults", {}).items()}
         if status.get("stale_served"):
             faults["stale_served"] = status["stale_served"]
         if faults:

@@ -101,7 +101,8 @@ def load_config(arguments: Mapping[str, Any], *, required: bool = True) -> tuple
     options, config_file = given.pop("options"), given.pop("config_file")
     if given.pop("verbose"):
         given["log_level"] = "debug"
-    return load(given, os.environ, config_files(os.environ, config_file), options=options, required=required)
+    files = config_files(os.environ, config_file)
+    return load(given, os.environ, files, options=options, required=required, warn=complain)
 
 
 def prepared(config: Config) -> Config:

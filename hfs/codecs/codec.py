@@ -7,6 +7,7 @@ A new codec is one file of this package with a `CODEC`, and its name in `registr
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -58,6 +59,7 @@ class Wanted:
     shift       the same
     channels    "first" or "last" axis; None: where they were
     threads     how many decode at once; a loader with a process for each core wants 1
+    max_bytes   what the arrays of a sample may take together; None: 256 MiB, or 64 times their parts if that is more
     """
 
     dtype: str | None = None
@@ -66,6 +68,7 @@ class Wanted:
     shift: float | Sequence[float] = 0.0
     channels: Literal["first", "last"] | None = None
     threads: int = 1
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in {None, "float16", "float32"}:
@@ -111,7 +114,7 @@ class Entry:
 
     @property
     def raw_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def encoded_bytes(self) -> int:

@@ -32,6 +32,7 @@ import json
 import math
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,9 @@ _HEAD = struct.Struct("<8sIIQQ")
 _CHECKSUM_AT = 24
 _ALIGNMENT = 64
 """A cache line, and more than any load of a vector unit asks for."""
+
+_MAX_HEAD_BYTES = 1024**2
+"""Thousands of arrays. JSON takes fifty times its size once it is read."""
 
 _DTYPES = {f"{order}{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) for order in ("<", "|")} | {"|b1"}
 
@@ -68,6 +72,8 @@ def pack(entries: Sequence[Entry]) -> bytes:
         said = {"name": entry.name, "codec": entry.codec, "version": entry.version, "shape": entry.shape}
         arrays.append({**said, "dtype": entry.dtype.str, "parameters": dict(entry.parameters), "parts": parts})
     head = json.dumps({"arrays": arrays}, separators=(",", ":"), allow_nan=False).encode()
+    if len(head) > _MAX_HEAD_BYTES - _ALIGNMENT:
+        raise CodecError(f"{len(entries)} arrays are too many for one sample")
     head += b" " * (-(_HEAD.size + len(head)) % _ALIGNMENT)
     total = _HEAD.size + len(head) + at
     start = _HEAD.pack(MAGIC, FORMAT_VERSION, len(head), total, 0)[:_CHECKSUM_AT]
@@ -94,9 +100,12 @@ def unpack(buffer: Buffer, *, verify: bool = True) -> list[Entry]:
     if verify and _checksum(data[:_CHECKSUM_AT], data[_HEAD.size :]) != checksum:
         raise CodecError("wrong checksum: bytes have changed since it was encoded; encode it again from its source")
     begin = _HEAD.size + head_bytes
+    if head_bytes > _MAX_HEAD_BYTES:
+        raise CodecError(f"its header has {head_bytes:,} bytes; at most {_MAX_HEAD_BYTES:,} are believed")
     try:
         arrays = json.loads(bytes(data[_HEAD.size : begin]))["arrays"]
         entries = [_entry(said, data[begin:]) for said in arrays]
+        _refuse_overlaps([part for said in arrays for part in said["parts"]])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CodecError(f"its header is damaged ({error!r}); encode it again from its source") from None
     if not entries:
@@ -125,6 +134,16 @@ def _part(said: dict[str, Any], body: memoryview) -> Array:
     if not count:
         return np.empty(shape, dtype)
     return np.frombuffer(body, dtype, count, offset).reshape(shape)
+
+
+def _refuse_overlaps(said: Sequence[dict[str, Any]]) -> None:
+    """Each part has its own bytes: else a small file could have the same ones decoded any number of times."""
+    places = sorted(
+        (int(part["offset"]), math.prod(_shape(part["shape"])) * _dtype(part["dtype"]).itemsize) for part in said
+    )
+    for (offset, size), (following, _) in pairwise([place for place in places if place[1]]):
+        if offset + size > following:
+            raise ValueError(f"two parts share the bytes at {following}")
 
 
 def _shape(said: Sequence[int]) -> tuple[int, ...]:

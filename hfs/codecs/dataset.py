@@ -12,7 +12,7 @@ from typing import Literal
 
 from hfs.codecs.codec import CodecError, Decoded, Device, Wanted
 from hfs.codecs.container import unpack
-from hfs.codecs.sample import decode_entry
+from hfs.codecs.sample import check_size, decode_entry
 
 __all__ = ["EncodedDataset", "read"]
 
@@ -42,6 +42,7 @@ class EncodedDataset:
         channels: Literal["first", "last"] | None = None,
         threads: int = 1,
         verify: bool = True,
+        max_bytes: int | None = None,
     ) -> None:
         if isinstance(files, str | os.PathLike):
             try:
@@ -54,7 +55,7 @@ class EncodedDataset:
         else:
             self.files = [os.fspath(file) for file in files]
         self._device, self._arrays, self._verify = device, arrays, verify
-        self._wanted = Wanted(dtype, op, scale, shift, channels, threads)
+        self._wanted = Wanted(dtype, op, scale, shift, channels, threads, max_bytes)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -66,6 +67,7 @@ class EncodedDataset:
             names = tuple(entries) if self._arrays is None else tuple(self._arrays)
             if missing := [name for name in names if name not in entries]:
                 raise CodecError(f"has no array {missing[0]!r}; it has {', '.join(entries)}")
+            check_size([entries[name] for name in names], self._wanted)
             main = next(iter(entries))
             found = tuple(
                 decode_entry(entries[name], self._wanted if name == main else Wanted(), self._device) for name in names

@@ -7,6 +7,7 @@ they are (codec `plain`).
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,10 +18,15 @@ from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, Entry, 
 from hfs.codecs.container import pack, unpack
 from policies.codecs.errors import Unencodable
 
-__all__ = ["decode", "decode_all", "decode_entry", "encode", "encode_entry"]
+__all__ = ["check_size", "decode", "decode_all", "decode_entry", "encode", "encode_entry"]
 
 MAIN = "data"
 """Name of the encoded array where the caller gives none."""
+
+_MAX_UNASKED_BYTES = 256 * 1024**2
+"""A few bytes may honestly stand for a mask of one value: DeepCAM's have 7 MB (768 x 1152 numbers of 8 bytes)."""
+_MAX_FOLD = 64
+"""Of larger samples. A quarter of the size is what encoding them gives as a rule."""
 
 
 def encode(
@@ -72,6 +78,7 @@ def decode(
     channels: Literal["first", "last"] | None = None,
     threads: int = 1,
     verify: bool = True,
+    max_bytes: int | None = None,
 ) -> Decoded:
     """The sample in `buffer` (bytes, a memoryview, a mapped file): (op(value) - shift) * scale.
 
@@ -79,8 +86,10 @@ def decode(
     verify    compare the checksum first
     For the others see `Wanted`. Raises CodecError.
     """
-    wanted = Wanted(dtype, op, scale, shift, channels, threads)
-    return decode_entry(unpack(buffer, verify=verify)[0], wanted, device)
+    wanted = Wanted(dtype, op, scale, shift, channels, threads, max_bytes)
+    entry = unpack(buffer, verify=verify)[0]
+    check_size([entry], wanted)
+    return decode_entry(entry, wanted, device)
 
 
 def decode_all(
@@ -89,10 +98,30 @@ def decode_all(
     """All arrays of the sample by name: the first as wanted, those beside it as they were. Raises CodecError."""
     asked = Wanted() if wanted is None else wanted
     entries = unpack(buffer, verify=verify)
+    check_size(entries, asked)
     return {
         entry.name: decode_entry(entry, asked if number == 0 else Wanted(), device)
         for number, entry in enumerate(entries)
     }
+
+
+def check_size(entries: Sequence[Entry], wanted: Wanted) -> None:
+    """Raise CodecError if these would take more memory than their file can be believed to stand for.
+
+    To be asked before any of them is decoded: the shapes are the file's word, and a few bytes of runs or of constant
+    lines stand for thousands.
+    """
+    made_bytes = sum(max(entry.raw_bytes, 4 * math.prod(entry.shape)) for entry in entries)
+    parts_bytes = sum(entry.encoded_bytes for entry in entries)
+    limit_bytes = wanted.max_bytes
+    if limit_bytes is None:
+        limit_bytes = max(_MAX_UNASKED_BYTES, _MAX_FOLD * parts_bytes)
+    if made_bytes > limit_bytes:
+        names = ", ".join(repr(entry.name) for entry in entries[:3])
+        raise CodecError(
+            f"{names}: {parts_bytes:,} bytes that would become {made_bytes:,}; more than {limit_bytes:,} are not "
+            f"decoded unless max_bytes={made_bytes} says that they are meant"
+        )
 
 
 def decode_entry(entry: Entry, wanted: Wanted, device: Device = None) -> Decoded:

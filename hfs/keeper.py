@@ -1,0 +1,138 @@
+"""The keeper of a mount, asked from outside: is it there, in which state, and what has become of its daemons.
+
+Its socket stands in a directory of its owner, named after the mountpoint; it says which mount it keeps (the device
+number, which is the same seen from everywhere), so that one of the same name in another mount namespace is not taken
+for it. mountd/supervisor/desk.py is the other side. Blocking, bounded in time, standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import socket
+import stat
+import struct
+from typing import Any
+
+from hfs import mountinfo
+from mountd.config import SOCKET_PATH_BYTES, runtime_directories, socket_prefix
+from mountd.errors import MountError
+
+__all__ = ["Keeper", "find", "new_socket"]
+
+_SUFFIX = ".keeper"
+_ANSWER_S = 5.0
+"""It has nothing else to do, and answers in a millisecond."""
+_TAKE_OVER_S = 150.0
+"""The daemon that goes has 30 s, the one that comes 60, and so has the old one again if that fails."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Keeper:
+    """One that answered. `status` is what it said then."""
+
+    def __init__(self, path: str, owner: int, pid: int, status: dict[str, Any]) -> None:
+        self._path = path
+        self._owner = owner
+        self.pid = pid
+        """As the kernel knows it; 0 if it is outside of our pid namespace."""
+        self.status = status
+
+    @property
+    def why_refused(self) -> str:
+        """Why it answers all requests itself, with errors; empty if it does not."""
+        return str(self.status.get("refusing") or "")
+
+    def take_over(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have another program answer on the mount; what came of it. Raises MountError.
+
+        `request`: `daemon`, `directory` and `environment` of the program, `config` and `origins` for it.
+        """
+        try:
+            return ask(self._path, self._owner, {"ask": "take-over", **request}, _TAKE_OVER_S)[1]
+        except OSError as error:
+            raise MountError(
+                f"the keeper of the mount, process {self.pid}, does not answer: {error.strerror}"
+            ) from None
+
+
+def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER_S) -> tuple[int, dict[str, Any]]:
+    """(pid of the keeper, its answer). Raises OSError, PermissionError for a listener that is neither `owner`'s nor
+    root's; MountError for an answer that is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(limit_s)
+        connection.connect(path)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        if uid not in {owner, 0}:
+            raise PermissionError(errno.EPERM, f"a process of user {uid} listens there", path)
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        data = b""
+        while part := connection.recv(65536):
+            data += part
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise MountError(f"the keeper at {path} does not answer what it was asked")
+    return int(pid), answer
+
+
+def find(mountpoint: str) -> Keeper | None:
+    """The keeper of the mount of hfs on top at this (canonical) path; None: it has none, or another user's."""
+    mount = mountinfo.at(mountpoint)
+    if mount is None:
+        return None
+    owner = os.geteuid() if mount.owner_uid is None else mount.owner_uid
+    environ = None if owner == os.geteuid() else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"}
+    for directory in runtime_directories(owner, environ):
+        for path in _named(directory, mountpoint):
+            try:
+                pid, status = ask(path, owner, {"ask": "status"})
+            except (OSError, MountError):
+                continue
+            if status.get("device") == mount.device:
+                return Keeper(path, owner, pid, status)
+    return None
+
+
+def new_socket(mountpoint: str) -> str | None:
+    """Where the keeper of a new mount may listen; None if there is no directory that only we can write to.
+
+    What killed keepers of the same mountpoint have left there is removed.
+    """
+    name = f"{socket_prefix(mountpoint)}{secrets.token_hex(4)}{_SUFFIX}"
+    for directory in runtime_directories(os.geteuid()):
+        path = f"{directory}/{name}"
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES or not _is_private(directory):
+            continue
+        for left in _named(directory, mountpoint):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                if probe.connect_ex(left) == errno.ECONNREFUSED:
+                    os.unlink(left)
+        return path
+    return None
+
+
+def _named(directory: str, mountpoint: str) -> list[str]:
+    prefix = socket_prefix(mountpoint)
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(_SUFFIX)]
+
+
+def _is_private(directory: str) -> bool:
+    """Make the directory if it is missing; whether it is ours alone to write to."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -1,0 +1,142 @@
+"""Asking the source as another user: may it open this, list it, follow it, read its attributes?
+
+For file systems whose mode bits do not say all (policies/permissions.py). The whole way from SOURCE is walked as that
+user, as a program of the user's would, and what it ends at must be the inode that the question is about: otherwise a
+name that somebody has swapped would answer for what it led to before. Opening is what really asks: an NFS server
+decides at OPEN, a FUSE one too, and access(2) is not even sent to most of those.
+
+The threads here become users and never the daemon again, so they do nothing else. Called by `permissions`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from mountd.as_user import become
+from mountd.beneath import open_directory
+from mountd.caller import Credentials
+from mountd.errors import SourceError, VersionChanged
+from mountd.metrics import Metrics
+from mountd.source_threads import SourceThreads
+from mountd.workers import Workers
+
+__all__ = ["SourceAsUser", "Wanted", "open_as_user"]
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""As `source` opens: what became a FIFO or a terminal meanwhile must do nothing to us."""
+
+_THREADS = 32
+"""As many as a busy metadata server answers at once (see `Source.stats_at_once`)."""
+
+_SYS_FACCESSAT2 = 439  # the same on every architecture (since Linux 5.8)
+_AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Wanted(enum.Enum):
+    """What a user wants to do. What may be run but not read cannot be asked for, and is refused."""
+
+    READ = "read"
+    RUN = "run"
+    LIST = "list"
+    FOLLOW = "follow"
+
+
+class SourceAsUser:
+    """See the file's story. `threads`: its own, used by nobody else, since they become users."""
+
+    def __init__(self, root_fd: int, threads: SourceThreads) -> None:
+        self._root_fd = root_fd
+        self._threads = threads
+        self._local = threading.local()
+
+    async def ask(
+        self,
+        who: Credentials,
+        directory: bytes,
+        name: bytes,
+        wanted: Wanted,
+        place: tuple[int, int],
+        *,
+        limit_s: float | None = None,
+    ) -> None:
+        """Returns if the source lets `who` do it. `place`: st_dev and inode of what is meant.
+
+        Raises SourceError (EACCES, EPERM: it does not), SourceTimeout as `Source.stat`, and VersionChanged if something
+        else stands there, or nothing.
+        """
+        await self._call(who, directory, name, lambda at: _do(at, name, wanted, place), limit_s)
+
+    async def ask_xattr(self, who: Credentials, directory: bytes, name: bytes, attribute: bytes | None) -> None:
+        """Returns if the source lets `who` read one extended attribute, or (None) the names of all. Raises as `ask`."""
+
+        def read(at: int) -> None:
+            path = b"/proc/self/fd/%d/%s" % (at, name or b".")  # xattr calls take no dir_fd
+            if attribute is None:
+                os.listxattr(path, follow_symlinks=False)
+            else:
+                os.getxattr(path, attribute, follow_symlinks=False)
+
+        await self._call(who, directory, name, read, None)
+
+    async def _call(
+        self, who: Credentials, directory: bytes, name: bytes, function: Callable[[int], None], limit_s: float | None
+    ) -> None:
+        shown = (directory + b"/" + name).decode("utf-8", "backslashreplace")
+        what = f"{shown} as user {who.uid}"
+        try:
+            await self._threads.call(
+                "metadata", what, self._as, who, directory, function, directory=directory, limit_s=limit_s
+            )
+        except SourceError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
+                raise VersionChanged(f"{what}: {error}") from error
+            raise
+
+    def _as(self, who: Credentials, directory: bytes, function: Callable[[int], None]) -> None:
+        """In a thread."""
+        if getattr(self._local, "who", None) != who:
+            self._local.who = None
+            become(who)
+            self._local.who = who
+        at = open_directory(self._root_fd, directory)
+        try:
+            function(at)
+        finally:
+            os.close(at)
+
+
+@asynccontextmanager
+async def open_as_user(root_fd: int, metrics: Metrics, *, time_limit_s: float) -> AsyncIterator[SourceAsUser]:
+    """The asker of one mount, with threads of its own. `root_fd`: SOURCE, which stays the caller's."""
+    workers = Workers()
+    threads = SourceThreads(
+        metrics, demand=1, prefetch=1, metadata=_THREADS, time_limit_s=time_limit_s, run_in_thread=workers.run_patient
+    )
+    async with workers.running():
+        yield SourceAsUser(root_fd, threads)
+
+
+def _do(at: int, name: bytes, wanted: Wanted, place: tuple[int, int]) -> None:
+    if wanted is Wanted.FOLLOW:
+        os.readlink(name, dir_fd=at)
+        return
+    fd = os.open(name or b".", _OPEN | (os.O_DIRECTORY if wanted is Wanted.LIST else 0), dir_fd=at)
+    try:
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != place:
+            raise VersionChanged("something else stands there now")
+        if wanted is Wanted.RUN and _libc.syscall(
+            _SYS_FACCESSAT2, fd, b"", os.X_OK, _AT_EACCESS | _AT_EMPTY_PATH
+        ):  # glibc's own guesses from the mode bits where it does not know the call
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(fd)

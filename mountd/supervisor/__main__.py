@@ -1,0 +1,43 @@
+"""The keeper's process: `python -I -S .../mountd/supervisor`, started by `hfs.mounting` and by nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+# Isolated, Python looks in the directory that it was given and nowhere else.
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from mountd.supervisor.keeper import Keeper  # noqa: E402 - the line above finds it
+
+
+def main() -> int:
+    """Read the order, keep the mount; the exit code."""
+    given = json.loads(sys.stdin.buffer.read())
+    os.chdir("/")  # else the directory that we were started in could not be unmounted
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    answers = os.dup(1)
+    os.set_inheritable(answers, False)
+    os.dup2(2, 1)
+
+    def answer(record: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the caller was killed; the mount is there all the same
+            os.write(answers, json.dumps(record).encode() + b"\n")
+        os.close(answers)
+
+    def tell(record: dict[str, Any]) -> None:
+        text = f"{given['config']['mountpoint']}: mounted" if "ready" in record else record.get("error")
+        text = text or f"the daemon ended before the mount answered (exit code {record.get('died')})"
+        lines = "".join(f"hfs: {line}\n" for line in text.splitlines())
+        with contextlib.suppress(OSError):
+            os.write(2, lines.encode("utf-8", "backslashreplace"))
+
+    return Keeper(given, tell if given["keeper"].get("foreground") else answer).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The processes of one mount: started or to be forked, listened to, noticed when they end, and waited for.
+
+A daemon has ended when its process has. One whose descriptors are all closed is as good as ended: a thread of it waits
+in the kernel, not to be killed, for an answer that only the next daemon can give. It is waited for later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from mountd.supervisor.daemons import Daemon, Program
+from mountd.supervisor.log import Log
+from mountd.supervisor.loop import Loop
+
+__all__ = ["Children"]
+
+_LINGER_S = 0.2
+"""Between the end of all that a process has open and its own: more, and a thread of it waits in the kernel."""
+_END_S = 5.0
+_PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
+
+
+class Children:
+    """`said(daemon, record)` is called for each line of each, `ended(daemon)` once."""
+
+    def __init__(
+        self, loop: Loop, log: Log, said: Callable[[Daemon, dict[str, Any]], None], ended: Callable[[Daemon], None]
+    ) -> None:
+        self._loop = loop
+        self._log = log
+        self._said = said
+        self._ended = ended
+        self._all: list[Daemon] = []
+        self._lingering: list[Daemon] = []
+        # What a daemon has forked becomes ours when that has ended.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def start(self, program: Program) -> Daemon:
+        """A new process. Raises OSError."""
+        log = self._log.open()
+        try:
+            return self._listen(Daemon.start(program, log))
+        finally:
+            os.close(log)
+
+    def to_be_forked(self, program: Program) -> tuple[Daemon, list[int]]:
+        """One that another daemon will fork, and what becomes its stdin, stdout and stderr; the caller closes these."""
+        daemon, ends = Daemon.to_be_forked(program)
+        return self._listen(daemon), [*ends, self._log.open()]
+
+    def _listen(self, daemon: Daemon) -> Daemon:
+        self._all.append(daemon)
+        self._loop.watch(daemon.output, lambda: self._hear(daemon))
+        return daemon
+
+    def _hear(self, daemon: Daemon) -> None:
+        said = daemon.hear()
+        if said is None:
+            self._loop.ignore(daemon.output)
+            self._loop.after(_LINGER_S, lambda: self._let_go(daemon))
+            self.look()
+            return
+        for record in said:
+            self._said(daemon, record)
+
+    def look(self) -> None:
+        """Notice who has ended; to be called after SIGCHLD."""
+        for daemon in [*self._all, *self._lingering]:
+            if daemon.has_ended():
+                self._let_go(daemon)
+        self._reap_strangers()
+
+    def end(self, daemon: Daemon) -> None:
+        """Kill it and wait; `ended` is not called."""
+        daemon.end(_END_S)
+        self._forget(daemon)
+
+    def _let_go(self, daemon: Daemon) -> None:
+        if daemon in self._lingering and daemon.has_ended():
+            self._lingering.remove(daemon)
+        if daemon not in self._all:
+            return
+        if not daemon.has_ended():
+            daemon.signal(signal.SIGKILL)
+            self._lingering.append(daemon)
+        daemon.hear()  # its last words
+        self._forget(daemon)
+        self._ended(daemon)
+
+    def _forget(self, daemon: Daemon) -> None:
+        if daemon in self._all:
+            self._all.remove(daemon)
+            self._loop.ignore(daemon.output)
+            daemon.close()
+
+    def _reap_strangers(self) -> None:
+        """Children of a daemon that was killed are only waited for."""
+        known = {daemon.pid for daemon in [*self._all, *self._lingering]}
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or found.si_pid in known:
+                return
+            os.waitpid(found.si_pid, os.WNOHANG)

@@ -1,0 +1,198 @@
+"""One connection to the kernel's FUSE: /dev/fuse opened and mounted, its INIT request read, and taken away again.
+
+As root with mount(2); where that is not allowed, fusermount3 does it and sends the descriptor. The mount looks as
+libfuse's own does. Once made, the descriptor is the mount: when its last holder closes it, the mount is dead.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import socket
+import stat
+import struct
+import subprocess
+
+__all__ = ["Connection", "MountRefused", "device_at", "unmount"]
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+
+_FUSECTL = "/sys/fs/fuse/connections"
+
+_INIT_BYTES = 8192
+"""FUSE_MIN_READ_BUFFER: the kernel refuses to fill less."""
+_INIT_LIMIT_S = 30.0
+"""The kernel sends INIT as it mounts; what does not come within seconds never comes."""
+_INIT = 26
+_HAS_RESEND = 1 << 7
+"""FUSE_HAS_RESEND, bit 39 of the flags: in their second word."""
+_IN_HEADER = struct.Struct("=IIQQIIIHH")  # struct fuse_in_header
+_INIT_IN = struct.Struct("=IIIII")  # struct fuse_init_in: major, minor, max_readahead, flags, flags2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class MountRefused(Exception):
+    """The mount could not be made; the text says why."""
+
+
+class Connection:
+    """A mount that was made here."""
+
+    def __init__(self, fd: int, mountpoint: str, device: str) -> None:
+        self.fd = fd
+        self.mountpoint = mountpoint
+        self.device = device
+        """"MAJOR:MINOR" as in mountinfo: names the mount, whatever lies above it."""
+        self.init = b""
+        """The INIT request; empty until it is read, and for a daemon that reads it by itself."""
+
+    @classmethod
+    def make(cls, mountpoint: str, source: str, *, allow_other: bool, noexec: bool) -> Connection:
+        """Mount `source` (a name to show) on `mountpoint`, read-only. Raises MountRefused."""
+        fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not _mount(fd, mountpoint, source, allow_other=allow_other, noexec=noexec):
+                os.close(fd)
+                fd = -1
+                fd = _fusermount(mountpoint, source, allow_other=allow_other, noexec=noexec)
+            device = device_at(mountpoint)
+            if device is None:
+                raise MountRefused(f"{mountpoint}: the mount is gone again")
+            return cls(fd, mountpoint, device)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise MountRefused(f"{mountpoint}: cannot be mounted on ({error.strerror})") from None
+        except MountRefused:
+            if fd >= 0:
+                os.close(fd)
+            raise
+
+    def read_init(self) -> None:
+        """Take the kernel's INIT request, for daemons that are fed it. Raises MountRefused."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        if not poll.poll(_INIT_LIMIT_S * 1000):
+            raise MountRefused(f"{self.mountpoint}: the kernel does not begin to ask")
+        request = os.read(self.fd, _INIT_BYTES)
+        if len(request) < _IN_HEADER.size + _INIT_IN.size or _IN_HEADER.unpack_from(request)[1] != _INIT:
+            raise MountRefused(f"{self.mountpoint}: the kernel begins with something else than INIT")
+        self.init = request
+
+    @property
+    def resends(self) -> bool:
+        """Whether the kernel sends again what a daemon had taken (Linux 6.9)."""
+        return bool(self.init) and bool(_INIT_IN.unpack_from(self.init, _IN_HEADER.size)[4] & _HAS_RESEND)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the kernel has dropped the connection: unmounted by everybody, or aborted."""
+        poll = select.poll()
+        poll.register(self.fd, 0)
+        return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether this mount is the one on top at its mountpoint."""
+        return device_at(self.mountpoint) == self.device
+
+    def detach(self) -> None:
+        """Take the mount out of the tree, if it is there; it ends when its last user has gone. Raises OSError."""
+        if self.is_mounted:
+            unmount(self.mountpoint)
+
+    def abort(self) -> None:
+        """End what waits with an error, and let go of it, whoever else holds it: a thread of a killed daemon may wait
+        for an answer itself. The mount is dead then."""
+        with contextlib.suppress(OSError), open(f"{_FUSECTL}/{self.device.rpartition(':')[2]}/abort", "w") as file:
+            file.write("1")
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it: if no daemon holds it either, requests that wait are answered with an error."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def device_at(mountpoint: str) -> str | None:
+    """ "MAJOR:MINOR" of the mount on top at exactly this path, without touching it; None: nothing is mounted there."""
+    wanted = os.fsencode(mountpoint)
+    for code, byte in ((b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\012")):
+        wanted = wanted.replace(code, byte)
+    found = None
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            fields = line.split(b" ")
+            if fields[4] == wanted:
+                found = fields[2].decode()
+    return found
+
+
+def unmount(mountpoint: str) -> None:
+    """Take the mount on top at this path away, lazily. Raises OSError."""
+    if _libc.umount2(os.fsencode(mountpoint), _UMOUNT_NOFOLLOW | _MNT_DETACH) == 0:
+        return
+    number = ctypes.get_errno()
+    if number == errno.EPERM:
+        done = subprocess.run(
+            ["fusermount3", "-u", "-z", "-q", "--", mountpoint], stdin=subprocess.DEVNULL, check=False
+        )
+        if done.returncode == 0:
+            return
+    raise OSError(number, os.strerror(number), mountpoint)
+
+
+def _mount(fd: int, mountpoint: str, source: str, *, allow_other: bool, noexec: bool) -> bool:
+    """mount(2). False if we may not. Raises OSError."""
+    options = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    if allow_other:
+        options += ",allow_other"
+    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
+    name, path = os.fsencode(f"hfs#{source}"), os.fsencode(mountpoint)
+    if _libc.mount(name, path, b"fuse.hfs", ctypes.c_ulong(flags), options.encode()) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number == errno.EPERM:
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+def _fusermount(mountpoint: str, source: str, *, allow_other: bool, noexec: bool) -> int:
+    """The descriptor of a mount that fusermount3 has made. Raises MountRefused."""
+    shown = source.replace("\\", "\\\\").replace(",", "\\,")
+    options = f"ro,nosuid,nodev,default_permissions,subtype=hfs,fsname=hfs#{shown}"
+    options += ",allow_other" * allow_other + ",noexec" * noexec
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            done = subprocess.run(
+                ["fusermount3", "-o", options, "--", mountpoint],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+            )
+        except OSError as error:
+            raise MountRefused(f"fusermount3: {error.strerror}; install the package fuse3") from None
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="backslashreplace").strip()
+            raise MountRefused(f"{mountpoint}: {said or 'fusermount3 failed'}")
+        ours.setblocking(False)  # it has ended: what it sent is there
+        room = array.array("i", [-1])
+        with contextlib.suppress(BlockingIOError):
+            _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(room.itemsize))
+            for level, kind, data in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    room = array.array("i", data[: room.itemsize])
+        if room[0] < 0:
+            raise MountRefused(f"{mountpoint}: fusermount3 sent no descriptor")
+        os.set_inheritable(room[0], False)
+        return room[0]

@@ -1,0 +1,193 @@
+"""Daemons as processes: started, given the mount's connection, heard, and how they ended in words.
+
+A daemon is there before it is needed. It imports what it will use, says so, and waits on its stdin, a socket: what is
+sent there makes it the daemon of the mount. Before it begins it forks the one that waits next, which so costs neither
+the time nor most of the memory of importing again. If the keeper dies, one that still waits reads the end and goes.
+What a daemon says comes on its stdout, one JSON object a line:
+
+    {"imported": pid, "feeds": b}   it waits; b false: it reads the kernel's INIT request by itself
+    {"ready": pid}                  the mount answers
+    {"error": text, "code": n}      it will end with exit code n
+    {"unfed": text}                 it cannot be given an INIT request that was read before, and will end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Daemon", "Program"]
+
+
+class Program(NamedTuple):
+    """What is started as a daemon, and what it is told: its configuration is passed on as it came."""
+
+    command: Sequence[str]
+    directory: str
+    """Where it is started: `python -m` looks there first."""
+    environment: Mapping[str, str]
+    given: Mapping[str, Any]
+
+
+class Daemon:
+    """One process. `hand_over` once; `hear` whenever `output` is readable."""
+
+    def __init__(self, program: Program, connection: socket.socket, output: int) -> None:
+        """`connection`: the other end of its stdin. `output`: its stdout. See `start` and `to_be_forked`."""
+        self.program = program
+        self.pid = 0
+        """0 until it is known."""
+        self.output = output
+        self.imported = False
+        self.feeds = True
+        self.serving = False
+        self.ready_s: float | None = None
+        """When it began to answer, by the monotonic clock."""
+        self.said: dict[str, Any] = {}
+        """Its last words: an `error` or `unfed`."""
+        self.exit_code: int | None = None
+        """As of subprocess: negative for a signal; None while it runs, and if its parent was another one."""
+        self._connection = connection
+        self._unread = b""
+        self._silent = False
+        self._pidfd = -1
+        os.set_blocking(output, False)
+
+    @classmethod
+    def start(cls, program: Program, log: int) -> Daemon:
+        """A new process; `log` is its stderr. Raises OSError."""
+        daemon, theirs = cls.to_be_forked(program)
+        try:
+            process = subprocess.Popen(
+                program.command,
+                stdin=theirs[0],
+                stdout=theirs[1],
+                stderr=log,
+                cwd=program.directory,
+                env=program.environment,
+                close_fds=False,  # ours are not inherited; what a launcher has given us is for the daemon
+            )
+        except BaseException:
+            daemon.close()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        process.returncode = 0  # waited for here, by pid
+        daemon.is_process(process.pid)
+        return daemon
+
+    @classmethod
+    def to_be_forked(cls, program: Program) -> tuple[Daemon, list[int]]:
+        """One that another daemon will fork, and the descriptors that become its stdin and stdout. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        output, their_output = os.pipe2(os.O_CLOEXEC)
+        return cls(program, ours, output), [theirs.detach(), their_output]
+
+    def is_process(self, pid: int) -> None:
+        """It has this pid."""
+        self.pid = pid
+        with contextlib.suppress(OSError):  # gone already, or a kernel before 5.3
+            self._pidfd = os.pidfd_open(pid)
+
+    def hand_over(self, handover: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Make it the mount's daemon. The descriptors arrive in this order. A process that has ended takes nothing."""
+        self.serving = True
+        message = json.dumps({**self.program.given, "handover": dict(handover)}).encode()
+        try:
+            sent = socket.send_fds(self._connection, [message], list(descriptors))
+            self._connection.sendall(message[sent:])
+        except OSError:  # it has ended: the caller will hear of that
+            pass
+        self._connection.close()
+
+    def hear(self) -> list[dict[str, Any]] | None:
+        """What it has said since; None once it has nothing more to say, or to say it with."""
+        try:
+            part = os.read(self.output, 65536)
+        except BlockingIOError:
+            return []
+        if not part:
+            self._silent = True
+            return None
+        *lines, self._unread = (self._unread + part).split(b"\n")
+        found = []
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:  # a library that prints
+                continue
+            if not isinstance(record, dict):
+                continue
+            if "imported" in record:
+                self.imported, self.feeds = True, bool(record.get("feeds", True))
+                if not self.pid:
+                    self.is_process(int(record["imported"]))
+            elif "error" in record or "unfed" in record:
+                self.said = record
+            found.append(record)
+        return found
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended. Its parent must ask, or it stays a zombie."""
+        if self.exit_code is not None:
+            return True
+        if not self.pid:
+            return self._silent  # it was never forked
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:  # its parent is the daemon before it, or was, and has waited
+            return self._pidfd < 0 or _is_readable(self._pidfd, 0)
+        if pid:
+            self.exit_code = os.waitstatus_to_exitcode(status)
+        return bool(pid)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+        elif self.pid and not self.has_ended():
+            os.kill(self.pid, number)
+
+    def how_it_ended(self) -> str:
+        """In a clause: "was ended by SIGSEGV", "failed: the disk is gone"."""
+        code = self.exit_code
+        if "error" in self.said:
+            return f"failed: {self.said['error']}"
+        if code is None:
+            return "ended"
+        if code < 0:
+            try:
+                return f"was ended by {signal.Signals(-code).name}"
+            except ValueError:
+                return f"was ended by signal {-code}"
+        return f"ended with exit code {code}"
+
+    def end(self, limit_s: float) -> None:
+        """Kill it and wait; a thread of it that waits in the kernel may make it outlast the limit."""
+        self.signal(signal.SIGKILL)
+        if self._pidfd >= 0:
+            _is_readable(self._pidfd, limit_s)
+        self.has_ended()
+
+    def close(self) -> None:
+        """Let go of its descriptors. One that waits on its stdin then ends."""
+        self._connection.close()
+        for descriptor in (self.output, self._pidfd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.output = self._pidfd = -1
+
+
+def _is_readable(descriptor: int, limit_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(limit_s * 1000))

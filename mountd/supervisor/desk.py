@@ -1,0 +1,103 @@
+"""The keeper's own socket: what state the mount is in, and requests to change what answers on it.
+
+One JSON object on a line, one JSON object back. Only root and the owner of the mount are answered; a client that is
+slow is dropped, since there is one thread. `hfs/keeper.py` is the other side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from mountd.supervisor.loop import Loop
+
+__all__ = ["Desk"]
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+_REQUEST_BYTES = 4 << 20
+"""An environment and a configuration; the kernel limits the first to 2 MiB for a new process."""
+_CLIENTS = 64
+_SEND_S = 2.0
+
+Reply = Callable[[dict[str, Any]], None]
+Answer = Callable[[dict[str, Any], Reply], None]
+
+
+class Desk:
+    """Listens at `path` until closed. `answer(request, reply)` calls `reply` once, at once or later."""
+
+    def __init__(self, path: str, loop: Loop, answer: Answer) -> None:
+        """Raises OSError."""
+        self._path = path
+        self._loop = loop
+        self._answer = answer
+        self._unread: dict[socket.socket, bytes] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(path)
+            # Until listen, every connect is refused: there is no moment in which the mode is wider.
+            os.chmod(path, 0o600)
+            self._listener.listen(_CLIENTS)
+            self._listener.setblocking(False)
+        except OSError:
+            self._listener.close()
+            raise
+        loop.watch(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        _, uid, _ = _CREDENTIALS.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid not in {0, os.geteuid()} or len(self._unread) >= _CLIENTS:
+            client.close()
+            return
+        client.setblocking(False)
+        self._unread[client] = b""
+        self._loop.watch(client, lambda: self._read(client))
+
+    def _read(self, client: socket.socket) -> None:
+        try:
+            part = client.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        data = self._unread[client] + part
+        self._unread[client] = data
+        if part and b"\n" not in data and len(data) <= _REQUEST_BYTES:
+            return
+        self._loop.ignore(client)
+        del self._unread[client]
+        try:
+            request = json.loads(data)
+        except ValueError:
+            request = None
+        if not isinstance(request, dict):
+            client.close()
+            return
+        self._answer(request, lambda reply: _send(client, reply))
+
+    def close(self) -> None:
+        """Stop to listen; the socket's name goes."""
+        for client in list(self._unread):
+            self._loop.ignore(client)
+            client.close()
+        self._unread.clear()
+        self._loop.ignore(self._listener)
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+
+def _send(client: socket.socket, reply: dict[str, Any]) -> None:
+    with client:
+        client.settimeout(_SEND_S)
+        with contextlib.suppress(OSError):
+            client.sendall(json.dumps(reply).encode() + b"\n")

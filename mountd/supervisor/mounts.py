@@ -1,0 +1,112 @@
+"""The mount that is kept: SOURCE's descriptor from before it, its connection, what each daemon of it is handed.
+
+Where a connection cannot be taken up by another daemon (before Linux 6.9, or without the extension), the mount is made
+again on top of the dead one, so that there is no empty directory in between; what lies below goes at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
+
+__all__ = ["KeptMount"]
+
+
+class KeptMount:
+    """`open_source`, then `make`, before anything else."""
+
+    def __init__(self, mountpoint: str, source: str, options: Mapping[str, bool], *, resend: bool) -> None:
+        """`options`: `allow_other` and `noexec`. `resend` False: as on a kernel that cannot send requests again."""
+        self.mountpoint = mountpoint
+        self.source = source
+        self.connection: Connection | None = None
+        self.made_s = 0.0
+        """When it was first made, in seconds since the epoch."""
+        self.feeds = True
+        """Whether its daemons can be given an INIT request that was read here."""
+        self._options = options
+        self._resend = resend
+        self._source_fd = -1
+        self._journal: list[int] = []
+        self._generation = -1
+        self._below: set[str] = set()
+        """Devices of dead mounts of ours that lie below."""
+
+    def open_source(self) -> None:
+        """While its path does not lead to the mount. Raises OSError."""
+        self._source_fd = os.open(self.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def make(self) -> None:
+        """Mount, on top of what is there; a mount of ours that is there is dead then. Raises MountRefused."""
+        if self.connection is not None:
+            # First: a look-up that waits there holds its root, so that nothing can be mounted on it.
+            self._below.add(self.connection.device)
+            self.connection.abort()
+        made = Connection.make(self.mountpoint, self.source, **self._options)
+        try:
+            if self.feeds:
+                made.read_init()
+        except MountRefused:
+            with contextlib.suppress(OSError):
+                made.detach()
+            made.close()
+            raise
+        self.connection = made
+        self.made_s = self.made_s or time.time()
+        self._generation = -1
+        for descriptor in self._journal:
+            os.close(descriptor)
+        self._journal = [os.memfd_create(f"hfs-journal-{name}", os.MFD_CLOEXEC) for name in "ab"]
+
+    def discard(self) -> None:
+        """Undo `make`, of a mount that has never answered. Raises OSError."""
+        assert self.connection is not None
+        self.connection.detach()
+        self.connection.close()
+        self.connection = None
+
+    @property
+    def device(self) -> str | None:
+        """Of the mount, as in mountinfo."""
+        return None if self.connection is None else self.connection.device
+
+    @property
+    def takes_up(self) -> bool:
+        """Whether another daemon can go on where one has ended."""
+        return self.connection is not None and self.connection.resends and self._resend
+
+    def handover(self) -> tuple[dict[str, Any], list[int]]:
+        """What the next daemon is told of it (mountd/handover.py), and the descriptors that go with that."""
+        assert self.connection is not None
+        self._generation += 1
+        record = {
+            "init": base64.b64encode(self.connection.init).decode(),
+            "generation": self._generation,
+            "resend": self.takes_up,
+            "device": self.connection.device,
+            "mounted_s": self.made_s,
+        }
+        return record, [self.connection.fd, self._source_fd, *self._journal]
+
+    def detach(self) -> None:
+        """Take it out of the tree; it ends when its last user has gone. Raises OSError."""
+        if self.connection is not None:
+            self.connection.detach()
+        self._uncover()
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self.connection is not None:
+            self.connection.close()
+        with contextlib.suppress(OSError):
+            self._uncover()
+
+    def _uncover(self) -> None:
+        while device_at(self.mountpoint) in self._below:
+            unmount(self.mountpoint)
