@@ -13,7 +13,7 @@ from unittest import mock
 import trio
 
 from mountd import index as index_file
-from mountd import staging_names
+from mountd import staging_names, staging_unlinked
 from mountd.metrics import Metrics
 from mountd.staging import Staging
 from mountd.staging_encoding import Encoder
@@ -36,13 +36,15 @@ FILES = ((1, 5000), (2, 300_000), (3, 2 * CHUNK_BYTES), (4, 70_001), (5, 1))
 
 
 def few_numbers_leased() -> AbstractContextManager[object]:
-    """Object numbers come in small blocks: a block runs out in each run, and 64 names are tried after a kill.
+    """Object numbers come in small blocks: a block runs out in each run, and 64 names are tried after a kill. They are
+    forgotten in small groups, too.
 
     With the 16 384 of a real cache the tests of kills and faults spend most of their time on names that never were.
     """
     patches = ExitStack()
     patches.enter_context(mock.patch.object(index_file, "_LEASE", 64))
     patches.enter_context(mock.patch.object(staging_names, "_AHEAD", 60))
+    patches.enter_context(mock.patch.object(staging_unlinked, "_AT_ONCE", 2))
     return patches
 
 

@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from mmap import mmap
 from os import PathLike
@@ -20,11 +20,13 @@ import numpy as np
 import trio
 import trio.testing
 
+from mountd.config import VerifyWanted
 from mountd.errors import StagingError
 from mountd.metrics import Metrics
 from mountd.staging import StagedFile, Staging
 from mountd.staging_disk import Disk, DiskSpace
 from mountd.staging_encoding import Encoder
+from mountd.staging_ground import Trust
 from mountd.staging_opening import open_staging
 from mountd.version import Version
 from policies.encoding import EncodingChoice
@@ -137,8 +139,10 @@ class _CountedDisk(Disk):
         self._before("open_write")
         return super().open_write(number, create=create, direct=direct)
 
-    def open_read(self, number: int) -> int:
+    def open_read(self, number: int, *, direct: bool = False) -> int:
         self._before("open_read")
+        if direct:  # the kernel would write first what is not synced here
+            raise OSError(errno.EINVAL, "no direct reads")
         return super().open_read(number)
 
     def write(self, fd: int, parts: Sequence[memoryview | mmap], offset: int) -> None:
@@ -161,6 +165,14 @@ class _CountedDisk(Disk):
         self._before("read")
         return super().read(fd, offset, size)
 
+    def read_into(self, fd: int, offset: int, buffer: memoryview) -> bool:
+        self._before("read_into")
+        return super().read_into(fd, offset, buffer)
+
+    def read_part(self, fd: int, offset: int, buffer: memoryview) -> int:
+        self._before("read_part")
+        return super().read_part(fd, offset, buffer)
+
     def sync(self, fd: int) -> None:
         self._before("sync")
 
@@ -171,9 +183,12 @@ class _CountedDisk(Disk):
         self._before("punch")
         super().punch(fd, start, end)
 
-    def unlink(self, number: int) -> None:
+    def unlink(self, number: int) -> bool:
         self._before("unlink")
-        super().unlink(number)
+        return super().unlink(number)
+
+    def sync_name(self, number: int) -> None:
+        self._before("sync_name")
 
     def space(self) -> DiskSpace:
         self._before("space")
@@ -197,6 +212,10 @@ async def healthy_staging(
     in_flight_bytes: int = 64 << 20,
     clock: Callable[[], float] = lambda: 1e9,
     encoding: bool = False,
+    keeps_floor: bool = True,
+    trust: Trust | None = None,
+    scrub_bytes_s: int = 0,
+    verify: VerifyWanted = "first-use",
 ) -> AsyncIterator[Staging]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
@@ -215,6 +234,10 @@ async def healthy_staging(
         connect=operations.connect,
         run_in_thread=inline,
         clock=clock,
+        keeps_floor=keeps_floor,
+        trust=trust,
+        scrub_bytes_s=scrub_bytes_s,
+        verify=verify,
     ) as staging:
         if encoding:
             staging.encode(EncodingChoice(True, "for a test"), Encoder())
@@ -259,8 +282,8 @@ async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
     async def compare(file: StagedFile, extent: Extent) -> None:
         try:
             data = await staging.read(file, extent)
-        except StagingError:
-            assert may_fail
+        except StagingError as error:
+            assert may_fail, f"committed bytes cannot be read: {error}"
         else:
             check_contents(file.version.inode, extent.start, data)
 
@@ -282,11 +305,30 @@ async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
     return chunks
 
 
-async def verify(cache_dir: str, capacity_bytes: int = CAPACITY_BYTES) -> int:
-    """Open the cache with a healthy disk and check all promises. Returns the number of chunks vouched for."""
+Chunk = tuple[int, int, int]
+"""Seed and generation (ctime) of a test file, and the number of the chunk."""
+
+
+async def _vouched_chunks(staging: Staging) -> set[Chunk]:
+    found: set[Chunk] = set()
+    for row in [row async for row in staging.rows()]:
+        file = await staging.file(row.version)
+        found.update((row.version.inode, row.version.ctime_ns, index) for index in file.vouched)
+    return found
+
+
+async def verify(
+    cache_dir: str, capacity_bytes: int = CAPACITY_BYTES, reported: Collection[Chunk] = frozenset()
+) -> int:
+    """Open the cache with a healthy disk and check all promises. Returns the number of chunks vouched for.
+
+    `reported`: chunks that must be among them.
+    """
     metrics = Metrics()
     async with healthy_staging(cache_dir, capacity_bytes=capacity_bytes, metrics=metrics) as staging:
         await staging.wait_ready()
+        lost = set(reported) - await _vouched_chunks(staging)
+        assert not lost, f"reported and lost: {sorted(lost)}"
         chunks = await check_all(staging)
         damaged = [checked async for checked in staging.check() if checked.broken]
         assert not damaged

@@ -19,6 +19,11 @@ RANKS = {
     "metrics": 1,
     "protocol": 1,
     "config": 1,
+    "handover": 1,
+    "supervisor": 1,
+    "ending": 2,
+    "background": 1,
+    "open_files": 1,
     "buffers": 1,
     "memory": 1,
     "openat2": 1,
@@ -29,10 +34,13 @@ RANKS = {
     "attributes": 1,
     "listing": 1,
     "path_numbers": 1,
+    "cache": 1,
     "identity": 1,
     "caller": 1,
+    "as_user": 1,
     "flight": 2,
     "kept": 2,
+    "silence": 2,
     "blocks": 2,
     "source": 2,
     "peers": 2,
@@ -40,6 +48,7 @@ RANKS = {
     "staging": 2,
     "fastpath": 2,
     "node": 2,
+    "journal": 2,
     "readers": 2,
     "recorder": 3,
     "interrupts": 2,
@@ -51,14 +60,19 @@ RANKS = {
     "small_files": 3,
     "sibling_watch": 3,
     "namespace": 3,
+    "answers": 3,
+    "xattrs": 4,
+    "permissions": 4,
     "handles": 3,
     "history": 3,
     "prefetch": 3,
+    "believing": 4,
     "learners": 3,
     "hints": 4,
     "read_path": 4,
     "opening": 4,
     "residency": 4,
+    "inheritance": 4,
     "serving": 4,
     "status": 4,
     "fuse": 5,
@@ -75,9 +89,15 @@ SAME_RANK = {
     ("fetcher", "recorder"),
     ("status", "residency"),
     ("io_mode", "passthrough"),
+    ("journal", "node"),  # what it notes
+    ("workers", "background"),
+    ("caller", "open_files"),
+    ("memory", "open_files"),
     ("statx", "attributes"),
     ("statx", "openat2"),
     ("beneath", "openat2"),
+    ("as_user", "caller"),
+    ("status", "permissions"),
     ("flight", "source"),  # the progress of a batch that a reader may hurry
     ("flight", "node"),
     ("small_files", "fetcher"),
@@ -88,7 +108,7 @@ WORDS = {"version", "errors", "metrics"}
 
 # Modules that only these files may import. A name ending in * stands for all files of that noun.
 IMPORT_RIGHTS = {
-    "pyfuse3": ("mountd/fuse.py", "mountd/fuse_push.py"),
+    "pyfuse3": ("mountd/fuse_polling.py", "mountd/fuse.py", "mountd/fuse_push.py", "mountd/fuse_session.py"),
     "mpi4py": (
         "mountd/peers_mpi.py",
         "hfs/shared/batches.py",  # inside MPI programs, and only once a NodeBatches is made
@@ -98,6 +118,7 @@ IMPORT_RIGHTS = {
     "numcodecs": ("mountd/staging_encoding.py",),  # imported only where something is encoded
     "subprocess": (
         "mountd/fastpath*",  # mount(8), for the kernel's settings of a mount
+        "mountd/supervisor/*",  # daemons; fusermount3
         "hfs/*",
     ),
     "click": ("hfs/*",),
@@ -150,7 +171,12 @@ PURE_MODULES = {
 
 # attribute -> the files that may name it
 ATTRIBUTE_RIGHTS = {
-    ("os", "environ"): ("mountd/config.py", "hfs/*"),
+    ("os", "environ"): (
+        "mountd/config.py",
+        "mountd/fastpath_linkage.py",  # LD_LIBRARY_PATH: where the loader looks
+        "mountd/supervisor/*",
+        "hfs/*",
+    ),
     ("os", "getenv"): ("mountd/config.py", "hfs/*"),
     ("sys", "argv"): ("mountd/config.py", "hfs/*"),
 }
@@ -160,15 +186,25 @@ ERRNO_RIGHTS = (
     "mountd/errors.py",  # the table
     "mountd/fuse.py",  # the decorator
     # These make system calls and tell one OSError from another:
+    "mountd/open_files.py",
     "mountd/source*",
     "mountd/beneath.py",
+    "mountd/cache_*",
     "mountd/staging*",
     "mountd/index*",
     "mountd/fastpath*",
     "mountd/control.py",
     "mountd/daemon.py",
+    "mountd/supervisor/*",
     "mountd/namespace.py",  # the source's ENOENT becomes a negative entry
+    "mountd/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
     "hfs/*",
+)
+
+# Who may start a task that nobody waits for where it was started: its fault would end the nursery, and the mount.
+LOOSE_TASK_RIGHTS = (
+    "mountd/background.py",  # the guard itself
+    "mountd/fuse_polling.py",  # pyfuse3's workers: one that fails is the end of the session
 )
 
 # Calls that follow a path, by name in os, and the files that may make them. Calls on a descriptor are not limited.
@@ -180,17 +216,17 @@ PATH_CALLS = {
 PATH_RIGHTS = (
     "mountd/source*",  # paths under the source
     "mountd/beneath.py",  # its system call
+    "mountd/cache_*",  # the way to the cache directory, and names in it
     "mountd/index*",  # paths under the cache directory
     "mountd/staging*",
     "mountd/config.py",  # configuration files
     "mountd/control.py",  # the control socket
     "mountd/fastpath*",  # /sys: kernel settings of the mount
     "mountd/daemon.py",  # the mountpoint, the log file
-    "mountd/status.py",  # /proc
+    "mountd/open_files.py",  # /proc, /sys, for others
     "mountd/memory.py",  # /proc, /sys/fs/cgroup
-    "mountd/caller.py",  # /proc: is a thread dying, which process is it of
-    "mountd/fuse.py",  # /proc: which descriptor is the connection
-    "mountd/identity.py",  # what file system the source is, before it is opened
+    "mountd/supervisor/*",  # /dev/fuse, the mountpoint, /proc, its socket
+    "mountd/identity*",  # which file system it is: /proc, /sys, and block devices and image files below it
     "hfs/*",
 )
 
@@ -263,6 +299,10 @@ def breaches(file: str, text: str) -> list[str]:
         if file in JOB_SIDE and statement not in types and top in NEVER_IN_JOBS:
             breach(statement, f"runs inside training jobs, so it may not import {top}")
 
+    if package == "mountd" and file not in LOOSE_TASK_RIGHTS:
+        for call in loose_tasks(tree):
+            breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/background.py")
+
     path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -283,6 +323,39 @@ def breaches(file: str, text: str) -> list[str]:
             if called in {"open", "Path", "pathlib.Path"}:
                 breach(node, f"may not follow paths: {called}() (see PATH_RIGHTS)")
     return found
+
+
+def loose_tasks(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls of start_soon on a nursery that is not left, by who starts the task, before its fault could reach others.
+
+    A nursery opened in the same function is waited for there, unless the function yields inside it.
+    """
+    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)]
+    for scope in [tree, *scopes]:
+        own = list(_of_scope(scope))
+        waited_for: dict[str, bool] = {}
+        for node in own:
+            if not isinstance(node, ast.AsyncWith):
+                continue
+            for item in node.items:
+                if ast.unparse(item.context_expr) == "trio.open_nursery()" and isinstance(item.optional_vars, ast.Name):
+                    gives = any(isinstance(inner, ast.Yield) for part in node.body for inner in _of_scope(part))
+                    waited_for[item.optional_vars.id] = not gives
+        for node in own:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "start_soon":
+                nursery = node.func.value
+                if not (isinstance(nursery, ast.Name) and waited_for.get(nursery.id, False)):
+                    yield node
+
+
+def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """Everything in `scope` but what lies in a function of its own."""
+    if isinstance(scope, ast.Yield):
+        yield scope
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef | ast.Lambda):
+            yield from _of_scope(child)
 
 
 def rank_breaches(module: str, imported: str) -> Iterator[str]:

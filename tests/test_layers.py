@@ -59,6 +59,13 @@ def test_no_file_is_longer_than_the_limit() -> None:
         ("hfs/client.py", "import trio", "may not import trio"),
         ("mountd/protocol.py", "import trio", "may not import trio"),
         ("hfs/cli.py", "\n" * (MAX_LINES + 1), "two nouns"),
+        ("mountd/fetcher.py", "def f(self):\n    self._nursery.start_soon(self._push, 1)", "a fault of self._push"),
+        ("mountd/daemon.py", "def f(nursery):\n    nursery.start_soon(_sweep)", "a fault of _sweep"),
+        (
+            "mountd/staging_opening.py",
+            "async def f():\n    async with trio.open_nursery() as n:\n        n.start_soon(work)\n        yield 1",
+            "a fault of work",
+        ),
     ],
 )
 def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
@@ -74,6 +81,7 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
         ("mountd/config.py", "import os\nx = os.environ\nfrom mountd.errors import ConfigError"),
         ("policies/geometry.py", "import numpy as np\nfrom policies.readahead import advise"),
         ("hfs/client.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trio"),
+        ("mountd/fetcher.py", "async def f():\n    async with trio.open_nursery() as n:\n        n.start_soon(work)"),
     ],
 )
 def test_what_is_allowed_passes(file: str, text: str) -> None:

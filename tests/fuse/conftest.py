@@ -65,11 +65,11 @@ def _nothing_left(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def slow_source(tmp_path: Path, _nothing_left: None) -> Iterator[Callable[..., SlowFs]]:
-    """slow_source(backing, preset="none"): a mounted slowfs that shows `backing`; `.path` is what to use as source."""
+    """slow_source(backing, preset="none", *options, at=...): a mounted slowfs; `.path` is what to use as source."""
     made: list[SlowFs] = []
 
-    def make(backing: Path, preset: str = "none") -> SlowFs:
-        slow = SlowFs(backing, tmp_path / f"slow-{len(made)}", preset)
+    def make(backing: Path, preset: str = "none", *options: str, at: Path | None = None) -> SlowFs:
+        slow = SlowFs(backing, at or tmp_path / f"slow-{len(made)}", preset, *options)
         made.append(slow)
         slow.mount()
         return slow
@@ -98,6 +98,7 @@ def hfs_mount(
         cache: Path | None = None,
         at: Path | None = None,
         env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> Hfs:
         number = len(made)
         hfs = Hfs(
@@ -107,6 +108,7 @@ def hfs_mount(
             tmp_path / f"daemon-{number}.log",
             ("--chunk", str(chunk_bytes), "--cache-size", cache_size, *options),
             env,
+            prefix,
         )
         made.append(hfs)
         hfs.mount()

@@ -106,6 +106,22 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.waitpid(pid, 0)
 
 
+def parent(pid: int) -> int:
+    """The process that has started this one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def children(pid: int) -> set[int]:
+    """The processes that this one has started and that have not ended."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if parent(int(entry)) == pid:
+                    found.add(int(entry))
+    return found
+
+
 def drop_pages(path: str | os.PathLike[str]) -> None:
     """Drop what the page cache holds of this file, and of nothing else.
 
@@ -128,7 +144,7 @@ def unmount_lazily(point: str | os.PathLike[str]) -> None:
 
 
 class Hfs:
-    """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon."""
+    """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon, `keeper` its keeper."""
 
     def __init__(
         self,
@@ -138,11 +154,15 @@ class Hfs:
         log: Path,
         options: tuple[str, ...],
         env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> None:
+        """`prefix`: before the command that mounts, as prlimit(1) goes."""
+        self.prefix = prefix
         self.source, self.path, self.cache, self.log = source, path, cache, log
         self.options = options
         self.env = dict(env or {})
         self.pid = 0
+        self.keeper = 0
         self.socket = Path()
         self.mounted = False
         self._expected: list[str] = []
@@ -150,7 +170,7 @@ class Hfs:
     def mount(self) -> None:
         """Run `hfs mount`; returns when the mount answers. Also after a kill or umount, to mount again."""
         self.path.mkdir(parents=True, exist_ok=True)
-        command = (hfs_command(), "mount", self.source, self.path, "--cache", self.cache, *self.options)
+        command = (*self.prefix, hfs_command(), "mount", self.source, self.path, "--cache", self.cache, *self.options)
         settings = {"HFS_LOG_FILE": str(self.log), "XDG_CONFIG_HOME": str(self.log.parent / "no-config")}
         done = run(*command, env={**settings, **self.env})
         if done.returncode != 0:
@@ -158,6 +178,11 @@ class Hfs:
                 f"{command} exited with {done.returncode}\n{done.stdout}{done.stderr}\n{self.log_text()}"
             )
         self.mounted = True
+        self.look()
+        self.keeper = parent(self.pid)
+
+    def look(self) -> None:
+        """Find the daemon that answers now, and its socket."""
         self.socket = Path(os.fsdecode(os.getxattr(self.path, "user.hfs.socket")))
         self.pid = Client(str(self.socket)).pid()  # not by `hfs status`: hundreds of tests would start one more Python
 
@@ -184,14 +209,24 @@ class Hfs:
         return run(hfs_command(), "cache", *arguments)
 
     def kill(self) -> None:
-        """kill -9 of the daemon: what a power cut leaves of the process. Mount and cache stay as they are."""
+        """kill -9 of the keeper and all daemons: what a power cut leaves of them. Mount and cache stay as they are."""
+        daemons = children(self.keeper) | children(self.pid)
+        kill(self.keeper)
+        for pid in {self.pid, *daemons}:
+            kill(pid)
+
+    def crash(self) -> None:
+        """kill -9 of the daemon: the keeper starts the next one. Returns when that answers."""
+        self.expect_warning(r"was ended by SIGKILL .*; the next one is started")
         kill(self.pid)
+        self.look()
 
     def umount(self) -> None:
         """`hfs umount`, which must work, end the daemon and leave no mount."""
         must(hfs_command(), "umount", self.path)
         self.mounted = False
-        assert wait_gone(self.pid), f"the daemon {self.pid} goes on after hfs umount\n{self.log_text()}"
+        for pid in (self.pid, self.keeper):
+            assert wait_gone(pid), f"process {pid} goes on after hfs umount\n{self.log_text()}"
         assert not os.path.ismount(self.path)
         assert not self.socket.exists(), f"hfs umount has left {self.socket}"
 
@@ -217,7 +252,7 @@ class Hfs:
         faults = []
         if self.mounted:
             try:
-                if wait_gone(self.pid, 0):
+                if wait_gone(self.pid, 0) and wait_gone(self.keeper, 0):
                     unmount_lazily(self.path)  # the test killed it: what is left is a dead mount
                 else:
                     self.umount()
@@ -225,9 +260,12 @@ class Hfs:
                 faults.append(str(error))
         for point in mounts_below(self.path):
             unmount_lazily(point)
-        if self.pid and not wait_gone(self.pid, 0):
-            kill(self.pid)
-            faults.append(f"the daemon {self.pid} had to be killed")
+        # The keeper of a mount that has gone ends after its daemon.
+        limit_s = COMMAND_LIMIT_S if not self.pid or wait_gone(self.pid, 0) else 0
+        for name, pid in (("keeper", self.keeper), ("daemon", self.pid)):
+            if pid and not wait_gone(pid, limit_s):
+                kill(pid)
+                faults.append(f"the {name} {pid} had to be killed")
         if not self.pid:
             return faults  # it never came up; the test has failed with the log already
         return faults + [f"undeclared in the daemon's log: {line}" for line in self.undeclared_warnings()]

@@ -16,15 +16,15 @@ PROGRAM = ROOT / "scripts" / "slowfs" / "slowfs"
 class SlowFs:
     """One slowfs that shows `backing` at `path`. `pid` is its process."""
 
-    def __init__(self, backing: Path, path: Path, preset: str = "none") -> None:
-        self.backing, self.path, self.preset = backing, path, preset
+    def __init__(self, backing: Path, path: Path, preset: str = "none", *options: str) -> None:
+        self.backing, self.path, self.options = backing, path, ("--preset", preset, *options)
         self.pid = 0
 
     def mount(self) -> None:
         """Returns when the mount answers."""
         assert PROGRAM.exists(), f"{PROGRAM} is not built: run scripts/setup"
         self.path.mkdir(exist_ok=True)
-        must(PROGRAM, "--preset", self.preset, self.backing, self.path)
+        must(PROGRAM, *self.options, self.backing, self.path)
         self.pid = int(self.counters()["pid"])
 
     def counters(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hfs.client import Client, Refused
 from tests.fuse.harness import Hfs, hfs_command, mounts_below, must, run, unmount_lazily
 
 FAILED, USAGE, RUN_FAILED = 1, 2, 125
@@ -182,6 +183,18 @@ def test_a_cache_that_another_daemon_owns(places: Places, hfs_mount: Callable[..
     said = refused(places, FAILED)
     assert str(hfs.pid) in said
     assert str(places["cache"]) in said
+
+
+def test_requests_that_no_client_of_ours_makes(places: Places, hfs_mount: Callable[..., Hfs]) -> None:
+    """The daemon answers them, or refuses with the reason, and goes on."""
+    hfs = hfs_mount(places["source"])
+    client = Client(str(hfs.socket))
+    for jobs in (-1, 1 << 30):
+        with pytest.raises(Refused, match="jobs"):
+            client.warm([b""], jobs)
+    done = client.warm([b"a\0b", b"../..", b"file"], 2)
+    assert (done.failed, done.files) == (2, 1)
+    assert hfs.status()["pid"] == hfs.pid
 
 
 # Permission bits mean nothing to root. Without these two capabilities they do, and /dev/fuse can still be opened.

@@ -129,7 +129,7 @@ def test_fusermount_ends_the_daemon_too(source: Path, hfs_mount: HfsMount) -> No
 def test_foreground(source: Path, mnt: Path, cache: Path, number: signal.Signals) -> None:
     with start(hfs_command(), "mount", "-f", source, mnt, "--cache", cache) as process:
         found = json.loads(must(hfs_command(), "status", mnt, "--json", "--wait", "30"))
-        assert found["pid"] == process.pid
+        assert found["keeper"]["pid"] == process.pid
         assert (mnt / "file").read_bytes() == pattern(1, 0, SIZE)
         process.send_signal(number)
         _, said = process.communicate(timeout=40)
@@ -342,8 +342,20 @@ def test_run_with_a_background_process_that_stays(source: Path, mnt: Path, cache
 
 
 def test_run_when_the_daemon_dies(source: Path, mnt: Path, cache: Path) -> None:
+    """The next one goes on."""
+    script = f"kill -9 $({hfs_command()} status --json {mnt} | sed 's/^{{\"pid\": \\([0-9]*\\).*/\\1/'); cat {mnt}/file"
+    done = subprocess.run(
+        [*run_arguments(source, mnt, cache), "sh", "-c", script], env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, pattern(1, 0, SIZE)), done.stderr
+    assert b"no figures" not in done.stderr
+    assert mounts_below(mnt) == []
+
+
+def test_run_when_keeper_and_daemon_die(source: Path, mnt: Path, cache: Path) -> None:
     """The command's code still is the result; the dead mount is taken away."""
-    script = f"kill -9 $({hfs_command()} status --json {mnt} | sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/'); exit 5"
+    find = f"{hfs_command()} status --json {mnt} | sed 's/^{{\"pid\": \\([0-9]*\\).*/\\1/'"
+    script = f"pid=$({find}); kill -9 $(cut -d' ' -f4 /proc/$pid/stat) $pid; exit 5"
     done = run(*run_arguments(source, mnt, cache), "sh", "-c", script)
     assert done.returncode == 5, done.stderr
     assert "no figures" in done.stderr

@@ -307,11 +307,16 @@ def test_a_thousand_opens_leak_nothing(source: Path, hfs_mount: HfsMount) -> Non
 
     open_and_close(1)
     assert backing_files(hfs) == 0
-    before = sorted(os.readlink(f"/proc/{hfs.pid}/fd/{n}") for n in os.listdir(f"/proc/{hfs.pid}/fd"))
+
+    def held() -> list[str]:
+        """Sockets left out: the connection that has just asked for the status may not be closed yet."""
+        links = (os.readlink(f"/proc/{hfs.pid}/fd/{n}") for n in os.listdir(f"/proc/{hfs.pid}/fd"))
+        return sorted(link for link in links if not link.startswith("socket:"))
+
+    before = held()
     open_and_close(1000)
     status = hfs.status()
-    after = sorted(os.readlink(f"/proc/{hfs.pid}/fd/{n}") for n in os.listdir(f"/proc/{hfs.pid}/fd"))
-    assert after == before
+    assert held() == before
     assert (status["opens"]["passed"], status["opens"]["cached"]) == (2002, 0)
     assert status["io_mode"]["backing_files"] == 0
     assert status["open"]["files"] == 0

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import ROOT, must
+from tests.fuse.harness import ROOT, run
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # it trains twice: twenty seconds, and on a machine with much else to do a minute and more
 def test_quickstart(tmp_path: Path) -> None:
     program = ROOT / "scripts" / "quickstart_files" / "quickstart.py"
     work = tmp_path / "work"
-    said = must(sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre", env={"COLUMNS": "120"})
+    command = (sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre")
+    done = run(*command, env={"COLUMNS": "120"}, limit_s=150)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
     rows = re.findall(
         r"(direct|hfs run) +│ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB │ +[\d.]+ s │ +(\d+) │ +([\d.]+) MB", said
     )

@@ -15,6 +15,7 @@ from mountd.control import Report, serve
 from mountd.errors import ConfigError
 from mountd.learners import Learners
 from mountd.metrics import Metrics
+from mountd.open_files import OpenFiles
 from mountd.protocol import PathFault, Progress, Result, Row, Rows, Touches
 
 
@@ -110,7 +111,7 @@ def serving(path: Path, commands: FakeCommands) -> Iterator[None]:
         token.append(trio.lowlevel.current_trio_token())
         config = Config(source="/s", mountpoint=commands.mountpoint, cache="/c", control=str(path))
         with scope:
-            async with trio.open_nursery() as nursery, serve(config, commands, nursery):
+            async with trio.open_nursery() as nursery, serve(config, commands, nursery, OpenFiles(1024)):
                 ready.set()
                 await trio.sleep_forever()
 

@@ -151,7 +151,7 @@ def test_all_faults_are_told_together(tmp_path: Path, monkeypatch: pytest.Monkey
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
-        ["hfs", key] for key in ("HFS_CHUNK", "HFS_NOPE", "-o", "cache-size", "mountpoint")
+        ["hfs", key] for key in ("environment HFS_NOPE", "HFS_CHUNK", "-o", "cache-size", "mountpoint")
     ]
     assert hfs("run", "--at", "/m", "--", "true").exit_code == 125
 

@@ -139,12 +139,23 @@ def test_what_is_no_mount_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find_socket(str(tmp_path))
 
 
-def test_sockets_by_name(tmp_path: Path) -> None:
-    (tmp_path / "hfs").mkdir()
+def test_sockets_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hfs").mkdir(mode=0o700)
     name = f"{socket_prefix('/m')}1234.sock"
     for file in (name, f"{socket_prefix('/n')}1234.sock", f"{socket_prefix('/m')}1234.other"):
         (tmp_path / "hfs" / file).write_text("")
-    assert known_sockets("/m", 5, {"XDG_RUNTIME_DIR": str(tmp_path)}) == [f"{tmp_path}/hfs/{name}"]
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    me = os.geteuid()
+    monkeypatch.setattr(module, "runtime_directories", lambda _uid, _environ: [f"{tmp_path}/hfs"])  # root has its own
+    assert known_sockets("/m", me, environ) == [f"{tmp_path}/hfs/{name}"]
+    # Where anybody may have made it: not another's, nor one that others can write to, nor a link.
+    assert known_sockets("/m", me + 1, environ) == []
+    (tmp_path / "hfs").chmod(0o770)
+    assert known_sockets("/m", me, environ) == []
+    (tmp_path / "hfs").chmod(0o700)
+    (tmp_path / "hfs").rename(tmp_path / "real")
+    (tmp_path / "hfs").symlink_to("real")
+    assert known_sockets("/m", me, environ) == []
 
 
 def test_a_mount_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Damaged containers: what has changed is found by the checksum; what never was right, by what the parts must be."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.codecs import CodecError, decode, encode
+from hfs.codecs import CodecError, decode, decode_all, encode
+from hfs.codecs.codec import Entry
+from hfs.codecs.container import pack
 from tests.hfs.codec_samples import fields, volume
 
 SAMPLES = {
@@ -78,6 +81,15 @@ def test_what_another_program_wrote_wrongly_is_refused_or_read(name: str, draws:
         pass
 
 
+def test_what_float16_cannot_hold_is_infinite() -> None:
+    """The head of a line of the DeepCAM-like sample, made larger than any float16: no warning, which is an error here."""
+    data = bytearray(SAMPLES["deepcam"])
+    data[1536] = 6
+    assert np.isinf(decode(sealed(data))).any()
+    large = encode(np.full((2, 3, 4), 1e300), "plain")
+    assert np.isinf(decode(large, dtype="float32")).all()
+
+
 def test_the_future_is_named() -> None:
     data = bytearray(SAMPLES["cosmoflow"])
     data[8] = 9
@@ -141,3 +153,68 @@ def test_parameters_that_cannot_be(key: str, value: Any) -> None:
 def test_other_files_are_named_as_such(data: bytes) -> None:
     with pytest.raises(CodecError, match="not an encoded sample"):
         decode(data)
+
+
+def hostile(name: str, parts: dict[str, Any], shape: tuple[int, ...], dtype: str, **parameters: Any) -> bytes:
+    """A container with a right checksum."""
+    return pack([Entry("x", name, 1, shape, np.dtype(dtype), parameters, parts)])
+
+
+def runs(length: int) -> bytes:
+    return hostile("plain", {"values": np.zeros(1, "u1"), "lengths": np.array([length], "<u4")}, (length,), "u1")
+
+
+def constant_lines(count: int, length: int = 8192) -> bytes:
+    each = {"segments": "<u2", "patches": "<u2", "starts": "<u2", "heads": "<f4", "exponents": "i1"}
+    parts = {name: np.zeros(count, dtype) for name, dtype in each.items()}
+    parts["segments"][:] = 1
+    parts["exponents"][:] = -128
+    empty = {"codes": "u1", "patch_columns": "<u2", "patch_values": "<f4"}
+    parts |= {name: np.empty(0, dtype) for name, dtype in empty.items()} | {"raw": np.empty((0, length), "<f4")}
+    limits = {"least": [0.0], "most": [0.0], "max_relative_error": None}
+    return hostile("deepcam", parts, (count, length), "<f4", channels=None, length=length, **limits)
+
+
+@pytest.mark.parametrize("make", [lambda: runs(2**32 - 1), lambda: constant_lines(10_000)], ids=["runs", "lines"])
+@pytest.mark.parametrize("read", [decode, decode_all], ids=["one", "all"])
+def test_a_small_file_does_not_become_a_large_array_unasked(make: Any, read: Any) -> None:
+    """Of what is said to be in it nothing is made before it is known to be affordable."""
+    data = make()
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            CodecError, match=r"would become [\d,]+; more than 268,435,456 are not decoded unless max_bytes="
+        ):
+            read(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_meant_is_decoded() -> None:
+    data = constant_lines(100)
+    assert decode(data).shape == (100, 8192)
+    with pytest.raises(CodecError, match="would become 3,276,800; more than 1,000 "):
+        decode(data, max_bytes=1000)
+    assert decode(runs(300 << 20), max_bytes=2 << 30).nbytes == 300 << 20
+
+
+def test_parts_have_bytes_of_their_own() -> None:
+    """Else a thousand arrays could be made of the bytes of one."""
+    data = encode(np.repeat(np.arange(9), 50), "plain", beside={"other": np.arange(100)})
+
+    def shared(head: Any) -> None:
+        head["arrays"][1]["parts"] = head["arrays"][0]["parts"]
+
+    with pytest.raises(CodecError, match="two parts share the bytes"):
+        decode(with_head(data, shared))
+
+
+def test_a_header_is_small() -> None:
+    def long(head: Any) -> None:
+        head["more"] = [0] * 500_000
+
+    with pytest.raises(CodecError, match="its header has"):
+        decode(with_head(SAMPLES["plain"], long))
+    with pytest.raises(CodecError, match="too many for one sample"):
+        encode(np.arange(9), "plain", beside={f"label-{number}": np.arange(2) for number in range(10_000)})

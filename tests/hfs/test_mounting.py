@@ -123,10 +123,11 @@ def test_unmounting_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_daemons_process_answers_before_it_ends(tmp_path: Path) -> None:
-    """What is no configuration at all: one line on stdout, code 2."""
-    done = subprocess.run(mounting._COMMAND, input=b"{}", capture_output=True, check=False)
+    """What is no configuration at all: a line on stdout, code 2."""
+    done = subprocess.run(mounting._DAEMON, input=b"{}", capture_output=True, check=False)
     assert done.returncode == 2
-    answer = json.loads(done.stdout)
+    imported, answer = map(json.loads, done.stdout.splitlines())
+    assert list(imported) == ["imported", "feeds"]
     assert answer["code"] == 2
     assert "cannot be read" in answer["error"]
 

@@ -216,7 +216,9 @@ def test_without_fuse(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_without_root(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(places.os, "geteuid", lambda: 1000)
+    user = os.getuid() or 1000
+    os.chown(config.cache, user, -1)
+    monkeypatch.setattr(places.os, "geteuid", lambda: user)
     monkeypatch.setattr(places, "_FUSE_CONFIG", str(tmp_path / "fuse.conf"))
     monkeypatch.setattr(places.shutil, "which", lambda _name: None)
     lines = refusal(changed(config, allow_other=True), MountError)

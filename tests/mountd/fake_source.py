@@ -17,6 +17,8 @@ import trio
 from mountd.attributes import Attributes
 from mountd.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.listing import Listing
+from mountd.metrics import Metrics
+from mountd.source_doubts import Doubts
 from mountd.source_small import Progress, SmallRead
 from mountd.version import Version
 from policies.geometry import Extent
@@ -52,6 +54,7 @@ class FakeSource:
 
     def __init__(self) -> None:
         self.source_id = ID
+        self.doubts = Doubts(Metrics(), ttl_s=60)
         self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
         self.calls: list[tuple[str, bytes]] = []
         self.asked: list[tuple[bytes, list[bytes]]] = []
@@ -110,7 +113,10 @@ class FakeSource:
         await self._answer("stats", directory)
         return [self.tree.get(_join(directory, name)) for name in names]
 
-    async def listing(self, directory: bytes, inode: int, listing: Listing) -> None:
+    def is_passing(self, path: bytes) -> bool:
+        return False
+
+    async def listing(self, directory: bytes, inode: int, listing: Listing, *, file_system: str = "") -> None:
         """Comes in blocks of `listing_block` names, each a call."""
         await self._answer("listing", directory)
         if self.tree[directory].inode != inode:
@@ -134,7 +140,13 @@ class FakeSource:
         into[: extent.size] = self.content(path, extent)
 
     async def read_small(
-        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: Progress, *, limit_bytes: int
+        self,
+        places: Sequence[tuple[bytes, bytes]],
+        into: memoryview,
+        progress: Progress,
+        *,
+        limit_bytes: int,
+        urgent: bool = False,
     ) -> list[SmallRead]:
         """Each file takes `delay_s`. `small_faults`: path -> the errno of its read, or what is to happen before it."""
         self.batches.append([_join(*place) for place in places])

@@ -25,6 +25,14 @@ class FakeEvictor:
         pass
 
 
+class FakeVerifying:
+    """All is well."""
+
+    async def is_sound(self, file: StagedFile) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+
 class FakeStaging:
     """Holds the bytes of chunks by (version, index)."""
 
@@ -44,6 +52,7 @@ class FakeStaging:
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()
+        self.verifying = FakeVerifying()
         self.ahead: list[tuple[bytes, Extent]] = []
 
     def was_put(self, path: bytes) -> bool:
@@ -91,11 +100,17 @@ class FakeStaging:
     async def read_chunk(self, file: StagedFile, index: int) -> bytearray:
         return await self.read(file, file.chunk(index))
 
+    def is_in_memory_nowait(self, file: StagedFile, offset: int) -> bool:
+        return not (self.would_block or self.broken)
+
     def admits_nowait(self, file: StagedFile, size: int) -> bool:
         return size <= self.room_bytes
 
     def fits_nowait(self, size: int) -> bool:
         return size <= self.room_bytes
+
+    def refusal(self, size: int) -> StagingError:
+        return StagingError("no room")
 
     def put_nowait(
         self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], None] | None = None

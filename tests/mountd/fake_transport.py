@@ -48,6 +48,8 @@ class FakeNetwork:
         self.takes: dict[tuple[int, int, int], tuple[memoryview, Callable[[bool], None]]] = {}
         self.fault: Callable[[int, int, bytes], bytes | None] = lambda _sender, _to, message: message
         """What becomes of a message; None: it is lost."""
+        self.transfer_fails: Callable[[int, int], bool] = lambda _giver, _taker: False
+        """Whether bytes between two nodes do not arrive whole: the taker is told."""
         self.transfer_s = 0.001
         self.held: list[tuple[int, int, bytes]] = []
         self.dead: set[int] = set()
@@ -88,9 +90,11 @@ class FakeNetwork:
         await trio.sleep(self.transfer_s)
         if self.dead & {giver, taker}:
             return
-        into[half:] = data[half:]
+        whole = not self.transfer_fails(giver, taker)
+        if whole:
+            into[half:] = data[half:]
         given()
-        taken(True)
+        taken(whole)
 
     def kill(self, node: int) -> None:
         """It is gone, and all others hear of it."""

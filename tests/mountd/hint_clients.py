@@ -16,6 +16,7 @@ from mountd.config import Config
 from mountd.control import Report, serve
 from mountd.learners import Learners
 from mountd.metrics import Metrics
+from mountd.open_files import OpenFiles
 from mountd.protocol import (
     Join,
     Message,
@@ -137,7 +138,7 @@ async def daemon(path: Path) -> AsyncIterator[Daemon]:
     config = Config(source="/s", mountpoint="/m", cache="/c", control=str(path))
     async with (
         trio.open_nursery() as nursery,
-        serve(config, commands, nursery) as place,
+        serve(config, commands, nursery, OpenFiles(1024)) as place,
         contextlib.AsyncExitStack() as stack,
     ):
         yield Daemon(place, commands, stack)

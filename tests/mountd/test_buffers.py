@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import trio
 import trio.testing
 
 from mountd.buffers import PAGE_BYTES, Buffers
+from mountd.errors import SourceError
 
 CHUNK = 1 << 20
 
@@ -149,3 +151,20 @@ async def test_buffers_of_a_size_that_is_reused_come_back() -> None:
     other = await buffers.take(CHUNK, urgent=False)
     assert other[:4] != b"once"
     assert buffers.used_bytes == 2 * CHUNK
+
+
+@pytest.mark.parametrize("size", [CHUNK, 4096])
+async def test_without_memory_a_read_hears_so_and_holds_nothing(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Past the limit of this process (RLIMIT_AS, overcommit): the mount goes on."""
+    buffers = Buffers(4 * CHUNK, CHUNK)
+
+    def refuses(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr("mountd.buffers.mmap.mmap", refuses)
+        scarce.setattr("mountd.buffers.np.empty", refuses)
+        with pytest.raises(SourceError, match="no memory"):
+            await buffers.take(size, urgent=True)
+    assert buffers.used_bytes == 0
+    assert len(await buffers.take(size, urgent=True)) == size

@@ -19,11 +19,15 @@ from mountd import fuse_push  # before pyfuse3: it loads the extension in front 
 # isort: split
 import pyfuse3
 
+from mountd.answers import Answers
 from mountd.fuse import Fuse
 from mountd.fuse_push import KernelPageCache
 from mountd.handles import DirectoryHandle
 from mountd.interrupts import Interrupts
+from mountd.permissions import Permissions
 from mountd.readers import Readers
+from mountd.source_as_user import SourceAsUser
+from mountd.xattrs import Xattrs
 from policies.density import BLOCK_BYTES
 from policies.geometry import Extent
 from tests.mountd.fake_source import FakeSource
@@ -221,12 +225,16 @@ async def test_without_a_kill_a_push_holds_its_node_no_longer(
 
 def _fuse(parts: Parts) -> Fuse:
     """The adapter without a mount."""
+    source: typing.Any = parts.source
+    answers = Answers(parts.namespace.silence, trio.current_time, ttl_s=60)
     return Fuse(
         parts.read_path,
         parts.opening,
         parts.namespace,
         parts.handles,
-        parts.source,  # type: ignore[arg-type]  # a fake
+        source,
+        Xattrs(source, answers, trio.current_time, ttl_s=60),
+        Permissions(source, SourceAsUser(-1, source.threads), answers, parts.namespace, parts.metrics, others=False),
         parts.metrics,
         Readers(),
         lambda node, name: None,
@@ -235,4 +243,5 @@ def _fuse(parts: Parts) -> Fuse:
 
 
 def _page_cache(parts: Parts) -> KernelPageCache:
-    return KernelPageCache(parts.namespace, parts.metrics, trio.to_thread.run_sync)
+    loop = trio.lowlevel.current_trio_token()
+    return KernelPageCache(parts.namespace, parts.metrics, trio.to_thread.run_sync, loop.run_sync_soon)

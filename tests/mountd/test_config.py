@@ -1,6 +1,7 @@
 """Configuration: precedence and origins, every key from every place, all faults in one error, the parsers."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,15 @@ from mountd.config import (
     describe,
     dump,
     load,
-    mount_options,
     runtime_directories,
     socket_prefix,
     state_directory,
     undump,
 )
+from mountd.config_options import mount_options
 from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.errors import ConfigError
+from tests.conftest import Logs
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}
 GOOD = {  # key -> (text, value)
@@ -46,6 +48,8 @@ GOOD = {  # key -> (text, value)
     "source-threads": ("1", 1),
     "prefetch-threads": ("1024", 1024),
     "staging-threads": ("3", 3),
+    "verify": ("changed", "changed"),
+    "scrub": ("off", 0),
     "siblings": ("0", 0),
     "coalesce": ("1GB", 1_000_000_000),
     "stagger": ("2", 2),
@@ -53,6 +57,7 @@ GOOD = {  # key -> (text, value)
     "source-direct": ("off", "off"),
     "push": ("no", False),
     "allow-other": ("false", False),
+    "noexec": ("yes", True),
     "control": ("/run/x", "/run/x"),
     "peers": ("mpi", "mpi"),
     "placement": ("partition", "partition"),
@@ -161,19 +166,62 @@ def test_all_faults_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(
             {"source": "/s", "chunk": "3M"},
-            {"HFS_TLT": "5", "HFS_EVICTION": "fifo", "OTHER": "x"},
+            {"HFS_TTL": "x", "HFS_EVICTION": "fifo", "OTHER": "x"},
             [file],
             options=["rw,colour=blue,log-level=loud"],
         )
     lines = str(caught.value).splitlines()
     keys = [line.split(":")[0] for line in lines]
     assert keys == [
-        *("cache-sise", "ttl", "section", "HFS_EVICTION", "HFS_TLT", "-o", "colour", "log-level", "chunk"),
+        *("cache-sise", "ttl", "section", "HFS_EVICTION", "HFS_TTL", "-o", "colour", "log-level", "chunk"),
         *("mountpoint", "cache"),
     ]
     assert "did you mean cache-size?" in lines[0]
     assert str(file.path) in lines[0]
-    assert "did you mean ttl?" in lines[4]
+
+
+def test_variables_that_are_not_ours_are_passed_over_with_a_word() -> None:
+    """Kubernetes puts HFS_PORT and its like into every pod beside a service named hfs."""
+    service = {
+        "HFS_PORT": "tcp://10.0.0.7:80",
+        "HFS_PORT_80_TCP": "tcp://10.0.0.7:80",
+        "HFS_PORT_80_TCP_ADDR": "10.0.0.7",
+        "HFS_PORT_80_TCP_PORT": "80",
+        "HFS_PORT_80_TCP_PROTO": "tcp",
+        "HFS_SERVICE_HOST": "10.0.0.7",
+        "HFS_SERVICE_PORT": "80",
+        "HFS_SERVICE_PORT_HTTP": "80",
+        "HFS_CACHE_PORT": "tcp://10.0.0.8:80",  # of a service named hfs-cache
+        "HFS_CACHE_SERVICE_HOST": "10.0.0.8",
+    }
+    told: list[str] = []
+    config, _ = load(PLACES, {**service, "HFS_TTL": "3"}, [], warn=told.append)
+    assert config.ttl_s == 3
+    (line,) = told
+    assert all(f"{name}," in f"{line};".replace(":", ",") for name in service)
+    assert "tcp://" not in line  # a value may be a secret
+
+    told.clear()
+    load(PLACES, {"HFS_TLT": "5", "HFS_API_TOKEN": "secret"}, [], warn=told.append)
+    assert told == [
+        "environment HFS_API_TOKEN: no such key, passed over",
+        "environment HFS_TLT: no such key, passed over; did you mean ttl?",
+    ]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_no_key_has_a_name_that_others_give_to_variables(key: Key) -> None:
+    told: list[str] = []
+    variable = "HFS_" + key.name.upper().replace("-", "_")
+    rest = {name: place for name, place in PLACES.items() if name != key.name}
+    load(rest, {variable: GOOD[key.name][0]}, [], warn=told.append)
+    assert not told
+    assert not re.search("_(PORT|HOST|ADDR|PROTO|NAME|TCP)$", variable)
+
+
+def test_variables_that_are_not_ours_are_logged_where_nobody_else_is_told(logs: Logs) -> None:
+    logs.expect("HFS_PORT")
+    load(PLACES, {"HFS_PORT": "tcp://10.0.0.7:80"}, [])
 
 
 def test_missing_places_are_allowed_where_only_keys_are_shown() -> None:
@@ -241,6 +289,26 @@ def test_mount_options() -> None:
     ]
     with pytest.raises(ConfigError, match="ttl: "):
         load(PLACES, {}, [], options=["ttl"])
+
+
+def test_the_generic_words_of_mount_are_taken() -> None:
+    """FILESYSTEM-INDEPENDENT MOUNT OPTIONS of mount(8), all that a read-only mount can live with."""
+    words = (
+        "async,atime,noatime,auto,noauto,defaults,dev,nodev,diratime,nodiratime,dirsync,suid,nosuid,group,iversion,"
+        "noiversion,mand,nomand,_netdev,nofail,relatime,norelatime,strictatime,nostrictatime,lazytime,nolazytime,silent,"
+        "loud,owner,ro,sync,user,user=joe,nouser,users,comment=a word,X-mount.mkdir=0755,x-systemd.requires=a.mount"
+    )
+    assert mount_options([words]) == ({}, [])
+    assert mount_options(["noexec"])[0] == {"noexec": "true"}
+    assert mount_options(["noexec,exec"])[0] == {"noexec": "false"}
+    assert load(PLACES, {}, [], options=["exec,suid,dev,sync,noexec"])[0].noexec
+    assert mount_options(["allow_other"])[0] == {"allow_other": "true"}
+
+
+@pytest.mark.parametrize("word", ["rw", "remount", "bind", "move", "loop", "context=system_u:object_r:x_t", "nonempty"])
+def test_words_that_promise_what_cannot_be_are_faults(word: str) -> None:
+    with pytest.raises(ConfigError, match=f'-o: "{word}" is not possible .command line.; allowed: '):
+        load(PLACES, {}, [], options=[word])
 
 
 def test_handing_over() -> None:

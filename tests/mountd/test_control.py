@@ -20,14 +20,17 @@ from mountd import control
 from mountd.config import Config, socket_prefix
 from mountd.control import Report, serve
 from mountd.errors import ConfigError, MountError
+from mountd.open_files import OpenFiles
 from mountd.protocol import (
     Check,
     Evict,
     Failure,
+    Join,
     List,
     PathFault,
     Progress,
     Reply,
+    Request,
     Result,
     Row,
     Rows,
@@ -80,7 +83,7 @@ def config(path: Path | None, mountpoint: str = "/m") -> Config:
 
 @contextlib.asynccontextmanager
 async def served(path: Path | None, commands: FakeCommands) -> AsyncIterator[str]:
-    async with trio.open_nursery() as nursery, serve(config(path), commands, nursery) as place:
+    async with trio.open_nursery() as nursery, serve(config(path), commands, nursery, OpenFiles(1024)) as place:
         yield place
 
 
@@ -230,6 +233,36 @@ def test_a_defect_is_logged_and_told(tmp_path: Path, logs: Any) -> None:
             (reply,) = await ask(path, encode(Check([])))
             assert isinstance(reply, Failure)
             assert "ZeroDivisionError" in reply.message
+            assert await ask(path, encode(Status()))
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (Warm([b""], -1), "Expected `int` >= 0 - at `$.jobs`"),
+        (Warm([b""], 1025), "Expected `int` <= 1024 - at `$.jobs`"),
+        (Warm([b""], 2**63), "Expected `int` <= 1024 - at `$.jobs`"),
+        (Warm(["text"], 1), "Expected `bytes`, got `str`"),  # type: ignore[list-item]  # what a client may send
+        (Evict([b"a"], 1), "Expected `bool`, got `int`"),  # type: ignore[arg-type]
+        (Check({}, False), "Expected `array`, got `object`"),  # type: ignore[arg-type]
+        (Join("0" * 32, rank=-1), "Expected `int` >= 0 - at `$.rank`"),
+        (Join("0" * 32, world=0), "Expected `int` >= 1 - at `$.world`"),
+        (Join("0" * 32, rank=5, world=2**40), "at `$.world`"),
+    ],
+)
+def test_numbers_out_of_range_do_nothing_and_say_why(tmp_path: Path, request_: Request, why: str) -> None:
+    """A warm with fewer than no jobs would never end; one with a thousand million would take all memory."""
+
+    async def test() -> None:
+        commands = FakeCommands()
+        async with served(tmp_path / "s", commands) as path:
+            (reply,) = await ask(path, encode(request_))
+            assert isinstance(reply, Failure)
+            assert why in reply.message
+            assert reply.code == 2
+            assert commands.calls == []
             assert await ask(path, encode(Status()))
 
     run(test)

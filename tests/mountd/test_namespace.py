@@ -15,11 +15,20 @@ from mountd.node import Node
 from tests.mountd.fake_source import FakeSource
 
 
-async def made(source: FakeSource, ttl_s: float = 10.0, *, strict: bool = False) -> tuple[Namespace, Metrics]:
+async def made(
+    source: FakeSource, ttl_s: float = 10.0, *, strict: bool = False, names_at_most: int = 1 << 20
+) -> tuple[Namespace, Metrics]:
     metrics = Metrics()
     nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
     assert nursery is not None
-    namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=strict)  # type: ignore[arg-type]  # a fake
+    namespace = Namespace(
+        source,  # type: ignore[arg-type]  # a fake
+        metrics,
+        nursery,
+        ttl_s=ttl_s,
+        strict=strict,
+        names_at_most=names_at_most,
+    )
     await namespace.start()
     return namespace, metrics
 
@@ -40,6 +49,13 @@ async def test_a_name_is_asked_for_once_within_the_time_to_live() -> None:
     await trio.sleep(10)
     assert await namespace.resolve(b"f") is first
     assert source.calls.count(("stat", b"f")) == 2
+
+
+async def test_a_path_that_no_file_can_have() -> None:
+    namespace, _ = await made(FakeSource())
+    for path in (b"../b", b"./a", b"a\0b", b"\0"):
+        with pytest.raises(SourceError, match="Invalid argument"):
+            await namespace.resolve(path)
 
 
 async def test_a_missing_name_is_remembered_too() -> None:
@@ -208,9 +224,9 @@ async def test_sweep_drops_what_is_past_and_unknown_to_the_kernel() -> None:
     await namespace.resolve(b"d/f")
     kept = await looked_up(namespace, b"d/g")
     await namespace.child(namespace.root, b"missing")
-    assert namespace.sweep() == 0
+    assert await namespace.sweep() == 0
     await trio.sleep(10)
-    assert namespace.sweep() == 2  # d/f and the missing name; d holds d/g, which the kernel knows
+    assert await namespace.sweep() == 2  # d/f and the missing name; d holds d/g, which the kernel knows
     assert namespace.node(kept.id) is kept
     assert kept.path == b"d/g"
 

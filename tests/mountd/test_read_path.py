@@ -23,7 +23,9 @@ from mountd.hints_files import HintsFiles
 from mountd.hints_ready import HintsReady
 from mountd.hints_repeated import HintsRepeated
 from mountd.hints_room import HintsRoom
+from mountd.inheritance import open_again
 from mountd.io_mode import IoMode
+from mountd.journal import Journal
 from mountd.learners import Learners
 from mountd.memory import Memory
 from mountd.metrics import Metrics
@@ -36,6 +38,7 @@ from mountd.read_path import ReadPath
 from mountd.recorder import Recorder
 from mountd.sibling_watch import SiblingWatch
 from mountd.small_files import SmallFiles
+from mountd.small_files_demand import SmallDemand
 from policies.geometry import Extent
 from policies.iomode import Choice
 from policies.siblings import Siblings
@@ -90,9 +93,18 @@ async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
 
 @asynccontextmanager
 async def daemon(
-    source: FakeSource, *, workers: int = 0, push: bool = False, ttl_s: float = 60.0, coalesce_bytes: int = 0
+    source: FakeSource,
+    *,
+    workers: int = 0,
+    push: bool = False,
+    ttl_s: float = 60.0,
+    coalesce_bytes: int = 0,
+    journal: Journal | None = None,
+    staging: FakeStaging | None = None,
 ) -> AsyncIterator[Parts]:
-    metrics, handles, staging = Metrics(), Handles(), FakeStaging(CHUNK)
+    journal = journal or Journal()
+    inherited = journal.take_inherited()
+    metrics, handles, staging = Metrics(), Handles(journal), staging or FakeStaging(CHUNK)
     buffers = Buffers(16 * CHUNK, CHUNK)
     pushed: list[tuple[bytes, int, int]] = []
 
@@ -111,11 +123,19 @@ async def daemon(
             return True
 
     passthrough = FakePassthrough()
-    io_mode = IoMode("auto", immutable=False, staging=staging, passthrough=passthrough)  # type: ignore[arg-type]  # a fake
+    io_mode = IoMode(
+        "auto",
+        immutable=False,
+        staging=staging,  # type: ignore[arg-type]  # a fake
+        passthrough=passthrough,  # type: ignore[arg-type]  # a fake
+        journal=journal,
+        why_opens_are_needed=lambda: None,
+    )
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
-        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
-        await namespace.start()
+        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False, journal=journal)  # type: ignore[arg-type]  # a fake
+        await namespace.start(inherited.nodes)
+        await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
         fetcher = Fetcher(
             source,  # type: ignore[arg-type]  # a fake
             staging,  # type: ignore[arg-type]  # a fake
@@ -129,7 +149,7 @@ async def daemon(
             reads_a_file=8,
         )
         siblings = SiblingWatch(
-            Siblings(small_file_bytes=CHUNK, budget_bytes=8 * CHUNK),
+            Siblings(CHUNK, budget_bytes=8 * CHUNK),
             nursery,
             namespace.listing,
             lambda: prefetch.siblings_nowait(),
@@ -178,6 +198,7 @@ async def daemon(
             source,  # type: ignore[arg-type]  # a fake
             metrics,
             siblings,
+            SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),  # type: ignore[arg-type]  # fakes
             hints,
             HintsRepeated(learners, nursery),
             recorder,
@@ -434,7 +455,7 @@ async def test_a_handle_pins_and_releases() -> None:
         assert parts.source.released == [version]
         with pytest.raises(SourceError) as caught:
             parts.handles.file(number)
-        assert caught.value.errno == errno.EBADF
+        assert caught.value.errno == errno.ESTALE
 
 
 @given(

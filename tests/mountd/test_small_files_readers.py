@@ -195,7 +195,7 @@ async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(
         await parts.stage(*names(40))
         await trio.sleep(61)
         if swept:
-            assert parts.namespace.sweep() == 40
+            assert await parts.namespace.sweep() == 40
         assert become(await parts.stage(*names(40))) == [Become.HERE] * 40
         assert sorted(path for path, _ in source.reads) == sorted(names(40))
         source.file(b"d/7", 107, SIZE, time_ns=2)

@@ -107,7 +107,7 @@ async def test_a_file_that_ends_early_is_an_error_not_zeros(tmp_path: Path, real
     path.write_bytes(b"a" * 100)
     lie = version_of(path)
     async with opened(tmp_path, Metrics()) as source:
-        source._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
+        source._reading._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
         with pytest.raises(SourceError) as caught:
             await read(source, path, Extent(0, 200), lie._replace(size=200))
     assert caught.value.errno == errno.EIO

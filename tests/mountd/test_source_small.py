@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -13,9 +12,12 @@ import pytest
 
 from mountd import source_small, staging_disk
 from mountd.attributes import Attributes
+from mountd.cache_directory import open_cache_directory
+from mountd.index import Stamp
 from mountd.metrics import Metrics
 from mountd.source_small import Progress, SmallRead, read_files
 from mountd.staging_disk import Disk
+from mountd.staging_stamps import stamp_of
 from tests.mountd.test_source import opened
 from tests.pattern import pattern
 
@@ -160,22 +162,33 @@ async def test_the_source_reads_files_of_several_directories(tmp_path: Path, rea
 
 def test_new_objects_are_written_many_at_a_time(tmp_path: Path, either: None) -> None:
     disk = Disk(str(tmp_path))
-    disk.open()
+    directory = open_cache_directory(str(tmp_path), make=True)
+    disk.open(directory)
     numbers = [1, 2, 257, 1 << 40]
     before = descriptors()
     contents = [
         memoryview(pattern(7, number % 1000, size)) for number, size in zip(numbers, [0, 1, 5000, LIMIT], strict=True)
     ]
-    assert disk.write_new(numbers, contents) == [None] * 4
-    for number, data in zip(numbers, contents, strict=True):
+    left = disk.write_new(numbers, contents)
+    for number, data, stamp in zip(numbers, contents, left, strict=True):
         with open(disk.path(number), "rb") as file:
             assert file.read() == data
+            assert stamp_of(file.fileno(), len(data)) == stamp
         assert os.stat(disk.path(number)).st_mode & 0o777 == 0o600
     assert descriptors() == before
-    # One that cannot be written does not stop the others.
-    os.makedirs(disk.path(3))
-    (fault, nothing) = disk.write_new([3, 4], contents[1:3])
-    assert fault is not None
-    assert fault.errno == errno.EISDIR
-    assert nothing is None
+    # What others have put in its place is moved away; one that cannot be written does not stop the others.
+    os.makedirs(f"{disk.path(3)}/theirs")
+    os.makedirs(os.path.dirname(disk.path(4)))
+    os.symlink(disk.path(1), disk.path(4))
+    Path(disk.objects_dir, "05").write_bytes(b"")
+    folder, link, fault = disk.write_new([3, 4, 5], contents[1:])
+    assert isinstance(fault, NotADirectoryError)
+    assert isinstance(folder, Stamp)
+    assert isinstance(link, Stamp)
+    for number, data in zip([3, 4], contents[1:], strict=False):
+        assert not os.path.islink(disk.path(number))
+        assert Path(disk.path(number)).read_bytes() == data
+    assert os.listdir(f"{disk.path(3)}.not-ours-1") == ["theirs"]
+    assert Path(disk.path(1)).read_bytes() == b""
     disk.close()
+    directory.close()

@@ -133,7 +133,7 @@ def test_a_call_given_up_at_its_edge_is_never_stuck(before: bool) -> None:
     call = source_threads._Call(calls, done.append, (1,), None)  # type: ignore[arg-type]  # needs no loop here
     if not before:
         call.run()
-    calls._abandon("demand", call)
+    calls._abandon(call, lambda: None)
     if before:
         call.run()
     assert (calls.stuck, done) == (0, [] if before else [1])

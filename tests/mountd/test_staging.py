@@ -179,7 +179,7 @@ def test_sources_of_one_cache_do_not_mix(tmp_path: Path) -> None:
         async with healthy_staging(tmp_path) as staging:
             check(6, 0, await staging.read_chunk(await staging.file(other), 0))
             check(5, 0, await staging.read_chunk(await staging.file(version_of(5, 300)), 0))
-            assert await staging.evict_paths([b""], other.source_id) == (1, 8192)
+            assert await staging.evict_paths([b""], {other.source_id}) == (1, 8192)
             assert [row.version.source_id async for row in staging.rows()] == ["00000000000000aa"]
 
     run(main)

@@ -352,7 +352,7 @@ async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
     logs.expect("wrong checksum")
     async with healthy_staging(tmp_path, encoding=True) as staging:
         file = await stage(staging, SEED)
-        monkeypatch.setattr("mountd.staging_reading.decode", lambda _stored, size: bytearray(size))
+        monkeypatch.setattr("mountd.staging_objects.decode", lambda _stored, size: bytearray(size))
         with pytest.raises(StagingError):
             await staging.read(file, Extent(0, 10))
 

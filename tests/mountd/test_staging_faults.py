@@ -54,10 +54,10 @@ class FullDisk(Disk):
             raise OSError(errno.EOPNOTSUPP, "no holes here")
         super().punch(fd, start, end)
 
-    def open_read(self, number: int) -> int:
+    def open_read(self, number: int, *, direct: bool = False) -> int:
         if self.opens_fail_with:
             raise OSError(self.opens_fail_with, os.strerror(self.opens_fail_with))
-        return super().open_read(number)
+        return super().open_read(number, direct=direct)
 
     def sync(self, fd: int) -> None:
         if self.sync_fails:
@@ -241,7 +241,7 @@ def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -
 
 
 def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs: Logs) -> None:
-    logs.expect("nothing more is staged, the next mount starts with an empty cache")
+    logs.expect("nothing more is staged; the next mount looks at all of it")
     logs.expect("set aside as index.sqlite.broken-1")
 
     async def main() -> None:

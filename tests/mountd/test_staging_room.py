@@ -128,6 +128,67 @@ def test_without_a_size_the_floor_of_the_disk_is_left_to_others(tmp_path: Path) 
     run(main)
 
 
+def test_with_a_size_the_last_of_the_disk_is_left_to_others_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SmallDisk(str(tmp_path))
+        disk.free_bytes = 10**9 + 3 * (CHUNK_BYTES + 4096)
+        async with healthy_staging(tmp_path, disk=disk) as staging:
+            held = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2, 3)]
+            new = await staging.file(version_of(9, CHUNK_BYTES))
+            assert not put(staging, new, 0)
+            assert staging.why_not(CHUNK_BYTES) == ("the cache disk is full: 1.00 GB free, 1.00 GB are left to others")
+            disk.free_bytes = 10**9 - 100_000  # what is staged is off the free space by now; others have come
+            assert not await staging.evictor.wait_room(CHUNK_BYTES)
+            disk.free_bytes = 10**9 + 100_000
+            assert sum(file.complete for file in held) == 1
+            await trio.sleep(31)
+            assert await staging.evictor.wait_room(CHUNK_BYTES)
+            assert put(staging, new, 0)
+
+    run(main)
+
+
+def test_what_limits_is_told_apart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, capacity_bytes=2 * (CHUNK_BYTES + 4096)) as staging:
+            assert staging.why_not(CHUNK_BYTES) is None
+            await stage(staging, 1, CHUNK_BYTES)
+            await stage(staging, 2, CHUNK_BYTES)
+            assert staging.why_not(CHUNK_BYTES) == "cache-size reached (139 kB)"
+            assert str(staging.refusal(CHUNK_BYTES)) == "cache-size reached (139 kB)"
+
+    run(main)
+
+
+def test_who_only_looks_evicts_nothing_however_full_the_disk_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await stage(staging, 1, CHUNK_BYTES)
+        disk = SmallDisk(str(tmp_path))
+        disk.free_bytes = 0
+        async with healthy_staging(tmp_path, disk=disk, keeps_floor=False) as staging:
+            await trio.sleep(100)
+            assert staging.statistics().files == 1
+        async with healthy_staging(tmp_path, disk=disk) as staging:
+            await trio.sleep(1)
+            assert staging.statistics().files == 0
+
+    run(main)
+
+
+def test_lru_makes_room_for_who_waits_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru") as staging:
+            files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
+            staging.pin(files[0])
+            assert await staging.evictor.wait_room(2 * CHUNK_BYTES)
+            assert [file.complete for file in files] == [True, False]
+            assert not await staging.evictor.wait_room(3 * CHUNK_BYTES)
+            staging.unpin(files[0])
+
+    run(main)
+
+
 def test_a_cache_in_memory_needs_a_size(tmp_path: Path) -> None:
     async def main() -> None:
         disk = SmallDisk(str(tmp_path))

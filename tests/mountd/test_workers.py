@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from mountd.errors import MountError
 from mountd.workers import Workers
+from tests.conftest import Logs
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -156,3 +159,124 @@ async def test_a_thread_that_hangs_holds_nobody_up_at_the_end() -> None:
                 scope.cancel()
     go.set()
     os.close(workers._eventfd)  # left open for the thread that may still come back to it
+
+
+async def test_threads_apart_hold_nothing_but_what_they_work_on() -> None:
+    """A thread that cannot be killed keeps no file open and no lock held."""
+    (read_end, write_end), (kept, other) = os.pipe(), os.pipe()
+    workers = Workers(apart=lambda: kept)
+    try:
+        async with workers.running():
+            held = await workers.run_sync(lambda: set(os.listdir("/proc/thread-self/fd")))
+            assert {str(kept), "0", "1", "2"} <= held
+            assert not held & {str(read_end), str(write_end), str(other)}
+            os.close(write_end)  # only here was it open
+            assert await trio.to_thread.run_sync(os.read, read_end, 1) == b""
+    finally:
+        for descriptor in (read_end, kept, other):
+            os.close(descriptor)
+
+
+async def test_what_a_thread_has_done_soon_is_done_though_its_caller_has_left() -> None:
+    workers, go, done = Workers(), threading.Event(), trio.Event()
+    async with workers.running():
+
+        def work() -> None:
+            assert go.wait(30)
+            workers.soon(done.set)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(workers.run_sync, work, abandon_on_cancel=True))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        go.set()
+        await done.wait()
+
+
+# -- no more threads --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_more(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """[n]: so many threads may still be started; to be raised and lowered."""
+    left, start = [1000], threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "hfs-worker":
+            if left[0] <= 0:
+                raise RuntimeError("can't start new thread")
+            left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    return left
+
+
+async def test_calls_are_carried_out_though_no_thread_can_be_started(no_more: list[int], logs: Logs) -> None:
+    logs.expect("no more threads can be started")
+    workers, limiter = Workers(), trio.CapacityLimiter(3)
+    async with workers.running():
+        no_more[0] = 0
+        found: list[int] = []
+
+        async def one(number: int) -> None:
+            found.append(await workers.run_sync(abs, -number, limiter=limiter))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(one, number)
+        assert sorted(found) == list(range(50))
+        with pytest.raises(FileNotFoundError):
+            await workers.run_sync(os.stat, "/no/such/file")
+        assert (limiter.borrowed_tokens, len(logs.records)) == (0, 1)
+        assert workers.refused > 0
+
+
+async def test_what_may_hang_waits_for_a_thread_and_never_takes_the_last_ones(no_more: list[int], logs: Logs) -> None:
+    logs.expect("no more threads can be started")
+    workers, limiter, go = Workers(), trio.CapacityLimiter(10), threading.Event()
+    results: list[bool] = []
+
+    async def hangs() -> None:
+        results.append(await workers.run_patient(go.wait, 60, limiter=limiter, abandon_on_cancel=True))
+
+    with trio.fail_after(30):
+        async with workers.running(), trio.open_nursery() as nursery:
+            no_more[0] = 2
+            for _ in range(6):
+                nursery.start_soon(hangs)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(20):
+                assert await workers.run_sync(abs, -number) == number
+            with trio.move_on_after(0.01) as scope:
+                await workers.run_patient(int, limiter=limiter, abandon_on_cancel=True)
+            assert (scope.cancelled_caught, limiter.borrowed_tokens) == (True, 6)
+            go.set()
+    assert results == [True] * 6
+    assert limiter.borrowed_tokens == 0
+
+
+async def test_a_call_that_waits_goes_on_once_a_thread_can_be_started(no_more: list[int], logs: Logs) -> None:
+    logs.expect("no more threads can be started")
+    workers = Workers()
+    found: list[int] = []
+
+    async def one() -> None:
+        found.append(await workers.run_patient(abs, -1, abandon_on_cancel=True))
+
+    with trio.fail_after(30):
+        async with workers.running(), trio.open_nursery() as nursery:
+            no_more[0] = 0
+            nursery.start_soon(one)
+            while not workers.refused:
+                await trio.lowlevel.checkpoint()
+            no_more[0] = 10
+    assert found == [1]
+
+
+async def test_without_any_thread_the_daemon_does_not_start(no_more: list[int], logs: Logs) -> None:
+    logs.expect("no more threads can be started")
+    no_more[0] = 1
+    with pytest.raises(MountError, match="no thread can be started: raise ulimit -u"):
+        async with Workers().running():
+            raise AssertionError("it has started")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfs.client import Client
-from tests.fuse.harness import wait_gone
+from tests.fuse.harness import kill, wait_gone
 from tests.mpi.harness import Job
 
 ULFM = ("--with-ft", "ulfm")
@@ -62,9 +62,15 @@ class Daemons:
         return sum(self.counters("staging_dropped")) * chunk_bytes
 
     def kill(self, rank: int) -> None:
-        """kill -9 of one daemon; its mount stays, dead."""
+        """kill -9 of one daemon and of its keeper, which is what mpirun has started; its mount stays, dead."""
+        pid = self.status(rank)["pid"]
         self.job.kill(rank)
+        kill(pid)
         self.gone.add(rank)
+
+    def crash(self, rank: int) -> None:
+        """kill -9 of one daemon; its keeper starts the next one, which runs alone."""
+        kill(self.status(rank)["pid"])
 
     def end(self) -> None:
         """SIGTERM to all: they unmount and end."""

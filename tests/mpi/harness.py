@@ -182,11 +182,12 @@ class Job:
             return (self.folder / name).read_text(errors="replace")
         return ""
 
-    def _wait_for(self, happened: Callable[[], bool], fault: str) -> None:
+    def _wait_for(self, happened: Callable[[], bool], fault: str, state: Callable[[], object] = lambda: "") -> None:
+        """`state` says how things stand where it did not happen."""
         deadline = time.monotonic() + JOB_LIMIT_S
         while not happened():
             ended = self._mpirun.poll()
             # Looked at once more: it may have happened just before the end.
             assert ended is None or happened(), f"{fault}: mpirun has ended with {ended}\n{self.text()}"
-            assert time.monotonic() < deadline, f"{fault} within {JOB_LIMIT_S} s\n{self.stacks()}\n{self.text()}"
+            assert time.monotonic() < deadline, f"{fault} within {JOB_LIMIT_S} s {state()}\n{self.stacks()}\n{self.text()}"
             select.select([], [], [], LOOK_S)

@@ -52,6 +52,9 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     def staged() -> list[int]:
         return [nodes.status(rank)["staged"]["bytes"] for rank in range(NODES)]
 
+    def dropped() -> int:
+        return nodes.dropped_bytes(CHUNK_BYTES)
+
     def epoch(number: int) -> int:
         """Bytes of the samples that move."""
         moved = 0
@@ -74,7 +77,7 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     moved.append(epoch(1))
     third = read_bytes()
     total = sum(map(size, range(FILES)))
-    dropped_bytes = nodes.dropped_bytes(CHUNK_BYTES)
+    dropped_bytes = dropped()
     assert total <= second[0] - first[0] <= 1.02 * total + dropped_bytes, "in the first epoch the source is read once"
     assert third[0] - second[0] <= dropped_bytes
     # Memory may hold some of what moves since the first epoch; what is fetched ahead may be somebody else's.
@@ -86,7 +89,18 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
         b"large", np.array([40 * CHUNK_BYTES]), np.array([-1]), offsets * 0, offsets, offsets * 0 + CHUNK_BYTES
     )
     homes = Directory.ask(str(nodes.path(1))).homes(layout)
-    before = staged()
+    nodes.job._wait_for(lambda: sum(staged()) + dropped() >= total, "the samples are not staged")
+    before, dropped_before = staged(), nodes.counters("staging_dropped")
     assert (nodes.path(0) / "large").read_bytes() == pattern(1000, 0, 40 * CHUNK_BYTES)
     wanted = (np.array(before) + np.bincount(homes, minlength=NODES) * CHUNK_BYTES).tolist()
-    nodes.job._wait_for(lambda: staged() == wanted, f"{wanted} bytes are not staged")
+
+    def staged_at_home() -> bool:
+        """All but what the cache disk was too slow for, or what a home gave too late, so that it was read elsewhere."""
+        lost = np.array(nodes.counters("staging_dropped")) - dropped_before + sum(nodes.counters("peer_misses"))
+        missing = np.array(wanted) - staged()
+        return bool(np.all((missing >= 0) & (missing <= lost * CHUNK_BYTES)))
+
+    def state() -> object:
+        return staged(), [nodes.status(rank)["counters"] for rank in range(NODES)]
+
+    nodes.job._wait_for(staged_at_home, f"{wanted} bytes are not staged, after {before}", state)

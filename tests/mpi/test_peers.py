@@ -112,11 +112,26 @@ def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: 
     unmount_lazily(nodes.path(1))
 
 
+def test_a_daemon_that_crashes_is_followed_by_one_that_runs_alone(data: Path, daemons: Callable[..., Daemons]) -> None:
+    """None can rejoin the job: its mount goes on without peers and says so; to the others it is a node that is silent,
+    as long as its keeper lives."""
+    nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},peer-timeout=500ms").wait()
+    read_all(nodes.path(2))
+    nodes.crash(1)
+    for rank in (1, 0, 2):
+        read_all(nodes.path(rank))
+    peers = nodes.status(1)["peers"]
+    assert peers["reason"] == "the daemon before this one has ended, and none can rejoin the job"
+    assert nodes.status(1)["keeper"]["restarts"] == 1
+    assert sum(int(nodes.status(rank)["counters"]["peer_faults"]["value"]) for rank in (0, 2)) > 0
+
+
 def test_a_daemon_that_hangs_costs_the_others_nothing_but_time(data: Path, daemons: Callable[..., Daemons]) -> None:
     """SIGSTOP: it is alive and says nothing. The others read all the same, and from it again when it goes on."""
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},peer-timeout=500ms").wait()
     read_all(nodes.path(2))
-    os.kill(nodes.job.pid(1), signal.SIGSTOP)
+    silent = nodes.status(1)["pid"]
+    os.kill(silent, signal.SIGSTOP)
     try:
         for rank in (0, 2):
             read_all(nodes.path(rank))
@@ -125,7 +140,7 @@ def test_a_daemon_that_hangs_costs_the_others_nothing_but_time(data: Path, daemo
         assert f"{host}#1" in [name for rank in (0, 2) for name in nodes.status(rank)["peers"]["resting"]]
         assert nodes.status(0)["peers"]["gone"] == []
     finally:
-        os.kill(nodes.job.pid(1), signal.SIGCONT)
+        os.kill(silent, signal.SIGCONT)
     for rank in range(3):
         read_all(nodes.path(rank))
 

@@ -1,0 +1,45 @@
+"""Faults and settings put into the daemon of one mount: the environment for `hfs_mount(..., env=...)`.
+
+What no option sets and nothing outside brings about: a background task that raises, a sweep after a moment instead of
+half a minute. The daemon's own code is changed after its import, by tests/fuse/injected/sitecustomize.py.
+"""
+
+import json
+import os
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "injected"
+
+
+def setting(at: str, value: float | str) -> dict[str, object]:
+    """`at` ("mountd.daemon:_SWEEP_S") has this value."""
+    return {"at": at, "set": value}
+
+
+def raising(at: str, times: int = 1, *, task: str | None = None, after: int = 0) -> dict[str, object]:
+    """`at` ("mountd.fetcher:Fetcher.push") raises RuntimeError when it is called the first `times` times.
+
+    `task`: by this background task; by whom else does not count. `after`: so many calls are well before.
+    """
+    return {"at": at, "raises": times, "task": task, "after": after}
+
+
+def skipping(at: str, times: int, value: object) -> dict[str, object]:
+    """`at`, an async function, does nothing but give `value` when it is called the first `times` times."""
+    return {"at": at, "skips": times, "value": value}
+
+
+def hidden(module: str) -> dict[str, object]:
+    """The module cannot be imported."""
+    return {"hide": module}
+
+
+def replaced(module: str, by: Path) -> dict[str, object]:
+    """The extension module is loaded from another shared object."""
+    return {"replace": module, "by": str(by)}
+
+
+def injected(*changes: dict[str, object]) -> dict[str, str]:
+    """The environment of a daemon with these changes."""
+    path = f"{_FOLDER}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+    return {"PYTHONPATH": path, "MOUNT_TEST_INJECTED": json.dumps(changes)}

@@ -1,0 +1,111 @@
+"""A fault of any background task costs that task: reads go on with right bytes, and status tells of it."""
+
+import contextlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfs.client import Client
+from mountd.errors import HfsError
+from tests.fuse.harness import Hfs
+from tests.fuse.injection import injected, raising, setting
+from tests.pattern import check, pattern, write_pattern
+
+FOR_EVER = 10**9
+SMALL = 120
+LARGE_BYTES = 1_500_000
+
+# What each task calls, and fails in. In the order in which a reader brings the tasks about.
+FAULTS = {
+    "staging: clean-up": "mountd.staging:Staging.prepare",
+    "staging: names": "mountd.staging_names:Names.settled_id",
+    "staging: watch of the disk": "mountd.staging_evictor:Evictor.look",
+    "staging: last uses": "mountd.staging_files:Files.flush_uses",
+    "sweep of names": "mountd.namespace:Namespace.sweep",
+    "second looks": "mountd.source_doubts:Doubts.run",
+    "prefetch": "mountd.prefetch:Prefetch.run",
+    "prefetch worker": "mountd.prefetch:Prefetch._next_work",
+    "hints": "mountd.hints:Hints.run",
+    "watch of the connection": "mountd.fuse:Fuse._watch",
+    "sibling list": "mountd.namespace:Namespace.listing",
+    "push": "mountd.fetcher:Fetcher.push",
+    "supersede": "mountd.staging:Staging.supersede",
+}
+# These are called in threads, or by no task of their name.
+ELSEWHERE = {
+    "staging: writer": "mountd.staging_writing:write_batch",
+    "staging: vouching": "mountd.staging_vouching:sync_objects",
+    "residency sample": "mountd.residency:resident",
+    "control connection": "mountd.control:_Gate._serve",
+}
+
+
+# Without these nothing is ever staged; the client that asks for the faults must be answered some time.
+ONCE = {"staging: clean-up", "staging: names", "control connection"}
+# Where what comes before them fails for ever: nothing is written, no worker starts.
+NEVER_REACHED = {"staging: vouching", "prefetch worker"}
+
+
+def tree(source: Path) -> None:
+    (source / "many").mkdir(parents=True)
+    for number in range(SMALL):
+        write_pattern(source / "many" / f"{number:03}", 100 + number, 3000 + number)
+    for number in range(2):
+        write_pattern(source / f"large-{number}", 10 + number, LARGE_BYTES)
+    write_pattern(source / "changed", 1, 3000)
+
+
+def read_all(hfs: Hfs) -> None:
+    """List, look up and read everything, each byte checked."""
+    with os.scandir(hfs.path / "many") as entries:
+        assert sum(entry.stat().st_size > 0 for entry in entries) == SMALL
+    for number in range(SMALL):
+        check(100 + number, 0, (hfs.path / "many" / f"{number:03}").read_bytes())
+    rng = random.Random(7)
+    for number in range(2):
+        with open(hfs.path / f"large-{number}", "rb", buffering=0) as file:
+            for _ in range(20):
+                offset = rng.randrange(LARGE_BYTES)
+                expected = pattern(10 + number, offset, min(5000, LARGE_BYTES - offset))
+                assert os.pread(file.fileno(), 5000, offset) == expected
+            check(10 + number, 0, file.readall())
+
+
+def status(hfs: Hfs) -> dict[str, Any]:
+    """As soon as a connection is answered."""
+    while True:
+        with contextlib.suppress(HfsError):
+            return Client(str(hfs.socket)).status()
+
+
+@pytest.mark.parametrize("times", [1, FOR_EVER], ids=["once", "for ever"])
+def test_reads_go_on_whatever_fails_in_the_background(
+    tmp_path: Path, hfs_mount: Callable[..., Hfs], times: int
+) -> None:
+    """Every background task in turn meets an error that no rule foresees."""
+    source = tmp_path / "source"
+    tree(source)
+    faults = [raising(at, 1 if task in ONCE else times, task=task) for task, at in FAULTS.items()]
+    elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
+    settings = [setting(at, 0.05) for at in ("mountd.daemon:_SWEEP_S", "mountd.staging_opening:_NOTE_USES_S")]
+    hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
+    hfs.expect_warning(".*")
+    read_all(hfs)
+    check(1, 0, (hfs.path / "changed").read_bytes())
+    write_pattern(source / "changed", 2, 3000)
+    while (hfs.path / "changed").read_bytes() != pattern(2, 0, 3000):
+        pass  # until the time-to-live of the version before is over
+    read_all(hfs)
+    number = 0
+    wanted = {*FAULTS, *ELSEWHERE} - (NEVER_REACHED if times > 1 else set())
+    while missing := wanted - set(status(hfs)["background_faults"]):
+        number += 1  # it is staged only once the cache has rested
+        write_pattern(source / f"new-{number}", 1000 + number, 3000)
+        check(1000 + number, 0, (hfs.path / f"new-{number}").read_bytes())
+        assert number < 3000, missing
+    read_all(hfs)
+    assert Client(str(hfs.socket)).pid() == hfs.pid, "another daemon has taken the place of one that had ended"

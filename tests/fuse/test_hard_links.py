@@ -1,0 +1,51 @@
+"""Hard links through a real mount: one file, several names, whatever becomes of one of them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfs.client import Client
+from tests.fuse.harness import Hfs
+from tests.fuse.injection import injected, setting
+from tests.fuse.modes import warm
+from tests.pattern import check, pattern, write_pattern
+
+SIZE = 200_000
+
+
+def test_hard_links_under_the_sweep(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+    """A file with two names in one directory is swept as any other, and read by both afterwards."""
+    source = tmp_path / "source"
+    source.mkdir()
+    write_pattern(source / "a", 7, SIZE)
+    os.link(source / "a", source / "b")
+    (source / "d").mkdir()
+    os.link(source / "a", source / "d" / "c")
+    hfs = hfs_mount(source, "--ttl", "0.2", env=injected(setting("mountd.daemon:_SWEEP_S", 0.05)))
+    warm(hfs)
+    client = Client(str(hfs.socket))
+    while client.status()["open"]["names"] > 0:
+        pass  # each answer is one round of the daemon's event loop; the time limit of the test ends it
+    for name in ("a", "b", "d/c"):
+        check(7, 0, (hfs.path / name).read_bytes())
+    assert os.stat(hfs.path / "a").st_ino == os.stat(hfs.path / "d" / "c").st_ino
+
+
+@pytest.mark.parametrize("names", [("d/a", "b"), ("b", "d/a")])
+def test_a_file_is_read_on_by_its_other_name(
+    tmp_path: Path, hfs_mount: Callable[..., Hfs], names: tuple[str, str]
+) -> None:
+    """The directory with one of its names was moved out of SOURCE: open handles go on, and nothing is dropped."""
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    write_pattern(source / "d" / "a", 7, SIZE)
+    os.link(source / "d" / "a", source / "b")
+    hfs = hfs_mount(source, "--ttl", "0")
+    with open(hfs.path / names[0], "rb", buffering=0) as first, open(hfs.path / names[1], "rb", buffering=0) as file:
+        check(7, 0, first.read(100))
+        os.rename(source / "d", tmp_path / "elsewhere")
+        assert os.pread(file.fileno(), 1000, SIZE - 1000) == pattern(7, SIZE - 1000, 1000)
+    check(7, 0, (hfs.path / "b").read_bytes())
+    assert hfs.status()["version_changes"] == 0

@@ -1,0 +1,153 @@
+"""Files that change again within one tick of the source's clock, with a clock that is off: no stamp shows the change.
+
+slowfs shows stamps of whole seconds here. What is waited for is the daemon's second look, as its status tells.
+"""
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfs.client import Client
+from tests.fuse.harness import Hfs
+from tests.fuse.images import TIME_S, ext4_image, loops, why_no_images
+from tests.fuse.slowfs import SlowFs
+from tests.pattern import explain, pattern
+
+SlowSource = Callable[..., SlowFs]
+HfsMount = Callable[..., Hfs]
+
+CHUNK = 64 << 10
+SIZES = {"small": 3_000, "large": 5 * CHUNK + 77}
+COARSE = ("--set", "stamp_ms=1000")
+CLOCKS = ["clock_ahead_s=0", "clock_ahead_s=7200", "clock_behind_s=7200"]
+
+
+def write(folder: Path, seed: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, size in SIZES.items():
+        with open(folder / name, "r+b" if (folder / name).exists() else "wb") as file:
+            file.write(pattern(seed, 0, size))
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in SIZES}
+
+
+def expected(seed: int) -> dict[str, bytes]:
+    return {name: pattern(seed, 0, size) for name, size in SIZES.items()}
+
+
+def second_of(folder: Path) -> set[int]:
+    """The whole seconds of the files' ctimes, which are all that slowfs shows."""
+    return {(folder / name).stat().st_ctime_ns // 10**9 for name in SIZES}
+
+
+def settled(hfs: Hfs) -> None:
+    """Wait until the daemon has looked again at all that it had doubts about."""
+    client = Client(str(hfs.socket))
+    while client.status()["source"]["in_doubt"]:
+        pass
+
+
+def rewritten_unseen(backing: Path, look: Callable[[Path], object]) -> int:
+    """Write files, look, write them again, all within one second. What stands there now, in a folder of that name."""
+    seed = 1
+    while True:
+        folder = backing / str(seed + 1)
+        write(folder, seed)
+        began = second_of(folder)
+        look(Path(folder.name))
+        write(folder, seed + 1)
+        if len(began | second_of(folder)) == 1:
+            return seed + 1
+        seed += 2
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_second_change_within_one_tick_is_seen(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, clock: str
+) -> None:
+    """A file that changes again within one tick of the source's clock keeps its size and times: it is seen all the same
+    after the time-to-live and one tick, whatever the source's clock says, and no later daemon inherits the first
+    bytes. Who has it open keeps them."""
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    slow = slow_source(backing, "none", *COARSE, "--set", clock)
+    hfs = hfs_mount(slow.path, "--ttl", "0")
+    early: list[int] = []
+    seen: dict[str, bytes] = {}
+
+    def look(folder: Path) -> None:
+        early.append(os.open(hfs.path / folder / "small", os.O_RDONLY))
+        seen.update(read(hfs.path / folder))
+
+    try:
+        seed = rewritten_unseen(backing, look)
+        assert seen == expected(seed - 1)
+        settled(hfs)
+        for name, data in read(hfs.path / str(seed)).items():
+            assert data == pattern(seed, 0, SIZES[name]), explain(seed, 0, data)
+        assert os.pread(early[-1], SIZES["small"], 0) == pattern(seed - 1, 0, SIZES["small"])
+    finally:
+        for descriptor in early:
+            os.close(descriptor)
+    assert hfs.status()["counters"]["racy_rewrites"]["value"] >= len(SIZES)
+    hfs.umount()
+    hfs.mount()
+    assert read(hfs.path / str(seed)) == expected(seed)
+
+
+def test_a_crash_before_the_second_look_leaves_nothing_of_the_first_state(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """A daemon that is killed between the read and the second look: what it has read is neither found in the cache nor
+    in the pages of the mount, which outlive it."""
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    slow = slow_source(backing, "none", *COARSE)
+    hfs = hfs_mount(slow.path, "--ttl", "0")
+    seed = rewritten_unseen(backing, lambda folder: read(hfs.path / folder))
+    hfs.crash()
+    assert read(hfs.path / str(seed)) == expected(seed)
+
+
+def test_what_was_written_a_moment_ago_is_committed_after_a_second_look(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """Files that were written a moment ago are read twice, and committed then: `hfs cache warm` waits for it, and they
+    survive a kill."""
+    backing = tmp_path / "backing"
+    write(backing, 1)
+    slow = slow_source(backing, "none", *COARSE)
+    hfs = hfs_mount(slow.path)
+    assert hfs.cache_command("warm", hfs.path).returncode == 0
+    status = hfs.status()
+    assert (status["source"]["in_doubt"], status["counters"]["racy_rewrites"]["value"]) == (0, 0)
+    hfs.kill()
+    hfs.mount()
+    assert read(hfs.path) == expected(1)
+    assert hfs.source_bytes() == 0
+
+
+@pytest.mark.skipif(why_no_images() is not None, reason=str(why_no_images()))
+def test_what_was_written_long_ago_is_read_once(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    """Files that are older than their directory by more than a tick are read once, also by a daemon that has seen
+    nothing else of the source, whatever our clock says."""
+    (tmp_path / "backing").mkdir()
+    image = ext4_image(tmp_path / "image", str(uuid.uuid4()), expected(1), root_s=TIME_S + 3)
+    with loops(1) as (loop,):
+        loop.mount(image, tmp_path / "backing")
+        slow = slow_source(tmp_path / "backing", "none", *COARSE)
+        hfs = hfs_mount(slow.path)
+        try:
+            assert read(hfs.path) == expected(1)
+            counters = hfs.status()["counters"]
+            assert counters["source_read_bytes"]["value"] == sum(SIZES.values())
+            assert counters["racy_reads"]["value"] == 0
+        finally:
+            hfs.umount()
+            slow.close()
+            loop.umount(tmp_path / "backing")

@@ -1,0 +1,169 @@
+"""The cache directory: which ways to it are taken, and what in it is refused. Attacks on a mount: tests/fuse."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mountd import cache_path
+from mountd.cache_directory import CacheDirectory, open_cache_directory
+from mountd.cache_path import real_path
+from mountd.errors import ConfigError
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+
+STRANGER = 4242
+
+
+def opened(path: Path, *, make: bool = False) -> CacheDirectory:
+    return open_cache_directory(str(path), make=make)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        opened(path)
+    return str(caught.value)
+
+
+def test_what_is_made_is_made_for_us_alone(tmp_path: Path) -> None:
+    """Whatever the umask; directories above it are as usual."""
+    before = os.umask(0)
+    try:
+        with opened(tmp_path / "a" / "b", make=True) as directory:
+            os.close(directory.open_directory("objects"))
+            os.close(directory.open("lock", os.O_RDWR | os.O_CREAT))
+    finally:
+        os.umask(before)
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/objects", "a/b/lock")}
+    assert modes == {"a": 0o755, "a/b": 0o700, "a/b/objects": 0o700, "a/b/lock": 0o600}
+
+
+def test_a_cache_that_others_may_read_is_taken(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects").chmod(0o755)
+    (tmp_path / "lock").touch(0o644)
+    opened(tmp_path).close()
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError):
+        opened(tmp_path / "absent")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        for make in (False, True):
+            with pytest.raises(NotADirectoryError):
+                opened(path, make=make)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_the_remedy_where_all_may_write(tmp_path: Path) -> None:
+    """A node's /tmp or /scratch, or an emptyDir of Kubernetes, given as it is."""
+    tmp_path.chmod(0o1777)
+    assert refusal(tmp_path) == (
+        f"cache {tmp_path}: may be written to by others (mode 1777); give one below it, such as {tmp_path}/hfs, "
+        f"which is made for you alone, or take the right away: chmod go-w {tmp_path}"
+    )
+    opened(tmp_path / "hfs", make=True).close()
+
+
+@as_root
+def test_the_remedy_where_it_is_somebody_elses(tmp_path: Path) -> None:
+    os.chown(tmp_path, STRANGER, 0)
+    assert refusal(tmp_path) == (
+        f"cache {tmp_path}: belongs to user {STRANGER}, not to user 0 who uses it; "
+        "give a directory of your own, or one that is not there yet"
+    )
+    tmp_path.chmod(0o777)
+    assert "and may be written to by others (mode 0777); give one below it" in refusal(tmp_path)
+
+
+@as_root
+@pytest.mark.parametrize(
+    "name", ["lock", "index.sqlite", "objects", "objects.broken-3", "objects/00", "logs", "logs/x"]
+)
+def test_what_is_somebody_elses_in_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    os.chown(tmp_path / name, STRANGER, 0)
+    assert f"cache {tmp_path}: {name} belongs to user {STRANGER}, not to user 0 who uses it; remove it" in refusal(
+        tmp_path
+    )
+
+
+def test_what_hfs_does_not_use_is_not_looked_at(tmp_path: Path) -> None:
+    """lost+found, or what else lies in the root of a disk."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lost+found").chmod(0o777)
+    (tmp_path / "lockers").symlink_to("/etc")
+    opened(tmp_path).close()
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    assert "lock is neither a file nor a directory" in refusal(tmp_path)
+
+
+def test_logs_that_were_open_to_others_are_closed_to_them(tmp_path: Path) -> None:
+    """umask 002, the usual one where each user has a group of his own, made them so."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs").chmod(0o775)
+    (tmp_path / "logs" / "m.log").touch()
+    (tmp_path / "logs" / "m.log").chmod(0o664)
+    with opened(tmp_path) as directory:
+        os.close(directory.open_directory("logs"))
+    assert stat.S_IMODE((tmp_path / "logs").stat().st_mode) == 0o755
+
+
+def test_real_paths(tmp_path: Path) -> None:
+    """Links are resolved as the kernel does it, and what is missing stays."""
+    root = tmp_path.resolve()
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "up").symlink_to("a/b/../b")
+    (root / "absolute").symlink_to(root / "up")
+    (root / "loop").symlink_to("loop")
+    (root / "dangling").symlink_to("a/none")
+    assert real_path(f"{root}/absolute/new/x") == f"{root}/a/b/new/x"
+    assert real_path(f"{root}/dangling/x") == f"{root}/a/none/x"
+    assert real_path(f"{root}/a/../a//b/.") == f"{root}/a/b"
+    assert real_path("/") == "/"
+    with pytest.raises(OSError, match="symbolic links"):
+        real_path(f"{root}/loop")
+    assert real_path(f"{root}/dangling/x", stops={f"{root}/a"}) == f"{root}/a/none/x"
+    with opened(root / "absolute" / "new", make=True) as directory:
+        assert (directory.path, directory.real_path) == (f"{root}/absolute/new", f"{root}/a/b/new")
+
+
+@as_root
+def test_links_of_others_are_not_followed(tmp_path: Path) -> None:
+    """Neither the last one nor one on the way, and also not for the path as text."""
+    root = tmp_path.resolve()
+    (root / "target").mkdir()
+    (root / "link").symlink_to("target")
+    (root / "ours").symlink_to("link/sub")
+    os.chown(root / "link", STRANGER, 0, follow_symlinks=False)
+    for name in ("link", "link/sub", "ours"):
+        for attempt in (lambda path: opened(path, make=True), real_path):
+            with pytest.raises(ConfigError, match=f"{root}/link is a symbolic link of user {STRANGER}"):
+                attempt(root / name)
+    assert os.listdir(root / "target") == []
+
+
+def test_a_directory_that_is_replaced_on_the_way_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who may rename a directory above does so between two steps: the way goes on below the old one."""
+    root = tmp_path.resolve()
+    (root / "project" / "cache").mkdir(parents=True, mode=0o700)
+    (root / "victim" / "cache").mkdir(parents=True, mode=0o700)
+    step = cache_path._step
+
+    def replaced(found: cache_path.Found, name: str, path: str) -> None:
+        step(found, name, path)
+        if path == f"{root}/project":
+            (root / "project").rename(root / "away")
+            (root / "project").symlink_to("victim")
+
+    monkeypatch.setattr(cache_path, "_step", replaced)
+    with opened(root / "project" / "cache") as directory:
+        os.close(directory.open("lock", os.O_RDWR | os.O_CREAT))
+    assert os.listdir(root / "victim" / "cache") == []
+    assert os.listdir(root / "away" / "cache") == ["lock"]

@@ -1,0 +1,36 @@
+"""What the keeper writes, with the standard library alone, is what the daemon reads."""
+
+import base64
+import json
+
+import pytest
+
+from mountd.config import Config, dump, undump
+from mountd.errors import ConfigError
+from mountd.handover import Handover, handed_over
+
+
+def test_it_comes_beside_the_configuration() -> None:
+    config = Config(source="/caf\udce9", mountpoint="/m", cache="/c")
+    alone = dump(config, {"source": "x"})
+    assert handed_over(alone, []) is None
+    given = {"init": base64.b64encode(bytes(range(256))).decode(), "generation": 3}
+    both = json.dumps({**json.loads(alone), "handover": given}).encode()
+    assert undump(both) == (config, {"source": "x"})
+    assert handed_over(both, [4, 5, 6, 7]) == Handover(4, bytes(range(256)), 5, (6, 7), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "descriptors"),
+    [
+        (b"", []),
+        (b"[]", []),
+        (b'{"handover": 5}', [1, 2, 3, 4]),
+        (b'{"handover": {"generation": 1}}', [1, 2, 3, 4]),
+        (b'{"handover": {"generation": 1, "init": ""}}', [1, 2, 3]),
+        (b'{"handover": {"generation": 1, "init": ""}}', []),
+    ],
+)
+def test_something_else_is_refused(text: bytes, descriptors: list[int]) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        handed_over(text, descriptors)

@@ -1,0 +1,196 @@
+"""Second looks at what was read within a tick, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from mountd import source_doubts
+from mountd.errors import SourceTimeout, VersionChanged
+from mountd.metrics import Metrics
+from mountd.source_doubts import Doubts, Seen
+from mountd.version import Version, is_lasting
+from policies.geometry import Extent
+
+S = 10**9
+COARSE = Version("f" * 16, 7, 100, 5 * S, 5 * S)
+
+
+def now_ns() -> int:
+    return int(trio.current_time() * 1e9)
+
+
+class Source:
+    """What it says now, by extent; `over_from_s` is when the tick ends, `proven` that it had ended long before."""
+
+    def __init__(self) -> None:
+        self.digests: dict[Extent, int] = {}
+        self.over_from_s = 0.0
+        self.proven = False
+        self.errors: list[Exception] = []
+        self.asked: list[tuple[float, Extent]] = []
+        self.takes_s = 0.0
+
+    def is_over(self, version: Version, at_ns: int) -> bool:
+        return self.proven or at_ns >= self.over_from_s * 1e9
+
+    async def digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
+        self.asked.append((trio.current_time() - self.began_s, extent))
+        await trio.sleep(self.takes_s)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.digests[extent]
+
+    began_s = 0.0
+
+
+class Believer:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Version]] = []
+        self.doubts: list[Version] = []
+
+    def doubted(self, version: Version) -> None:
+        self.doubts.append(version)
+
+    def believed(self, version: Version) -> None:
+        self.said.append(("believed", version))
+
+    def refuted(self, version: Version) -> None:
+        self.said.append(("refuted", version))
+
+
+class Parts:
+    def __init__(self, ttl_s: float) -> None:
+        self.metrics = Metrics()
+        self.doubts = Doubts(self.metrics, ttl_s=ttl_s, clock_ns=now_ns)
+        self.source = Source()
+        self.source.began_s = trio.current_time()
+        self.source.over_from_s = self.source.began_s + 2
+        self.believer = Believer()
+
+    def read(self, start: int, digest: int, version: Version = COARSE) -> None:
+        extent = Extent(start, start + 10)
+        self.source.digests[extent] = digest
+        self.doubts.add(version, Seen(b"d", b"f", extent, digest, now_ns()))
+
+    @property
+    def said(self) -> list[str]:
+        return [word for word, _ in self.believer.said]
+
+
+@asynccontextmanager
+async def running(ttl_s: float = 60.0) -> AsyncIterator[Parts]:
+    parts = Parts(ttl_s)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.doubts.run, parts.source, parts.believer)
+        await trio.testing.wait_all_tasks_blocked()
+        yield parts
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_still_the_same_is_believed() -> None:
+    async with running() as parts:
+        parts.read(0, 1)
+        parts.read(20, 2)
+        assert parts.doubts.holds(COARSE)
+        await parts.doubts.wait_none()
+        assert parts.believer.said == [("believed", COARSE)]
+        assert parts.believer.doubts == [COARSE]
+        assert parts.source.asked == [(10.0, Extent(0, 10)), (10.0, Extent(20, 30))]  # a tick, and four of patience
+        assert not parts.doubts.holds(COARSE)
+        assert not parts.doubts.refutes(COARSE)
+        counts = [parts.metrics[name] for name in ("racy_reads", "racy_reads_again", "racy_rewrites")]
+        assert counts == [2, 2, 0]
+
+
+async def test_without_a_time_to_live_it_is_looked_at_after_one_tick() -> None:
+    async with running(ttl_s=0) as parts:
+        parts.read(0, 1)
+        await parts.doubts.wait_none()
+        assert [at_s for at_s, _ in parts.source.asked] == [2.0]
+
+
+async def test_for_who_waits_it_is_looked_at_after_one_tick() -> None:
+    async with running() as parts:
+        parts.read(0, 1)
+        parts.doubts.hurry(COARSE)
+        parts.doubts.hurry(COARSE._replace(inode=8))
+        await parts.doubts.wait_none()
+        assert [at_s for at_s, _ in parts.source.asked] == [2.0]
+
+
+async def test_what_is_proven_meanwhile_is_not_read_again() -> None:
+    async with running() as parts:
+        parts.read(0, 1)
+        parts.source.proven = True
+        await parts.doubts.wait_none()
+        assert parts.said == ["believed"]
+        assert parts.source.asked == []
+
+
+async def test_what_was_written_over_is_refuted_and_has_another_name() -> None:
+    async with running() as parts:
+        parts.read(0, 1)
+        parts.read(20, 2)
+        parts.source.digests[Extent(20, 30)] = 3
+        await parts.doubts.wait_none()
+        assert parts.believer.said == [("refuted", COARSE)]
+        assert parts.doubts.refutes(COARSE)
+        name = parts.doubts.rewritten.name(COARSE)
+        assert not is_lasting(name)
+        assert parts.doubts.rewritten.name(COARSE._replace(inode=8)) == COARSE.source_id
+        assert parts.metrics["racy_rewrites"] == 1
+
+
+async def test_what_has_gone_meanwhile_is_not_believed() -> None:
+    async with running() as parts:
+        parts.read(0, 1)
+        parts.source.errors = [VersionChanged("gone")]
+        await parts.doubts.wait_none()
+        assert parts.said == ["refuted"]
+        assert parts.metrics["racy_rewrites"] == 0
+
+
+@pytest.mark.parametrize(("times", "said"), [(3, "believed"), (4, "refuted")])
+async def test_a_source_that_does_not_answer_is_asked_again_and_not_for_ever(times: int, said: str) -> None:
+    """Who warms waits for it."""
+    async with running(ttl_s=0) as parts:
+        parts.read(0, 1)
+        parts.source.errors = [SourceTimeout("read") for _ in range(times)]
+        await parts.doubts.wait_none()
+        assert parts.said == [said]
+        assert [at_s for at_s, _ in parts.source.asked] == [2.0, 3.0, 8.0, 23.0]
+
+
+async def test_a_tick_that_is_not_over_yet_is_waited_for() -> None:
+    async with running(ttl_s=0) as parts:
+        parts.source.over_from_s += 5
+        parts.read(0, 1)
+        await parts.doubts.wait_none()
+        assert [at_s for at_s, _ in parts.source.asked] == [8.0]
+
+
+async def test_what_is_read_during_a_second_look_has_its_own() -> None:
+    async with running(ttl_s=0) as parts:
+        parts.source.takes_s = 1.0
+        parts.source.over_from_s += 100
+        parts.read(0, 1)
+        await trio.sleep(101.5)  # in the middle of the look
+        parts.read(20, 2)
+        await trio.sleep(1)
+        assert parts.said == []
+        await parts.doubts.wait_none()
+        assert parts.said == ["believed"]
+
+
+async def test_too_many_doubts_count_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_doubts, "_MAX_DOUBTS", 2)
+    async with running(ttl_s=0) as parts:
+        for number in range(3):
+            parts.read(10 * number, 1)
+        await parts.doubts.wait_none()
+        assert parts.said == ["refuted"]

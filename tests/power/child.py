@@ -1,0 +1,168 @@
+"""The process whose writes are recorded: python -m tests.power.child CACHE BREAKAGE, below tests/power/record.c.
+
+Works on a cache with the real index, disk and order of things, on one thread and in virtual time, so that each run
+writes the same. Says in the record what staging has reported: `committed` once chunks are, `given up` before they may
+go. BREAKAGE takes one of the promises out of the code that the cache rests on (`BREAKAGES`), to see that it is missed.
+"""
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import trio
+import trio.testing
+
+from mountd import staging_unlinked, staging_vouching
+from mountd.index import Index
+from mountd.metrics import Metrics
+from mountd.staging import StagedFile, Staging
+from mountd.staging_opening import open_staging
+from tests.crash_child import few_numbers_leased
+from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
+
+_recorder = ctypes.CDLL(None)
+
+
+def note(what: str, chunks: list[tuple[int, int, int]]) -> None:
+    """`chunks`: (seed, generation, index)."""
+    _recorder.record_note(json.dumps([what, chunks]).encode())
+
+
+def chunks_of(file: StagedFile, indexes: list[int] | None = None) -> list[tuple[int, int, int]]:
+    return [(file.version.inode, file.version.ctime_ns, index) for index in indexes or range(file.present.count)]
+
+
+async def stage(staging: Staging, files: list[tuple[int, int]], generation: int = 1) -> list[StagedFile]:
+    """Put files (seed, size) whole and have them committed."""
+    staged = []
+    for seed, size in files:
+        file = await staging.file(version_of(seed, size, generation), b"dir/%d" % seed)
+        for index in range(file.present.count):
+            assert put(staging, file, index)
+        staged.append(file)
+    await staging.wait_vouched()
+    note("committed", [chunk for file in staged for chunk in chunks_of(file)])
+    return staged
+
+
+async def evict(staging: Staging, files: list[StagedFile]) -> None:
+    note("given up", [chunk for file in files for chunk in chunks_of(file)])
+    await staging.evict([file.version for file in files])
+
+
+async def first_run(staging: Staging) -> None:
+    """One chunk, several with a short end, exactly two; parts; what goes, is damaged, replaced; a lease that ends."""
+    files = await stage(staging, [(1, 5000), (2, 300_000), (3, 2 * CHUNK_BYTES), (4, 70_001)])
+    part = await staging.file(version_of(6, 1_000_000), b"part")
+    put(staging, part, 3)
+    put(staging, part, part.present.count - 1)
+    await staging.wait_vouched()
+    note("committed", chunks_of(part, [3, part.present.count - 1]))
+    await evict(staging, files[:2])
+    put(staging, part, 5)  # on its way to the index when the next things happen
+    note("given up", chunks_of(files[2], [1]))
+    staging.chunks_lost(files[2], [1])
+    await staging.sweeper.wait_idle()
+    put(staging, files[2], 1)
+    many = await stage(staging, [(100 + number, 3000 + number) for number in range(40)])
+    note("given up", chunks_of(files[3]))
+    await stage(staging, [(4, 70_001)], generation=2)  # a newer version
+    await staging.supersede(version_of(4, 70_001))
+    await staging.sweeper.wait_idle()
+    await evict(staging, many[:20])
+    await stage(staging, [(200 + number, 2000) for number in range(30)])
+
+
+async def second_run(staging: Staging) -> None:
+    """Over what the first has left, without an end."""
+    await stage(staging, [(300 + number, 90_000) for number in range(4)])
+    await evict(staging, [await staging.file(version_of(301, 90_000))])
+    for seed in (400, 401):
+        file = await staging.file(version_of(seed, 5000))
+        put(staging, file, 0)
+    await trio.sleep(1)  # written, not yet synced
+
+
+async def work(cache_dir: str) -> None:
+    for run in (first_run, second_run):
+        async with open_staging(
+            cache_dir,
+            capacity_bytes=CAPACITY_BYTES,
+            chunk_bytes=CHUNK_BYTES,
+            metrics=Metrics(),
+            run_in_thread=inline,
+            clock=lambda: 1e9,
+        ) as staging:
+            await staging.wait_ready()
+            await run(staging)
+            if run is second_run:
+                os._exit(0)
+
+
+@contextmanager
+def committed_without_a_sync(name: str) -> Iterator[None]:
+    """This method of Index commits as if nothing depended on it."""
+    method, transaction = getattr(Index, name), Index._transaction
+    weak = False
+
+    def weakly(self: Index, *args: Any) -> Any:
+        nonlocal weak
+        weak = True
+        try:
+            return method(self, *args)
+        finally:
+            weak = False
+
+    def transact(self: Index, *, durable: bool) -> Any:
+        return transaction(self, durable=durable and not weak)
+
+    with mock.patch.object(Index, name, weakly), mock.patch.object(Index, "_transaction", transact):
+        yield
+
+
+@contextmanager
+def entered_without_a_sync() -> Iterator[None]:
+    """Chunks get their rows before their bytes are on the disk."""
+    with mock.patch.object(staging_vouching, "sync_objects", return_value=None):
+        yield
+
+
+@contextmanager
+def names_not_synced() -> Iterator[None]:
+    """What was unlinked may come back."""
+    with mock.patch.object(staging_unlinked, "sync_disk", return_value=None):
+        yield
+
+
+class Breakage(NamedTuple):
+    """How to break it, and what is then found."""
+
+    apply: Callable[[], Any]
+    found: str
+    quick: bool = False
+    """Tried in every run of the tests."""
+
+
+BREAKAGES = {
+    "rows go without a sync before their objects": Breakage(
+        lambda: committed_without_a_sync("doom"), "committed bytes cannot be read", quick=True
+    ),
+    "rows of removed objects are forgotten before their names are gone": Breakage(names_not_synced, "garbage"),
+    "numbers are leased without a sync": Breakage(lambda: committed_without_a_sync("lease"), "garbage", quick=True),
+    "chunks are forgotten without a sync before they are punched": Breakage(
+        lambda: committed_without_a_sync("forget"), "committed bytes cannot be read"
+    ),
+    "rows come without a sync": Breakage(lambda: committed_without_a_sync("vouch"), "reported and lost"),
+    "rows come before the bytes are synced": Breakage(entered_without_a_sync, "committed bytes cannot be read"),
+}
+
+
+if __name__ == "__main__":
+    cache, breakage = sys.argv[1:]
+    with few_numbers_leased(), BREAKAGES[breakage].apply() if breakage else mock.patch.dict({}):
+        trio.run(work, cache, clock=trio.testing.MockClock(autojump_threshold=0))

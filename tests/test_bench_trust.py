@@ -1,0 +1,68 @@
+"""The parts of `scripts/bench trust`: its groups, and the pattern by which readers tell a wrong byte."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.benchmarks import common, trust, trust_faults
+from scripts.benchmarks.common import BenchError, Work
+from scripts.benchmarks.options import Options
+from scripts.benchmarks.readers.pattern import block, wrong_bytes
+from scripts.benchmarks.trust_soak import Watch
+
+
+def test_every_group_can_be_called() -> None:
+    assert {"small", "soak"} <= set(trust.GROUPS)
+    assert all(callable(group) for group in trust.GROUPS.values())
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 4095, 4096, 123_457])
+def test_a_piece_is_the_same_wherever_it_begins(offset: int) -> None:
+    whole = block(3, 0, 200_000)
+    assert block(3, offset, 1000).tobytes() == whole[offset : offset + 1000].tobytes()
+
+
+def test_a_wrong_byte_another_file_and_another_place_are_seen() -> None:
+    data = bytearray(block(3, 4096, 4096).tobytes())
+    assert wrong_bytes(3, 4096, data) == 0
+    data[100] ^= 1
+    assert wrong_bytes(3, 4096, data) == 1
+    assert wrong_bytes(4, 4096, block(3, 4096, 4096).tobytes()) > 3000
+    assert wrong_bytes(3, 8192, block(3, 4096, 4096).tobytes()) > 3000
+
+
+def test_growth_is_of_the_last_half() -> None:
+    watch = Watch(1)
+    watch.samples["threads"] = [1.0] * 8 + [100.0] * 4 + [103.0] * 4
+    assert watch.growth("threads") == pytest.approx(3.0)
+    watch.samples["threads"] = [100.0] * 12 + [90.0] * 4
+    assert watch.growth("threads") == 0
+    with pytest.raises(BenchError):
+        watch.growth("descriptors")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    with common.work_folder(tmp_path / "bench") as work:
+        work.data.mkdir()
+        yield work
+
+
+@pytest.mark.fuse
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("where", ["source", "cache"])
+@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
+def test_a_mount_lives_through_any_failed_call(
+    work: Work, monkeypatch: pytest.MonkeyPatch, where: str, *, for_ever: bool
+) -> None:
+    """The Nth I/O of a daemon fails: no wrong byte, no hang, nothing lost. For each N: `scripts/bench trust`."""
+    # Where the source fails for ever, who warms waits for half a minute in each round until what is new is given up.
+    monkeypatch.setattr(trust_faults, "STRIDE_QUICK", 45 if where == "source" and for_ever else 23)
+    found = trust_faults.Found()
+    trust_faults.serving(work, Options(quick=True, runs=1), where, for_ever, found)
+    assert found.rounds >= 2, "too few calls to prove much"
+    assert not any(found.figures().values()), found.said
+    if where == "source" and for_ever:  # one fault is mended by asking again; what the cache fails no reader notices
+        assert found.failed_meanwhile
