@@ -82,7 +82,7 @@ def test_what_another_program_wrote_wrongly_is_refused_or_read(name: str, draws:
 
 
 def test_what_float16_cannot_hold_is_infinite() -> None:
-    """The head of a line of the DeepCAM-like sample, made larger than any float16: no warning, which is an error here."""
+    """The head of a line, made larger than any float16. A warning would be an error here."""
     data = bytearray(SAMPLES["deepcam"])
     data[1536] = 6
     assert np.isinf(decode(sealed(data))).any()

@@ -189,5 +189,6 @@ class Job:
             ended = self._mpirun.poll()
             # Looked at once more: it may have happened just before the end.
             assert ended is None or happened(), f"{fault}: mpirun has ended with {ended}\n{self.text()}"
-            assert time.monotonic() < deadline, f"{fault} within {JOB_LIMIT_S} s {state()}\n{self.stacks()}\n{self.text()}"
+            late = time.monotonic() > deadline
+            assert not late, f"{fault} within {JOB_LIMIT_S} s {state()}\n{self.stacks()}\n{self.text()}"
             select.select([], [], [], LOOK_S)
