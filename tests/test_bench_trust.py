@@ -58,8 +58,7 @@ def test_a_mount_lives_through_any_failed_call(
     work: Work, monkeypatch: pytest.MonkeyPatch, where: str, *, for_ever: bool
 ) -> None:
     """The Nth I/O of a daemon fails: no wrong byte, no hang, nothing lost. For each N: `scripts/bench trust`."""
-    # Where the source fails for ever, who warms waits for half a minute in each round until what is new is given up.
-    monkeypatch.setattr(trust_faults, "STRIDE_QUICK", 45 if where == "source" and for_ever else 23)
+    monkeypatch.setattr(trust_faults, "STRIDE_QUICK", 23)
     found = trust_faults.Found()
     trust_faults.serving(work, Options(quick=True, runs=1), where, for_ever, found)
     assert found.rounds >= 2, "too few calls to prove much"

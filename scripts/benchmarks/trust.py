@@ -5,7 +5,7 @@ Only the list of the groups of rows; `scripts/bench trust --only GROUP` measures
 
 from collections.abc import Callable
 
-from scripts.benchmarks import trust_faults, trust_kills, trust_small, trust_soak
+from scripts.benchmarks import trust_damage, trust_faults, trust_kills, trust_small, trust_soak, trust_verification
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -14,7 +14,10 @@ RUNS = 1
 
 GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "faults": trust_faults.faults,
+    "flips": trust_damage.flips,
     "kills": trust_kills.kills,
+    "scrub": trust_damage.scrub,
     "small": trust_small.small,
     "soak": trust_soak.soak,
+    "verification": trust_verification.verification,
 }

@@ -4,10 +4,7 @@ The cache lies on an image of ext4 in a file; between two mounts of hfs the bloc
 through the image. What the daemon reads is right at once; what the kernel reads by itself is after the scrub.
 """
 
-import fcntl
 import os
-import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, must, run
+from scripts.benchmarks.rot import RottingDisk, has_loop_devices
+from tests.fuse.harness import Hfs, drop_pages, hfs_command, run
 from tests.fuse.modes import MODES, Mode, needs_passthrough, warm
 from tests.pattern import explain, pattern
 
@@ -29,49 +27,11 @@ LIMIT_S = 30.0
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a loop device needs root")
 
 
-class Image:
-    """An ext4 in a file, mounted at `path`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.image, self.path = folder / "disk.img", folder / "disk"
-        self.path.mkdir()
-        with self.image.open("wb") as file:
-            file.truncate(IMAGE_BYTES)
-        must("mkfs.ext4", "-q", "-F", self.image)
-
-    def mount(self) -> None:
-        must("mount", "-o", "loop", self.image, self.path)
-
-    def unmount(self) -> None:
-        must("umount", self.path)
-
-    def turn(self, places: list[int]) -> None:
-        """Turn a bit at each place of the image, which is not mounted."""
-        with self.image.open("r+b") as file:
-            for number, place in enumerate(places):
-                file.seek(place)
-                byte = file.read(1)[0]
-                file.seek(place)
-                file.write(bytes([byte ^ 1 << number % 8]))
-            os.fsync(file.fileno())
-
-
-def place_of(path: Path, offset: int) -> int:
-    """Where byte `offset` of a file lies on its disk: FIEMAP."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        room = bytearray(struct.pack("=QQLLLL", offset, 1, 1, 0, 1, 0) + bytes(56))
-        fcntl.ioctl(file.fileno(), 0xC020660B, room)
-        logical, physical, _length = struct.unpack_from("=QQQ", room, 32)
-    return physical + offset - logical
-
-
 @pytest.fixture
-def disk(tmp_path: Path, _nothing_left: None) -> Iterator[Image]:
-    probe = subprocess.run(["losetup", "-f"], capture_output=True, check=False)
-    if probe.returncode:
+def disk(tmp_path: Path, _nothing_left: None) -> Iterator[RottingDisk]:
+    if not has_loop_devices():
         pytest.skip("no loop devices here")
-    made = Image(tmp_path)
+    made = RottingDisk(tmp_path, IMAGE_BYTES)
     made.mount()
     yield made
     if os.path.ismount(made.path):
@@ -86,17 +46,9 @@ def source_at(tmp_path: Path) -> Path:
     return folder
 
 
-def rot(disk: Image, cache: Path) -> int:
+def rot(disk: RottingDisk, cache: Path) -> int:
     """A bit of every chunk of every object. Returns how many."""
-    places = []
-    for path in sorted((cache / "objects").rglob("*")):
-        if path.is_file():
-            size = path.stat().st_size
-            places += [place_of(path, min(start + 4321, size - 1)) for start in range(0, size, CHUNK)]
-    disk.unmount()
-    disk.turn(places)
-    disk.mount()
-    return len(places)
+    return disk.rot(cache / "objects", CHUNK)
 
 
 def until(hfs: Hfs, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -113,7 +65,7 @@ def assert_right(hfs: Hfs) -> None:
         assert data == pattern(number + 1, 0, size), explain(number + 1, 0, data)
 
 
-def rotten_mount(tmp_path: Path, disk: Image, hfs_mount: HfsMount, *options: str) -> tuple[Hfs, int]:
+def rotten_mount(tmp_path: Path, disk: RottingDisk, hfs_mount: HfsMount, *options: str) -> tuple[Hfs, int]:
     """A mount over a cache of which every chunk has rotted since it was staged."""
     hfs = hfs_mount(source_at(tmp_path), *options, chunk_bytes=CHUNK, cache=disk.path / "cache", cache_size="32M")
     hfs.expect_warning("cannot be read: .*wrong checksum")
@@ -125,7 +77,7 @@ def rotten_mount(tmp_path: Path, disk: Image, hfs_mount: HfsMount, *options: str
 
 
 @pytest.mark.parametrize("mode", [MODES["daemon"], MODES["stateless"]], ids=["daemon", "stateless"])
-def test_what_the_daemon_reads_is_verified(tmp_path: Path, disk: Image, hfs_mount: HfsMount, mode: Mode) -> None:
+def test_what_the_daemon_reads_is_verified(tmp_path: Path, disk: RottingDisk, hfs_mount: HfsMount, mode: Mode) -> None:
     hfs, chunks = rotten_mount(tmp_path, disk, hfs_mount, "-o", "scrub=off", *mode.options)
     assert_right(hfs)
     # Of a file whose first chunk is wrong others may be fetched with it, and be looked at another time.
@@ -134,7 +86,7 @@ def test_what_the_daemon_reads_is_verified(tmp_path: Path, disk: Image, hfs_moun
 
 
 @needs_passthrough
-def test_one_round_of_the_scrub_finds_all(tmp_path: Path, disk: Image, hfs_mount: HfsMount) -> None:
+def test_one_round_of_the_scrub_finds_all(tmp_path: Path, disk: RottingDisk, hfs_mount: HfsMount) -> None:
     hfs, chunks = rotten_mount(tmp_path, disk, hfs_mount, "-o", "scrub=1G", "--io-mode", "passthrough")
     scrub = until(hfs, lambda status: bool(status["scrub"]["rounds"]))["scrub"]
     assert scrub["damaged_chunks"] == chunks
@@ -149,7 +101,7 @@ def test_one_round_of_the_scrub_finds_all(tmp_path: Path, disk: Image, hfs_mount
 
 @needs_passthrough
 def test_open_handles_of_the_kernel_get_the_right_bytes_once_damage_is_found(
-    tmp_path: Path, disk: Image, hfs_mount: HfsMount
+    tmp_path: Path, disk: RottingDisk, hfs_mount: HfsMount
 ) -> None:
     """A backing file cannot be exchanged under a handle, so the right bytes come over the wrong ones."""
     hfs, _ = rotten_mount(tmp_path, disk, hfs_mount, "-o", "scrub=off", "--io-mode", "passthrough")

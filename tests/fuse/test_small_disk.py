@@ -129,6 +129,7 @@ def test_warm_tells_that_the_disk_did_not_take_it(tmp_path: Path, hfs_mount: Hfs
     (source / "small").write_bytes(pattern(1, 0, 100_000))
     (source / "large").write_bytes(pattern(2, 0, 3 << 20))
     hfs = hfs_mount(source)
+    assert warmed(hfs, hfs.path / "small")[0] == 0  # first: a disk that has refused the large one is left to rest
     resource.prlimit(hfs.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     hfs.expect_warning("staging a chunk")
     code, last, reasons = warmed(hfs, hfs.path)

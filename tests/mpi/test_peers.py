@@ -174,6 +174,7 @@ def test_daemons_that_do_not_fit_together_say_so(data: Path, tmp_path: Path, dae
         host = os.uname().nodename
         for rank in range(2):
             assert said.format(f"{host}#0", f"{host}#1") in nodes.job.err(rank), nodes.job.text()
+            assert wait_gone(nodes.job.pid(rank))  # mpirun ends with the first of them
         assert not mounts_below(nodes.base)
 
 
