@@ -92,6 +92,7 @@ class Staging:
         self.evictor = Evictor(ground, self.files, self.sweeper, self.vouching, policy)
         self._reading = Reading(ground, self._descriptors, self.sweeper)
         self.verifying = Verifying(self._reading)
+        self.verifying_ahead = self._reading.verifying_ahead
         self.scrub = Scrub(ground, self.files, self.sweeper, scrub_bytes_s)
         self._ready = trio.Event()
         self._refused = False

@@ -99,6 +99,8 @@ async def open_staging(
                 start_for_life(nursery, "staging: writer", staging.writing.work)
             start_for_life(nursery, "staging: watch of the disk", staging.evictor.watch)
             start_for_life(nursery, "staging: verifying", staging.verifying.run)
+            for _ in range(2):
+                start_for_life(nursery, "staging: verifying ahead", staging.verifying_ahead.run)
             start_for_life(nursery, "staging: scrub", staging.scrub.run)
             start_for_life(nursery, "staging: last uses", _note_uses, staging)
             start_for_life(nursery, "staging: clean-up", staging.prepare, kept_source)

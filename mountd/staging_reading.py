@@ -41,6 +41,7 @@ from mountd.staging_objects import (
 )
 from mountd.staging_stamps import is_ours, stamp_of
 from mountd.staging_sweeper import Sweeper
+from mountd.staging_verifying_ahead import VerifyingAhead
 from policies.geometry import Extent, chunk_range, split
 
 __all__ = ["Reading", "foreseen"]
@@ -65,6 +66,7 @@ class Reading:
         self._decoded = Decoded()
         self._verifying: dict[tuple[int | None, int], trio.Event] = {}
         """Chunks that are being verified, by object and number: once, however many want them."""
+        self.verifying_ahead = VerifyingAhead(self.verify)
 
     def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:
         """See Staging.read_nowait."""
@@ -92,6 +94,8 @@ class Reading:
         except OSError as error:
             self._nowait_works = self._nowait_works and error.errno != errno.EOPNOTSUPP  # tmpfs
             return False  # the thread that reads next meets the error again and deals with it
+        if extent.end < file.size:
+            self.verifying_ahead.reads_nowait(file, extent)
         if known:
             return self._is_as_left(file, number, after)
         if xxhash.xxh3_64_intdigest(buffer[: extent.size]) != file.checksum(indexes[0]):
@@ -247,6 +251,8 @@ class Reading:
         """`part` of one chunk."""
         if file.stored_bytes(index):
             return bytearray(await self._read_decoded(file, index, part))
+        if part.size and part.end < file.size:
+            self.verifying_ahead.reads_nowait(file, part)
         for _ in range(_TRIES):
             while (verifying := self._verifying.get((file.object_id, index))) is not None:
                 await verifying.wait()
