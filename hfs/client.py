@@ -7,18 +7,18 @@ Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import socket
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs import keeper, mountinfo, probe
-from mountd.config import SOCKET_SUFFIX, runtime_directories, socket_prefix
+from mountd import socket_places
 from mountd.errors import HfsError
 from mountd.protocol import (
     HEADER_BYTES,
@@ -226,17 +226,8 @@ def known_sockets(mountpoint: str, uid: int, environ: Mapping[str, str] | None =
     One of these places lies in /tmp, where anybody may have made it: what is not the user's own is passed over.
     """
     found = []
-    prefix = socket_prefix(mountpoint)
-    for directory in runtime_directories(uid, environ):
-        try:
-            names = os.listdir(directory) if _is_private(directory, uid) else []
-        except OSError:
-            continue
-        found += [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(SOCKET_SUFFIX)]
+    for directory in socket_places.directories_of(uid, environ):
+        with contextlib.suppress(OSError):
+            if socket_places.is_private(directory, uid):
+                found += socket_places.paths_of(directory, mountpoint, socket_places.DAEMON)
     return found
-
-
-def _is_private(directory: str, uid: int) -> bool:
-    """A directory of this user, and no link to one, that nobody else can write to. Raises OSError."""
-    found = os.lstat(directory)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022

@@ -7,23 +7,19 @@ for it. mountd/supervisor/desk.py is the other side. Blocking, bounded in time, 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
-import secrets
 import socket
-import stat
 import struct
 from typing import Any
 
 from hfs import mountinfo
-from mountd.config import SOCKET_PATH_BYTES, runtime_directories, socket_prefix
+from mountd import socket_places
 from mountd.errors import MountError
 
-__all__ = ["Keeper", "find", "new_socket"]
+__all__ = ["Keeper", "find"]
 
-_SUFFIX = ".keeper"
 _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
 _TAKE_OVER_S = 150.0
@@ -89,8 +85,8 @@ def find(mountpoint: str) -> Keeper | None:
         return None
     owner = os.geteuid() if mount.owner_uid is None else mount.owner_uid
     environ = None if owner == os.geteuid() else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"}
-    for directory in runtime_directories(owner, environ):
-        for path in _named(directory, mountpoint):
+    for directory in socket_places.directories_of(owner, environ):
+        for path in socket_places.paths_of(directory, mountpoint, socket_places.KEEPER):
             try:
                 pid, status = ask(path, owner, {"ask": "status"})
             except (OSError, MountError):
@@ -98,41 +94,3 @@ def find(mountpoint: str) -> Keeper | None:
             if status.get("device") == mount.device:
                 return Keeper(path, owner, pid, status)
     return None
-
-
-def new_socket(mountpoint: str) -> str | None:
-    """Where the keeper of a new mount may listen; None if there is no directory that only we can write to.
-
-    What killed keepers of the same mountpoint have left there is removed.
-    """
-    name = f"{socket_prefix(mountpoint)}{secrets.token_hex(4)}{_SUFFIX}"
-    for directory in runtime_directories(os.geteuid()):
-        path = f"{directory}/{name}"
-        if len(os.fsencode(path)) > SOCKET_PATH_BYTES or not _is_private(directory):
-            continue
-        for left in _named(directory, mountpoint):
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                if probe.connect_ex(left) == errno.ECONNREFUSED:
-                    os.unlink(left)
-        return path
-    return None
-
-
-def _named(directory: str, mountpoint: str) -> list[str]:
-    prefix = socket_prefix(mountpoint)
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return []
-    return [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(_SUFFIX)]
-
-
-def _is_private(directory: str) -> bool:
-    """Make the directory if it is missing; whether it is ours alone to write to."""
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -16,7 +16,8 @@ from io import TextIOWrapper
 from typing import BinaryIO
 
 from mountd.cache_directory import LOGS, open_cache_directory
-from mountd.config import Config, socket_prefix
+from mountd.config import Config
+from mountd.socket_places import prefix_of
 
 __all__ = ["configure", "default_log_file", "open_log"]
 
@@ -30,7 +31,7 @@ def default_log_file(config: Config, state_directory: str | None) -> str:
     """The state directory's, else below the cache: both are ours, and neither is the user's shared home."""
     name = "-".join(config.mountpoint.strip("/").split("/"))[-60:] or "root"
     directory = state_directory or f"{config.cache}/{LOGS}"
-    return f"{directory}/{name}-{socket_prefix(config.mountpoint)[:8]}.log"
+    return f"{directory}/{name}-{prefix_of(config.mountpoint)[:8]}.log"
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):

@@ -27,6 +27,7 @@ from hfs import keeper, logs, mountinfo, probe, processes
 from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
 from mountd.config import Config, dump
 from mountd.errors import ConfigError, HfsError, MountError
+from mountd.socket_places import KEEPER, new_path
 
 __all__ = ["Busy", "Daemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]
 
@@ -136,7 +137,7 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
 
 def _order(config: Config, origins: dict[str, str], **more: object) -> bytes:
     """What the keeper reads: the configuration, and what it has to know of itself (mountd/supervisor/order.py)."""
-    order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": keeper.new_socket(config.mountpoint), **more}
+    order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": new_path(config.mountpoint, KEEPER), **more}
     return json.dumps({**json.loads(dump(config, origins)), "keeper": order}).encode()
 
 

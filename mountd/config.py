@@ -15,7 +15,6 @@ environment, never writes a file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -29,13 +28,12 @@ from mountd.config_faults import Fault, impossible, shown
 from mountd.config_options import mount_options
 from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.errors import ConfigError
+from mountd.socket_places import MAX_PATH_BYTES
 from policies.encoding import EncodingWanted
 from policies.iomode import Wanted
 
 __all__ = [
     "KEYS",
-    "SOCKET_PATH_BYTES",
-    "SOCKET_SUFFIX",
     "Config",
     "ConfigFile",
     "Key",
@@ -43,8 +41,6 @@ __all__ = [
     "describe",
     "dump",
     "load",
-    "runtime_directories",
-    "socket_prefix",
     "state_directory",
     "survives_lost_daemons",
     "undump",
@@ -57,10 +53,6 @@ _CHUNK_BYTES = 8 * MIB
 """Large enough that bandwidth, not latency, is what a chunk costs (42 ms at 200 MB/s against 1 ms)."""
 _BUFFER_BYTES = 128 * MIB
 """Sixteen chunks in flight fill a shared 500 MB/s source several times over and keep the daemon well below 300 MB."""
-SOCKET_PATH_BYTES = 107
-"""sun_path of unix(7) holds 108 bytes with the ending zero."""
-
-SOCKET_SUFFIX = ".sock"
 
 Eviction = Literal["fill-once", "lru"]
 Direct = Literal["auto", "on", "off"]
@@ -195,7 +187,7 @@ def _path(value: object) -> str:
 
 def _socket_path(value: object) -> str:
     path = _path(value)
-    if len(os.fsencode(os.path.abspath(path))) > SOCKET_PATH_BYTES:
+    if len(os.fsencode(os.path.abspath(path))) > MAX_PATH_BYTES:
         raise ValueError(value)
     return path
 
@@ -262,7 +254,7 @@ KEYS: tuple[Key, ...] = (
     Key("push", "push", parse_flag, _FLAG),
     Key("allow_other", "allow-other", parse_flag, _FLAG),
     Key("noexec", "noexec", parse_flag, _FLAG),
-    Key("control", "control", _socket_path, f"a path for the control socket, at most {SOCKET_PATH_BYTES} bytes"),
+    Key("control", "control", _socket_path, f"a path for the control socket, at most {MAX_PATH_BYTES} bytes"),
     _choice("peers", "peers", PeersWanted),
     _choice("placement", "placement", PlacementWanted),
     Key(
@@ -426,21 +418,6 @@ def undump(data: bytes) -> tuple[Config, dict[str, str]]:
         return msgspec.convert(record["config"], Config), msgspec.convert(record["origins"], dict[str, str])
     except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise ConfigError(f"the configuration handed over cannot be read: {error}") from None
-
-
-def runtime_directories(uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
-    """Where sockets may go by default, the best first: $XDG_RUNTIME_DIR/hfs (/run/hfs for root), then /tmp/hfs-UID.
-
-    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out. Another
-    user may have made /tmp/hfs-UID: whoever uses one of these verifies its owner.
-    """
-    runtime = "/run" if uid == 0 else (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
-    return [*([f"{runtime}/hfs"] if os.path.isabs(runtime) else []), f"/tmp/hfs-{uid}"]
-
-
-def socket_prefix(mountpoint: str) -> str:
-    """How the names of the sockets of a mountpoint begin, so that one can be found when the mount does not answer."""
-    return hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest() + "-"
 
 
 def survives_lost_daemons() -> bool:

@@ -14,19 +14,18 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import socket
 import stat
 import struct
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 import trio
 
+from mountd import socket_places
 from mountd.background import guarded, start_for_life
-from mountd.config import SOCKET_PATH_BYTES, SOCKET_SUFFIX, Config, runtime_directories, socket_prefix
+from mountd.config import Config
 from mountd.control_learners import Joins, serve_learner
 from mountd.errors import ConfigError, HfsError, MountError
 from mountd.open_files import OpenFiles, is_refusal
@@ -67,8 +66,6 @@ SEND_S = 30.0
 """A client may pause (Ctrl-Z of a second thought) but not hold buffers for ever."""
 PROGRESS_S = 0.2
 """Five a second: what a progress bar can show."""
-_STARTING_S = 60.0
-"""From bind to listen a daemon takes microseconds; a machine may be slow."""
 _ACCEPT_AGAIN_S = 0.05
 """After a connection for which there was no descriptor: others close theirs meanwhile."""
 
@@ -174,41 +171,13 @@ def _place(config: Config) -> Iterator[str]:
     if config.control is not None:
         yield os.path.abspath(config.control)
         return
-    prefix = socket_prefix(config.mountpoint)
-    name = f"{prefix}{secrets.token_hex(4)}{SOCKET_SUFFIX}"
-    for directory in runtime_directories(os.geteuid()):
-        if _is_private(directory) and len(os.fsencode(f"{directory}/{name}")) <= SOCKET_PATH_BYTES:
-            _sweep(directory, prefix)
-            yield f"{directory}/{name}"
-            return
-    # A container or a user namespace where none of them is ours.
+    path = socket_places.new_path(config.mountpoint, socket_places.DAEMON)
+    if path is not None:
+        yield path
+        return
+    # A container or a user namespace where no directory is ours.
     with tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp", ignore_cleanup_errors=True) as directory:
-        yield f"{directory}/{name}"
-
-
-def _is_private(directory: str) -> bool:
-    """Make the directory if it is missing; whether it is ours alone to write to."""
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
-def _sweep(directory: str, prefix: str) -> None:
-    """Remove sockets that killed daemons left behind.
-
-    Those of the same mountpoint at once; others only when they are old, since a daemon that is just starting has bound
-    its socket and does not listen yet.
-    """
-    old_s = time.time() - _STARTING_S
-    for name in os.listdir(directory):
-        path = f"{directory}/{name}"
-        with contextlib.suppress(MountError, FileNotFoundError):  # in use after all, or gone meanwhile
-            if name.endswith(SOCKET_SUFFIX) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s):
-                _remove_stale(path)
+        yield f"{directory}/{socket_places.prefix_of(config.mountpoint)}{socket_places.DAEMON}"
 
 
 def _listen(path: str) -> socket.socket:

@@ -18,6 +18,7 @@ RANKS = {
     "errors": 1,
     "metrics": 1,
     "protocol": 1,
+    "socket_places": 0,
     "config": 1,
     "handover": 1,
     "supervisor": 1,
@@ -173,6 +174,7 @@ PURE_MODULES = {
 ATTRIBUTE_RIGHTS = {
     ("os", "environ"): (
         "mountd/config.py",
+        "mountd/socket_places.py",  # XDG_RUNTIME_DIR
         "mountd/fastpath_linkage.py",  # LD_LIBRARY_PATH: where the loader looks
         "mountd/supervisor/*",
         "hfs/*",
@@ -221,6 +223,7 @@ PATH_RIGHTS = (
     "mountd/staging*",
     "mountd/config.py",  # configuration files
     "mountd/control.py",  # the control socket
+    "mountd/socket_places.py",  # where it lies
     "mountd/fastpath*",  # /sys: kernel settings of the mount
     "mountd/daemon.py",  # the mountpoint, the log file
     "mountd/open_files.py",  # /proc, /sys, for others

@@ -12,8 +12,9 @@ import pytest
 from hfs import client as module
 from hfs.client import Client, DaemonSilent, Refused, find_socket, known_sockets
 from hfs.mountinfo import parse
-from mountd.config import socket_prefix
+from mountd import socket_places
 from mountd.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
+from mountd.socket_places import prefix_of
 from tests.hfs.daemon import FakeCommands, serving
 
 
@@ -141,12 +142,12 @@ def test_what_is_no_mount_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_sockets_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hfs").mkdir(mode=0o700)
-    name = f"{socket_prefix('/m')}1234.sock"
-    for file in (name, f"{socket_prefix('/n')}1234.sock", f"{socket_prefix('/m')}1234.other"):
+    name = f"{prefix_of('/m')}1234.sock"
+    for file in (name, f"{prefix_of('/n')}1234.sock", f"{prefix_of('/m')}1234.other"):
         (tmp_path / "hfs" / file).write_text("")
     environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
     me = os.geteuid()
-    monkeypatch.setattr(module, "runtime_directories", lambda _uid, _environ: [f"{tmp_path}/hfs"])  # root has its own
+    monkeypatch.setattr(socket_places, "directories_of", lambda _uid, _environ: [f"{tmp_path}/hfs"])  # root has its own
     assert known_sockets("/m", me, environ) == [f"{tmp_path}/hfs/{name}"]
     # Where anybody may have made it: not another's, nor one that others can write to, nor a link.
     assert known_sockets("/m", me + 1, environ) == []

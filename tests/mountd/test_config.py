@@ -17,8 +17,6 @@ from mountd.config import (
     describe,
     dump,
     load,
-    runtime_directories,
-    socket_prefix,
     state_directory,
     undump,
 )
@@ -326,10 +324,6 @@ def test_unprintable_values_are_shown() -> None:
 
 
 def test_directories() -> None:
-    assert runtime_directories(5, {"XDG_RUNTIME_DIR": "/run/user/5"}) == ["/run/user/5/hfs", "/tmp/hfs-5"]
-    assert runtime_directories(5, {"XDG_RUNTIME_DIR": "relative"}) == ["/tmp/hfs-5"]
-    assert runtime_directories(0, {"XDG_RUNTIME_DIR": "/run/user/5"}) == ["/run/hfs", "/tmp/hfs-0"]
-    assert socket_prefix("/m") != socket_prefix("/m\udce9")
     assert state_directory({"HOME": "/h"}) is None
     assert state_directory({"XDG_STATE_HOME": "/st"}) == "/st/hfs"
 

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import trio
 
-from mountd import control
-from mountd.config import Config, socket_prefix
+from mountd import control, socket_places
+from mountd.config import Config
 from mountd.control import Report, serve
 from mountd.errors import ConfigError, MountError
 from mountd.open_files import OpenFiles
@@ -39,6 +39,7 @@ from mountd.protocol import (
     decode_reply,
     encode,
 )
+from mountd.socket_places import prefix_of
 
 
 class FakeCommands:
@@ -451,9 +452,9 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     unsafe.mkdir()
     unsafe.chmod(0o777)
     monkeypatch.setattr(
-        control, "runtime_directories", lambda _uid: [str(tmp_path / "no" / "x"), str(unsafe), str(home)]
+        socket_places, "directories_of", lambda _uid: [str(tmp_path / "no" / "x"), str(unsafe), str(home)]
     )
-    dead, other = home / f"{socket_prefix('/m')}00.sock", home / f"{socket_prefix('/n')}00.sock"
+    dead, other = home / f"{prefix_of('/m')}00.sock", home / f"{prefix_of('/n')}00.sock"
     bound(dead).close()
     bound(other).close()
 
@@ -461,12 +462,12 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         async with served(None, FakeCommands()) as path, served(None, FakeCommands()) as second:
             assert path != second
             assert os.path.dirname(path) == str(home)
-            assert os.path.basename(path).startswith(socket_prefix("/m"))
+            assert os.path.basename(path).startswith(prefix_of("/m"))
             assert await ask(path, encode(Status()))
             assert await ask(second, encode(Status()))
             assert not dead.exists()
         assert os.listdir(home) == [other.name]
-        monkeypatch.setattr(control, "_STARTING_S", -1.0)  # it has become old
+        monkeypatch.setattr(socket_places, "_STARTING_S", -1.0)  # it has become old
         async with served(None, FakeCommands()) as path:
             assert os.listdir(home) == [os.path.basename(path)]
 
@@ -474,7 +475,7 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_last_resort_is_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "runtime_directories", lambda _uid: ["/proc/hfs"])
+    monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/hfs"])
 
     async def test() -> None:
         async with served(None, FakeCommands()) as path:

@@ -1,0 +1,103 @@
+"""Where the sockets of daemons and keepers lie, by which commands find them when a mount does not answer.
+
+One directory for each user, named after nobody else's wish: $XDG_RUNTIME_DIR/hfs (/run/hfs for root), then
+/tmp/hfs-UID, which anybody may have made first, so its owner is looked at. A socket is named after its mountpoint.
+Standard library only; blocks for a few system calls of local file systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Mapping
+
+__all__ = [
+    "DAEMON",
+    "KEEPER",
+    "MAX_PATH_BYTES",
+    "directories_of",
+    "is_private",
+    "new_path",
+    "paths_of",
+    "prefix_of",
+]
+
+MAX_PATH_BYTES = 107
+"""sun_path of unix(7) holds 108 bytes with the ending zero."""
+DAEMON, KEEPER = ".sock", ".keeper"
+"""How the names of sockets end."""
+_STARTING_S = 60.0
+"""From bind to listen a process takes microseconds; a machine may be slow."""
+
+
+def directories_of(uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Where sockets of a user may be by default, the best first.
+
+    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out. Another
+    user may have made /tmp/hfs-UID: see `is_private`.
+    """
+    runtime = "/run" if uid == 0 else (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
+    return [*([f"{runtime}/hfs"] if os.path.isabs(runtime) else []), f"/tmp/hfs-{uid}"]
+
+
+def prefix_of(mountpoint: str) -> str:
+    """How the names of the sockets of a mountpoint begin."""
+    return hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest() + "-"
+
+
+def is_private(directory: str, uid: int) -> bool:
+    """A directory of this user, and no link to one, that nobody else can write to. Raises OSError."""
+    found = os.lstat(directory)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
+
+
+def paths_of(directory: str, mountpoint: str, suffix: str) -> list[str]:
+    """The sockets of a mountpoint in a directory; none if it cannot be listed."""
+    prefix = prefix_of(mountpoint)
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(suffix)]
+
+
+def new_path(mountpoint: str, suffix: str) -> str | None:
+    """For a new socket, in a directory that is made if it is missing; None if there is none that is ours alone.
+
+    What killed processes have left there is removed: sockets of the same mountpoint at once, others only when they are
+    old, since a process that is just starting has bound its socket and does not listen yet.
+    """
+    prefix = prefix_of(mountpoint)
+    for directory in directories_of(os.geteuid()):
+        path = f"{directory}/{prefix}{secrets.token_hex(4)}{suffix}"
+        if len(os.fsencode(path)) <= MAX_PATH_BYTES and _make_private(directory):
+            _sweep(directory, prefix, suffix)
+            return path
+    return None
+
+
+def _make_private(directory: str) -> bool:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        return is_private(directory, os.geteuid())
+    except OSError:
+        return False
+
+
+def _sweep(directory: str, prefix: str, suffix: str) -> None:
+    old_s = time.time() - _STARTING_S
+    for name in os.listdir(directory):
+        path = f"{directory}/{name}"
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if name.endswith(suffix) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.setblocking(False)
+                    if probe.connect_ex(path) == errno.ECONNREFUSED and stat.S_ISSOCK(os.lstat(path).st_mode):
+                        os.unlink(path)

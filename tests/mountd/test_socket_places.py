@@ -1,0 +1,67 @@
+"""Where sockets lie: the directories of a user, names by mountpoint, and what killed processes have left."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from mountd import socket_places
+from mountd.socket_places import DAEMON, KEEPER, directories_of, is_private, new_path, paths_of, prefix_of
+
+
+def test_directories() -> None:
+    assert directories_of(5, {"XDG_RUNTIME_DIR": "/run/user/5"}) == ["/run/user/5/hfs", "/tmp/hfs-5"]
+    assert directories_of(5, {"XDG_RUNTIME_DIR": "relative"}) == ["/tmp/hfs-5"]
+    assert directories_of(0, {"XDG_RUNTIME_DIR": "/run/user/5"}) == ["/run/hfs", "/tmp/hfs-0"]
+    assert prefix_of("/m") != prefix_of("/m\udce9")
+
+
+def bound(path: Path, *, listens: bool = False) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(str(path))
+    if listens:
+        made.listen(1)
+    return made
+
+
+def test_what_killed_processes_have_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same mountpoint at once, of others when it is old; never what listens, nor what is another kind."""
+    home = tmp_path / "hfs"
+    monkeypatch.setattr(socket_places, "directories_of", lambda _uid: [str(home)])
+    path = new_path("/m", KEEPER)
+    assert path is not None
+    assert paths_of(str(home), "/m", KEEPER) == []
+    names = {word: home / f"{prefix_of(of)}{word}{suffix}" for word, of, suffix in [
+        ("dead", "/m", KEEPER), ("alive", "/m", KEEPER), ("daemon", "/m", DAEMON), ("other", "/n", KEEPER)
+    ]}  # fmt: skip
+    for word in ("dead", "daemon", "other"):
+        bound(names[word]).close()
+    file = home / f"{prefix_of('/m')}file{KEEPER}"
+    file.write_text("")
+    with bound(names["alive"], listens=True):
+        assert new_path("/m", KEEPER) != path
+        assert sorted(os.listdir(home)) == sorted(
+            p.name for p in (names["alive"], names["daemon"], names["other"], file)
+        )
+        monkeypatch.setattr(socket_places, "_STARTING_S", -1.0)
+        new_path("/m", KEEPER)
+        assert not names["other"].exists()
+        assert names["alive"].exists()
+        assert names["daemon"].exists()
+
+
+def test_a_directory_that_others_write_to_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_to_all, ours = tmp_path / "all", tmp_path / "ours"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    monkeypatch.setattr(socket_places, "directories_of", lambda _uid: [str(open_to_all), "/proc/none", str(ours)])
+    path = new_path("/m", DAEMON)
+    assert path is not None
+    assert os.path.dirname(path) == str(ours)
+    assert is_private(str(ours), os.geteuid())
+    assert not is_private(str(ours), os.geteuid() + 1)
+    (tmp_path / "link").symlink_to("ours")
+    assert not is_private(str(tmp_path / "link"), os.geteuid())
+    monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/none"])
+    assert new_path("/m", DAEMON) is None
