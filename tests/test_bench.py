@@ -22,7 +22,7 @@ from scripts.benchmarks.mount_daemon import flatness
 from scripts.benchmarks.options import Options
 
 ROOT = Path(__file__).parents[1]
-KEYS = ["row", "value", "unit", "bar", "holds", "command"]
+KEYS = ["row", "value", "unit", "bar", "holds", "command", "values"]
 
 
 @pytest.fixture
@@ -48,8 +48,9 @@ def test_a_bar_is_judged_by_the_median_as_measured() -> None:
 
 
 def test_several_runs_show_their_spread_and_one_does_not() -> None:
-    assert table.median_row("t", [3.0, 1.23456, 2.0], "s", "c").row == "t (3 runs: 1.23 to 3)"
-    assert table.median_row("t", [3.0], "s", "c").row == "t"
+    several = table.median_row("t", [3.0, 1.23456, 2.0], "s", "c")
+    assert (several.row, several.spread) == ("t", " (3 runs: 1.23 to 3)")
+    assert table.median_row("t", [3.0], "s", "c").spread == ""
 
 
 @pytest.mark.parametrize("values", [[], [float("nan")], [float("inf")]])
@@ -71,8 +72,8 @@ def test_json_has_the_form_that_others_read() -> None:
         table.median_row("b", [3.0], "s", "scripts/bench mount"),
         table.failed_row("c", "no reason", "scripts/bench mount"),
     ]
-    written = json.loads(table.as_json(rows))
-    assert list(written) == ["rows"]
+    written = json.loads(table.as_json(rows, {"cores": 2}))
+    assert list(written) == ["cores", "rows"]
     assert [list(row) for row in written["rows"]] == [KEYS] * 3
     assert [(row["value"], row["bar"], row["holds"]) for row in written["rows"]] == [
         (2.0, ">= 1", True),

@@ -4,6 +4,7 @@ As the paper's figures 9 and 10, of which a plot is written too.
 """
 
 import statistics
+from dataclasses import replace
 
 from scripts.benchmarks.async_io_learners import ASYNC_DB, LEARNERS, MOUNT_GROUPS, Job, Strategy
 from scripts.benchmarks.async_io_plots import Bars, write_plot
@@ -72,10 +73,7 @@ def buffers(work: Work, options: Options, command: str, preset: str = "lustre") 
     write_plot(path, title, charts)
     first = rows[0]
     head = f"buffer or group size, {title}, compute {compute_s:.3g} s, plot in {path}:"
-    return [Row(f"{head}{first.row}", *(getattr(first, name) for name in ROW_REST)), *rows[1:]]
-
-
-ROW_REST = ("value", "unit", "bar", "holds", "command")
+    return [replace(first, row=f"{head}{first.row}"), *rows[1:]]
 
 
 def _median(got: Results, key: str) -> float | None:

@@ -14,7 +14,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.benchmarks import async_io, codecs, common, eviction, fastpath, lmdbio, loading, mount, peers, table, trust
+from scripts.benchmarks import (
+    about,
+    async_io,
+    codecs,
+    common,
+    compare,
+    eviction,
+    fastpath,
+    lmdbio,
+    loading,
+    mount,
+    peers,
+    table,
+    trust,
+)
 from scripts.benchmarks.options import Options
 
 BENCHMARKS = {
@@ -38,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     words = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measures what hfs promises. Ratios are taken within a run; a row shows the median of the runs.",
+        epilog="scripts/bench compare OLD NEW shows what got better or worse from one file of rows to another.",
     )
     words.add_argument("name", metavar="NAME", choices=sorted(BENCHMARKS), help="what to measure: %(choices)s")
     words.add_argument("--quick", action="store_true", help="one run, smaller data; the rows say how much smaller")
@@ -51,8 +66,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["compare"]:
+        return compare.main(given[1:])
     words = parser()
-    args = words.parse_args(arguments)
+    args = words.parse_args(given)
     groups = BENCHMARKS[args.name].GROUPS
     chosen = list(groups) if args.only is None else args.only.split(",")
     if unknown := [name for name in chosen if name not in groups]:
@@ -68,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: sys.exit(130))
     options = Options(args.quick, runs, args.plots)
     rows: list[table.Row] = []
+    machine = about.about(common.ROOT, args.name, quick=args.quick, runs=runs)
     console, news = Console(highlight=False), Console(stderr=True, highlight=False)
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1
     if busy > cores / 2:
@@ -86,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rows.append(table.failed_row(name, str(error) or type(error).__name__, command))
                 news.print(f"[dim]{name}: {time.monotonic() - begin:.0f} s[/dim]")
                 if args.json is not None:
-                    table.write(args.json, rows)
+                    table.write(args.json, rows, machine)
     except common.BenchError as error:
         news.print(f"bench: {error}", markup=False)
         return 1

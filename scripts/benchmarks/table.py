@@ -6,7 +6,7 @@ Used by every benchmark. Pure except for `write`; measures nothing.
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,17 +49,25 @@ class Row:
     bar: str | None
     holds: bool | None
     command: str
+    values: Sequence[float] = ()
+    """Of each run, as measured; `value` is their median."""
+
+    @property
+    def spread(self) -> str:
+        """Words for how far the runs lie apart; empty for one."""
+        if len(self.values) < 2:
+            return ""
+        return f" ({len(self.values)} runs: {round_3(min(self.values)):g} to {round_3(max(self.values)):g})"
 
 
 def median_row(name: str, values: Sequence[float], unit: str, command: str, bar: Bar | None = None) -> Row:
-    """The row of several runs: their median, with the spread in the name. A bar is judged by the median as measured,
-    before rounding. Raises ValueError without values or for one that is not finite."""
+    """The row of several runs: their median, and all of them. A bar is judged by the median as measured, before
+    rounding. Raises ValueError without values or for one that is not finite."""
     if not values or not all(math.isfinite(value) for value in values):
         raise ValueError(f"{name}: {values} is nothing to take a median of")
     median = statistics.median(values)
-    if len(values) > 1:
-        name = f"{name} ({len(values)} runs: {round_3(min(values)):g} to {round_3(max(values)):g})"
-    return Row(name, round_3(median), unit, str(bar) if bar else None, bar.holds(median) if bar else None, command)
+    holds = bar.holds(median) if bar else None
+    return Row(name, round_3(median), unit, str(bar) if bar else None, holds, command, list(values))
 
 
 def failed_row(name: str, reason: str, command: str) -> Row:
@@ -84,14 +92,15 @@ def round_3(value: float) -> float:
     return round(value, max(0, 2 - math.floor(math.log10(abs(value)))))
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    return json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+def as_json(rows: Sequence[Row], about: Mapping[str, object]) -> str:
+    """`about`: what `about.py` says of machine and versions."""
+    return json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
 
 
-def write(path: Path, rows: Sequence[Row]) -> None:
+def write(path: Path, rows: Sequence[Row], about: Mapping[str, object]) -> None:
     """Under another name first: a run that is broken off leaves the last file as it was."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(as_json(rows))
+    partial.write_text(as_json(rows, about))
     partial.replace(path)
 
 
@@ -104,7 +113,7 @@ def show(console: Console, title: str, rows: Sequence[Row]) -> None:
     marks = {True: "[green]holds[/green]", False: "[red]missed[/red]", None: ""}
     for row in rows:
         value = "-" if row.value is None else f"{row.value:g}"
-        table.add_row(row.row.replace("[", r"\["), value, row.unit, row.bar or "", marks[row.holds])
+        table.add_row(f"{row.row}{row.spread}".replace("[", r"\["), value, row.unit, row.bar or "", marks[row.holds])
     console.print(table)
     barred = [row for row in rows if row.holds is not None]
     console.print(f"{sum(bool(row.holds) for row in barred)} of {len(barred)} bars hold")
