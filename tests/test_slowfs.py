@@ -263,6 +263,30 @@ class TestCounts:
         state = slow.state()
         assert (state["lookup"], state["read_bytes"], state["latency_us"]["open"]) == (0, 0, 0)
 
+    def test_seeks_of_disks(self, mount: Callable[..., Mount]) -> None:
+        """Each place of each file that no read has led to costs one; without spindles none does."""
+        slow = mount("--preset", "disk", "--set", "seek_us=1")
+        far = (4 << 20) // PAGE
+        for name in ("a", "b"):
+            (slow.backing / name).touch()
+            os.truncate(slow.backing / name, 16 << 20)
+        for name, page in (("a", 0), ("b", 0), ("a", 1), ("a", far), ("a", far + 1), ("a", 2), ("a", 1)):
+            assert read_direct(slow.path / name, PAGE, page * PAGE) == bytes(PAGE)
+        # The last one begins before all ends but that of the first read.
+        state = slow.state()
+        assert (state["read"], state["seeks"]) == (7, 3)
+        slow.tell("set spindles 0")
+        read_direct(slow.path / "a", PAGE, 2 * far * PAGE)
+        assert slow.state()["seeks"] == 3
+        assert {key: state["settings"][key] for key in ("spindles", "seek_us", "read_us")} == {
+            "spindles": 48,
+            "seek_us": 1,
+            "read_us": 1000,
+        }
+        slow.tell("set preset flash")
+        settings = slow.state()["settings"]
+        assert (settings["spindles"], settings["lookup_us"], settings["inflight"]) == (0, 300, 128)
+
     def test_reads_in_the_order_of_their_file(self, mount: Callable[..., Mount]) -> None:
         slow = mount()
         for name in ("a", "b"):

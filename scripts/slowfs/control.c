@@ -6,7 +6,7 @@ size_t write_report(char *text) {
 #define PUT(...) n += (size_t)snprintf(text + n, REPORT_SIZE - n, __VA_ARGS__)
     PUT("{");
     for (int i = 0; i < KINDS; i++) PUT("\"%s\": %" PRIu64 ", ", kind_name[i], ops[i]);
-    PUT("\"writes\": %" PRIu64 ", \"refused\": %" PRIu64 ", ", writes, refused);
+    PUT("\"writes\": %" PRIu64 ", \"refused\": %" PRIu64 ", \"seeks\": %" PRIu64 ", ", writes, refused, seeks);
     PUT("\"read_bytes\": %" PRIu64 ", \"read_ordered\": %" PRIu64 ", \"readdir_names\": %" PRIu64 ", \"transfer_us\": %" PRIu64 ", \"latency_us\": {",
         read_bytes, read_ordered, readdir_names, transfer_us);
     for (int i = 0; i < KINDS; i++) PUT("%s\"%s\": %" PRIu64, i ? ", " : "", kind_name[i], latency_us[i]);
@@ -16,8 +16,8 @@ size_t write_report(char *text) {
         in_flight, in_flight_max, busy_so_far_us(), queued, parked, faults_struck, fault_count, getpid());
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < KINDS; i++) PUT("\"%s_us\": %" PRIu64 ", ", kind_name[i], setting[i]);
-    PUT("\"shared_bps\": %" PRIu64 ", \"stream_bps\": %" PRIu64 ", \"inflight\": %" PRIu64, setting[SHARED_BPS],
-        setting[STREAM_BPS], setting[INFLIGHT]);
+    PUT("\"shared_bps\": %" PRIu64 ", \"stream_bps\": %" PRIu64 ", \"inflight\": %" PRIu64 ", \"spindles\": %" PRIu64 ", \"seek_us\": %" PRIu64,
+        setting[SHARED_BPS], setting[STREAM_BPS], setting[INFLIGHT], setting[SPINDLES], setting[SEEK_US]);
     PUT(", \"stamp_ms\": %" PRIu64 ", \"clock_ahead_s\": %" PRIu64 ", \"clock_behind_s\": %" PRIu64 "}}\n",
         setting[STAMP_MS], setting[CLOCK_AHEAD_S], setting[CLOCK_BEHIND_S]);
     return n;
@@ -35,7 +35,7 @@ bool obey(char *line) {
         unpark_all(0);
     } else if (!strcmp(line, "reset")) {
         for (int i = 0; i < KINDS; i++) ops[i] = latency_us[i] = 0;
-        read_bytes = read_ordered = readdir_names = transfer_us = faults_struck = writes = refused = 0;
+        read_bytes = read_ordered = readdir_names = transfer_us = faults_struck = writes = refused = seeks = 0;
         in_flight_max = (u64)in_flight;
         pthread_mutex_lock(&lock);
         forget_busy();

@@ -9,7 +9,7 @@ pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 u64 queued, parked;
 _Atomic bool unmounted;
 static struct job *queue, **queue_end = &queue, parked_jobs = {.next = &parked_jobs, .prev = &parked_jobs};
-static u64 threads, idle, active, shared_free;
+static u64 threads, idle, active, shared_free, spindle_free[SPINDLES_LIMIT]; // guarded by lock
 static u64 busy_ns, busy_since; // guarded by lock; the second while something is in flight
 
 static u64 now_ns(void) {
@@ -184,7 +184,13 @@ void run(struct job *job, bool placed) {
         u64 stream_bps = setting[STREAM_BPS], shared_bps = setting[SHARED_BPS];
         transfer_us += transfer_ns((u64)result, stream_bps) / 1000;
         pthread_mutex_lock(&lock);
-        done = read_done(start, (u64)result, cost_us * 1000, stream_bps, &((struct handle *)job->fi.fh)->stream_free,
+        u64 latency_ns = cost_us * 1000, begin = (u64)job->off;
+        bool seek = needs_seek(&node_of(job->ino)->trail, begin, begin + (u64)result) && setting[SPINDLES];
+        if (seek) {
+            latency_ns += seek_ns(start, setting[SEEK_US] * 1000, spindle_free, setting[SPINDLES]);
+            seeks++;
+        }
+        done = read_done(start, (u64)result, latency_ns, stream_bps, &((struct handle *)job->fi.fh)->stream_free,
                          shared_bps, &shared_free);
         pthread_mutex_unlock(&lock);
     }

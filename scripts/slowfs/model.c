@@ -12,17 +12,24 @@ static void set_preset(const u64 (*preset)[SETTINGS]) {
     for (int i = 0; i < SETTINGS; i++) setting[i] = (*preset)[i];
 }
 static const u64 preset_none[SETTINGS] = {[INFLIGHT] = 32};
-#define PRESET(latency, bandwidth)                                                                          \
+// MORE: what the preset has besides.
+#define PRESET(latency, bandwidth, ...)                                                                          \
     {[LOOKUP] = 1000 * latency, [GETATTR] = 1000 * latency, [READDIR] = 1000 * latency, /* per 1000 names */ \
      [OPEN] = 2000 * latency, [READ] = 1000 * latency, [SHARED_BPS] = 50000000ull * bandwidth,              \
-     [STREAM_BPS] = 20000000ull * bandwidth, [INFLIGHT] = 32}
-static const u64 preset_lustre[SETTINGS] = PRESET(1, 10), preset_busy[SETTINGS] = PRESET(10, 1);
+     [STREAM_BPS] = 20000000ull * bandwidth, [INFLIGHT] = 32, __VA_ARGS__}
+static const u64 preset_lustre[SETTINGS] = PRESET(1, 10, ), preset_busy[SETTINGS] = PRESET(10, 1, );
+static const u64 preset_disk[SETTINGS] = PRESET(1, 10, [SPINDLES] = 48, [SEEK_US] = 8000);
+static const u64 preset_flash[SETTINGS] = {
+    [LOOKUP] = 300, [GETATTR] = 300, [READDIR] = 300, [OPEN] = 500, [READ] = 200,
+    [SHARED_BPS] = 2000000000, [STREAM_BPS] = 1000000000, [INFLIGHT] = 128};
 
 bool set(const char *key, const char *text) {
     if (!strcmp(key, "preset")) {
         if (!strcmp(text, "none")) return set_preset(&preset_none), true;
         if (!strcmp(text, "lustre")) return set_preset(&preset_lustre), true;
         if (!strcmp(text, "busy")) return set_preset(&preset_busy), true;
+        if (!strcmp(text, "disk")) return set_preset(&preset_disk), true;
+        if (!strcmp(text, "flash")) return set_preset(&preset_flash), true;
         return false;
     }
     char *end;
@@ -35,6 +42,8 @@ bool set(const char *key, const char *text) {
     }
     if (!strcmp(key, "shared_bps")) index = SHARED_BPS;
     if (!strcmp(key, "stream_bps")) index = STREAM_BPS;
+    if (!strcmp(key, "spindles") && value <= SPINDLES_LIMIT) index = SPINDLES;
+    if (!strcmp(key, "seek_us")) index = SEEK_US;
     if (!strcmp(key, "stamp_ms")) index = STAMP_MS;
     if (!strcmp(key, "clock_ahead_s")) index = CLOCK_AHEAD_S;
     if (!strcmp(key, "clock_behind_s")) index = CLOCK_BEHIND_S;
@@ -44,7 +53,7 @@ bool set(const char *key, const char *text) {
 }
 
 _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
-    in_flight, in_flight_max, writes, refused;
+    in_flight, in_flight_max, writes, refused, seeks;
 
 void count_start(void) {
     u64 now = ++in_flight, max = in_flight_max;
@@ -61,6 +70,25 @@ u64 read_done(u64 now, u64 bytes, u64 latency_ns, u64 stream_bps, u64 *stream_fr
     *stream_free = (*stream_free > now ? *stream_free : now) + transfer_ns(bytes, stream_bps);
     *shared_free = (*shared_free > now ? *shared_free : now) + transfer_ns(bytes, shared_bps);
     return (*stream_free > *shared_free ? *stream_free : *shared_free) + latency_ns;
+}
+
+// A read needs no seek if it begins within a MiB behind where one of the last reads of its file ended.
+bool needs_seek(struct trail *trail, u64 begin, u64 end) {
+    bool found = false;
+    for (unsigned i = 0; i < TRAIL && i < trail->reads; i++)
+        found |= begin >= trail->ends[i] && begin - trail->ends[i] <= 1 << 20;
+    trail->ends[trail->reads++ % TRAIL] = end;
+    if (trail->reads == 2 * TRAIL) trail->reads = TRAIL; // it only has to stay above TRAIL
+    return !found;
+}
+
+// The heads seek one place each: the first that is free takes it.
+u64 seek_ns(u64 now, u64 each_ns, u64 *spindle_free, u64 spindles) {
+    u64 *first = spindle_free;
+    for (u64 i = 1; i < spindles; i++)
+        if (spindle_free[i] < *first) first = &spindle_free[i];
+    *first = (*first > now ? *first : now) + each_ns;
+    return *first - now;
 }
 
 // What a listing costs in all once `names` were listed, in latencies: each thousand begun, at least one.
@@ -101,6 +129,17 @@ int self_test(void) {
         bytes += mib;
     }
     CHECK(bytes > 4980000000u && bytes < 5010000000u);
+    // seeks: the first read, and what is far behind, before, or after eight others; not what follows
+    struct trail trail = {0};
+    CHECK(needs_seek(&trail, 0, 100) && !needs_seek(&trail, 100, 200) && !needs_seek(&trail, 200 + mib, 300 + mib));
+    CHECK(needs_seek(&trail, 400 + 3 * mib, 500 + 3 * mib) && needs_seek(&trail, 50, 60) && !needs_seek(&trail, 60, 70));
+    for (u64 i = 1; i <= 8; i++) CHECK(needs_seek(&trail, 100 * i * mib, 100 * i * mib + 1));
+    CHECK(needs_seek(&trail, 70, 80) && !needs_seek(&trail, 800 * mib + 1, 800 * mib + 2));
+    for (u64 i = 0; i < 100; i++) CHECK(!needs_seek(&trail, 800 * mib + 2 + i, 800 * mib + 3 + i));
+    // two heads: the third seek waits for the first of them
+    u64 heads[2] = {0};
+    CHECK(seek_ns(100, 8, heads, 2) == 8 && seek_ns(100, 8, heads, 2) == 8 && seek_ns(104, 8, heads, 2) == 12);
+    CHECK(seek_ns(500, 8, heads, 2) == 8);
     CHECK(readdir_units(0) == 1 && readdir_units(1000) == 1 && readdir_units(1001) == 2);
     CHECK(readdir_units(200000) == 200);
     if (!wrong) puts("slowfs: the cost model holds");

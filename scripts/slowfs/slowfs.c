@@ -258,9 +258,9 @@ static void *watch(void *signals) {
     _exit(0);
 }
 static int usage(void) {
-    fprintf(stderr, "usage: slowfs [--preset lustre|busy|none] [--set KEY=VALUE ...] [--own-permissions] [-f] BACKING MOUNTPOINT\n"
+    fprintf(stderr, "usage: slowfs [--preset lustre|busy|disk|flash|none] [--set KEY=VALUE ...] [--own-permissions] [-f] BACKING MOUNTPOINT\n"
                     "       slowfs --self-test\n"
-                    "KEY: KIND_us (latency), shared_bps, stream_bps (bytes/s, 0: no limit), inflight\nKIND:");
+                    "KEY: KIND_us (latency), shared_bps, stream_bps (bytes/s, 0: no limit), inflight, spindles, seek_us\nKIND:");
     for (int i = 0; i < KINDS; i++) fprintf(stderr, " %s", kind_name[i]);
     fprintf(stderr, "\n");
     return 2;

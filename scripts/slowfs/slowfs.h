@@ -23,15 +23,23 @@ typedef uint64_t u64;
 
 // ---- model.c: settings, counters, and what an operation costs ----
 enum kind { LOOKUP, GETATTR, OPENDIR, READDIR, OPEN, READ, RELEASE, GETXATTR, READLINK, STATFS, KINDS };
-enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, STAMP_MS, CLOCK_AHEAD_S, CLOCK_BEHIND_S, SETTINGS }; // before these: a latency in us for each kind
+enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, SPINDLES, SEEK_US, STAMP_MS, CLOCK_AHEAD_S, CLOCK_BEHIND_S, SETTINGS }; // before these: a latency in us for each kind
 extern const char *const kind_name[KINDS];
 extern _Atomic u64 setting[SETTINGS];
 extern _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
-    in_flight, in_flight_max, writes, refused;
+    in_flight, in_flight_max, writes, refused, seeks;
 bool set(const char *key, const char *text); // false: no such key or value
 void count_start(void);
 u64 transfer_ns(u64 bytes, u64 bps);
 u64 read_done(u64 now, u64 bytes, u64 latency_ns, u64 stream_bps, u64 *stream_free, u64 shared_bps, u64 *shared_free);
+#define TRAIL 8
+struct trail { // where the last reads of a file ended
+    u64 ends[TRAIL];
+    unsigned reads;
+};
+bool needs_seek(struct trail *trail, u64 begin, u64 end); // and notes it as the last read
+#define SPINDLES_LIMIT 1024
+u64 seek_ns(u64 now, u64 each_ns, u64 *spindle_free, u64 spindles); // until one that is free has sought
 u64 readdir_units(u64 names);
 int self_test(void);
 
@@ -48,6 +56,7 @@ struct node {
     off_t size; // as of the last open, with the two times: unchanged means the kernel's pages are good
     struct timespec mtime, ctime;
     _Atomic off_t last_read; // where the READ before this one began
+    struct trail trail;      // guarded by lock
 };
 extern struct node root;
 extern char backing[PATH_MAX];
