@@ -190,7 +190,9 @@ class Doubts:
                 if not source.is_over(version, seen.at_ns):
                     self._metrics.add("racy_reads_again")
                     digest = await source.digest(seen.directory, seen.name, version, seen.extent)
-                    same = same and digest == seen.digest
+                    same = digest == seen.digest
+                    if not same:
+                        break  # whatever becomes of the others
                 self._seen[version].remove(seen)
                 self._count -= 1
         except VersionChanged:

@@ -164,7 +164,7 @@ class Reading:
         if sound is None:
             try:
                 await self.lend(file, int)
-            except StagingError:
+            except (StagingError, OSError):  # it cannot even be opened: who reads it through us meets that again
                 return False
         return sound is not False
 

@@ -260,3 +260,20 @@ def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs
 
     run(main)
     assert run(verify, str(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_an_object_that_cannot_be_opened_is_not_sound_and_fails_nobody(tmp_path: Path, number: int) -> None:
+    """Whoever opens the file asks this first, and goes on with the source."""
+
+    async def main() -> None:
+        disk = FullDisk(str(tmp_path))
+        async with healthy_staging(tmp_path, disk=disk) as staging:
+            await stage(staging, 1)
+            file = await staging.file(version_of(1, SIZE), b"f")
+            disk.open_cached = lambda _number: None  # type: ignore[method-assign]
+            assert await staging.verifying.is_sound(file)
+            disk.opens_fail_with = number
+            assert not await staging.verifying.is_sound(file)
+
+    run(main)
