@@ -330,7 +330,7 @@ async def _serve(
             namespace,
             handles,
             source,
-            Xattrs(source, answers, trio.current_time, ttl_s=ttl_s),
+            Xattrs(source, answers, trio.current_time, ttl_s=ttl_s, changed=namespace.expire),
             permissions,
             metrics,
             readers,

@@ -24,8 +24,10 @@ from mountd.errors import ConfigError, SourceError, VersionChanged
 from mountd.metrics import Metrics
 from mountd.namespace import Namespace
 from mountd.node import Node
+from mountd.node_links import by_any_name
 from mountd.source import Source
 from mountd.source_as_user import SourceAsUser, Wanted
+from mountd.source_kind import FileSystemSeen
 from policies.permissions import why_not_by_mode
 
 __all__ = ["Asker", "Permissions", "wanted_by"]
@@ -132,11 +134,13 @@ class Permissions:
         if not await self._is_asked(node, asker):
             return
         who, attributes = self._who(asker), node.attributes
-        place = attributes.device, attributes.inode
 
         async def ask(limit_s: float | None) -> bool:
-            self._metrics.add("permissions_asked")
-            await self._as_user.ask(who, node.directory, node.name, wanted, place, limit_s=limit_s)
+            async def by_name(directory: bytes, name: bytes) -> None:
+                self._metrics.add("permissions_asked")
+                await self._as_user.ask(who, directory, name, wanted, attributes, limit_s=limit_s)
+
+            await by_any_name(node, by_name)
             return True
 
         try:
@@ -151,8 +155,9 @@ class Permissions:
     async def check_xattr(self, node: Node, name: bytes | None, asker: Asker) -> None:
         """The same for one extended attribute, or (None) for the names of all. Not remembered: few read them."""
         if await self._is_asked(node, asker):
+            who = self._who(asker)
             self._metrics.add("permissions_asked")
-            await self._as_user.ask_xattr(self._who(asker), node.directory, node.name, name)
+            await by_any_name(node, lambda directory, its: self._as_user.ask_xattr(who, directory, its, name))
 
     async def _is_asked(self, node: Node, asker: Asker) -> bool:
         if self._is_free(node, asker[0]):
@@ -162,13 +167,22 @@ class Permissions:
     async def _reason(self, node: Node) -> str | None:
         system = node.attributes.system
         if system not in self._reasons:
-            reason = why_not_by_mode(*await self._source.kind_of(node.directory, node.name))
+            seen = await self._kind_of(node)
+            reason = why_not_by_mode(seen.kind, seen.options, seen.xattrs)
             if reason is not None and system not in self._reasons:
                 log.info("%s: what other users open is asked for as these users", reason)
             self._reasons[system] = reason
             if len(self._reasons) > _MAX_SYSTEMS:
                 del self._reasons[next(iter(self._reasons))]  # it is found out again
         return self._reasons[system]
+
+    async def _kind_of(self, node: Node) -> FileSystemSeen:
+        device = node.attributes.device
+        try:
+            return await by_any_name(node, lambda directory, name: self._source.kind_of(directory, name, device))
+        except VersionChanged:
+            self._namespace.expire(node)
+            raise
 
     def _who(self, asker: Asker) -> Credentials:
         uid, gid, thread_id = asker

@@ -22,6 +22,7 @@ from typing import Literal
 
 import xxhash
 
+from mountd import source_xattrs
 from mountd.attributes import Attributes
 from mountd.errors import SourceTimeout, VersionChanged
 from mountd.identity import is_local
@@ -183,8 +184,19 @@ class Source:
                     self.absolute_links.append(shown)
         return target
 
-    async def xattr(self, directory: bytes, name: bytes, attribute: bytes, *, limit_s: float | None = None) -> bytes:
-        """One extended attribute; SourceError with ENODATA if it is not there. `limit_s`: as of `stat`."""
+    async def xattr(
+        self,
+        directory: bytes,
+        name: bytes,
+        attribute: bytes,
+        *,
+        of: Attributes | None = None,
+        limit_s: float | None = None,
+    ) -> bytes:
+        """One extended attribute; SourceError with ENODATA if it is not there. `limit_s`: as of `stat`.
+
+        `of`: only if it is of the inode with these attributes, unchanged since; else VersionChanged.
+        """
         self._metrics.add("source_stats")
         return await self.threads.call(
             "metadata",
@@ -193,6 +205,7 @@ class Source:
             directory,
             name,
             attribute,
+            of,
             directory=directory,
             limit_s=limit_s,
         )
@@ -203,10 +216,10 @@ class Source:
         what = f"xattrs of {show(directory, name)}"
         return await self.threads.call("metadata", what, self._xattrs, directory, name, directory=directory)
 
-    async def kind_of(self, directory: bytes, name: bytes) -> FileSystemSeen:
-        """What kind of file system it lies on. Raises as `stat`."""
+    async def kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
+        """What kind of file system it lies on, which has this st_dev, else VersionChanged. Raises as `stat`."""
         what = f"file system of {show(directory, name)}"
-        return await self.threads.call("metadata", what, self._kind_of, directory, name, directory=directory)
+        return await self.threads.call("metadata", what, self._kind_of, directory, name, device, directory=directory)
 
     @property
     def root_fd(self) -> int:
@@ -308,20 +321,19 @@ class Source:
     def _readlink(self, directory: bytes, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=self._directories.get(directory).fd)
 
-    def _kind_of(self, directory: bytes, name: bytes) -> FileSystemSeen:
-        return look_at(self._directories.get(directory).fd, name)
+    def _kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
+        seen = look_at(self._directories.get(directory).fd, name)
+        if seen.device != device:
+            raise VersionChanged(f"{show(directory, name)} lies on another file system now")
+        return seen
 
-    def _by_descriptor(self, where: Directory, name: bytes) -> bytes:
-        """A path whose only link is the kernel's own to our descriptor; xattr calls take no dir_fd."""
-        return b"/proc/self/fd/%d/%s" % (where.fd, name or b".")
-
-    def _xattr(self, directory: bytes, name: bytes, attribute: bytes) -> bytes:
+    def _xattr(self, directory: bytes, name: bytes, attribute: bytes, of: Attributes | None) -> bytes:
         where = self._directories.get(directory)
-        return os.getxattr(self._by_descriptor(where, name), attribute, follow_symlinks=False)
+        return source_xattrs.value_of(where.fd, name, attribute, of)
 
     def _xattrs(self, directory: bytes, name: bytes) -> list[bytes]:
         where = self._directories.get(directory)
-        return [os.fsencode(a) for a in os.listxattr(self._by_descriptor(where, name), follow_symlinks=False)]
+        return source_xattrs.names_of(where.fd, name)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 

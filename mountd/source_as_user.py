@@ -1,8 +1,9 @@
 """Asking the source as another user: may it open this, list it, follow it, read its attributes?
 
 For file systems whose mode bits do not say all (policies/permissions.py). The whole way from SOURCE is walked as that
-user, as a program of the user's would, and what it ends at must be the inode that the question is about: otherwise a
-name that somebody has swapped would answer for what it led to before. Opening is what really asks: an NFS server
+user, as a program of the user's would, and what it ends at must be the inode that the question is about, and the same
+version of it: otherwise a name that somebody has swapped, or a file that was written anew and given to others, would
+answer for the bytes that were there before. Opening is what really asks: an NFS server
 decides at OPEN, a FUSE one too, and access(2) is not even sent to most of those.
 
 The threads here become users and never the daemon again, so they do nothing else. Called by `permissions`.
@@ -19,11 +20,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from mountd.as_user import become
+from mountd.attributes import Attributes
 from mountd.beneath import open_directory
 from mountd.caller import Credentials
 from mountd.errors import SourceError, VersionChanged
 from mountd.metrics import Metrics
 from mountd.source_threads import SourceThreads
+from mountd.source_xattrs import names_of, value_of
+from mountd.statx import is_still
 from mountd.workers import Workers
 
 __all__ = ["SourceAsUser", "Wanted", "open_as_user"]
@@ -49,6 +53,9 @@ class Wanted(enum.Enum):
     FOLLOW = "follow"
 
 
+_FLAGS = {Wanted.LIST: _OPEN | os.O_DIRECTORY, Wanted.FOLLOW: os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC}
+
+
 class SourceAsUser:
     """See the file's story. `threads`: its own, used by nobody else, since they become users."""
 
@@ -63,26 +70,25 @@ class SourceAsUser:
         directory: bytes,
         name: bytes,
         wanted: Wanted,
-        place: tuple[int, int],
+        of: Attributes,
         *,
         limit_s: float | None = None,
     ) -> None:
-        """Returns if the source lets `who` do it. `place`: st_dev and inode of what is meant.
+        """Returns if the source lets `who` do it. `of`: the attributes of what is meant.
 
         Raises SourceError (EACCES, EPERM: it does not), SourceTimeout as `Source.stat`, and VersionChanged if something
-        else stands there, or nothing.
+        else stands there, or another version of it, or nothing.
         """
-        await self._call(who, directory, name, lambda at: _do(at, name, wanted, place), limit_s)
+        await self._call(who, directory, name, lambda at: _do(at, name, wanted, of), limit_s)
 
     async def ask_xattr(self, who: Credentials, directory: bytes, name: bytes, attribute: bytes | None) -> None:
         """Returns if the source lets `who` read one extended attribute, or (None) the names of all. Raises as `ask`."""
 
         def read(at: int) -> None:
-            path = b"/proc/self/fd/%d/%s" % (at, name or b".")  # xattr calls take no dir_fd
             if attribute is None:
-                os.listxattr(path, follow_symlinks=False)
+                names_of(at, name)
             else:
-                os.getxattr(path, attribute, follow_symlinks=False)
+                value_of(at, name, attribute)
 
         await self._call(who, directory, name, read, None)
 
@@ -124,15 +130,13 @@ async def open_as_user(root_fd: int, metrics: Metrics, *, time_limit_s: float) -
         yield SourceAsUser(root_fd, threads)
 
 
-def _do(at: int, name: bytes, wanted: Wanted, place: tuple[int, int]) -> None:
-    if wanted is Wanted.FOLLOW:
-        os.readlink(name, dir_fd=at)
-        return
-    fd = os.open(name or b".", _OPEN | (os.O_DIRECTORY if wanted is Wanted.LIST else 0), dir_fd=at)
+def _do(at: int, name: bytes, wanted: Wanted, of: Attributes) -> None:
+    fd = os.open(name or b".", _FLAGS.get(wanted, _OPEN), dir_fd=at)
     try:
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != place:
+        if not is_still(fd, of):
             raise VersionChanged("something else stands there now")
+        if wanted is Wanted.FOLLOW:
+            os.readlink(b"", dir_fd=fd)
         if wanted is Wanted.RUN and _libc.syscall(
             _SYS_FACCESSAT2, fd, b"", os.X_OK, _AT_EACCESS | _AT_EMPTY_PATH
         ):  # glibc's own guesses from the mode bits where it does not know the call

@@ -19,12 +19,15 @@ class FileSystemSeen(NamedTuple):
     kind: str
     options: tuple[str, ...]
     xattrs: tuple[str, ...]
+    device: int
+    """st_dev"""
 
 
 def look_at(directory_fd: int, name: bytes) -> FileSystemSeen:
     """The file system of `name` in an open directory (empty: the directory itself). Blocks. Raises OSError."""
     fd = os.open(name or b".", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
+        device = os.fstat(fd).st_dev
         try:
             xattrs = tuple(os.listxattr(f"/proc/self/fd/{fd}"))
         except OSError as error:
@@ -39,5 +42,5 @@ def look_at(directory_fd: int, name: bytes) -> FileSystemSeen:
         for line in lines:
             if line.split(" ", 1)[0] == number:
                 kind, _, options = line.rstrip("\n").partition(" - ")[2].split(" ", 2)
-                return FileSystemSeen(kind, tuple(options.split(",")), xattrs)
-    return FileSystemSeen("a file system of another namespace", (), xattrs)
+                return FileSystemSeen(kind, tuple(options.split(",")), xattrs, device)
+    return FileSystemSeen("a file system of another namespace", (), xattrs, device)

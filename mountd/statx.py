@@ -19,7 +19,7 @@ from mountd.attributes import Attributes
 from mountd.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 from mountd.version import stored_ns
 
-__all__ = ["Place", "identity", "place", "stat_cached"]
+__all__ = ["Place", "identity", "is_still", "place", "stat_cached"]
 
 _AT_EMPTY_PATH = 0x1000
 _WANTED = 0x001 | 0x040 | 0x080 | 0x100 | 0x200  # STATX_TYPE, _MTIME, _CTIME, _INO, _SIZE
@@ -72,6 +72,15 @@ def place(fd: int) -> Place:
         raise OSError(number, os.strerror(number))
     mask, major, minor, mount = _PLACE.unpack_from(room)
     return Place(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
+
+
+def is_still(fd: int, attributes: Attributes) -> bool:
+    """Whether the open `fd`, which may be open as a path only, is the inode with these attributes, unchanged since; a
+    directory may have changed. Raises OSError."""
+    _, inode, _, _, ctime_ns = identity(fd)
+    if inode != attributes.inode or place(fd).device != attributes.device:
+        return False
+    return attributes.is_directory or ctime_ns == stored_ns(attributes.ctime_ns)
 
 
 def stat_cached(directory_fd: int, name: bytes) -> Attributes | None:

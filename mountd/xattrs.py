@@ -3,7 +3,8 @@
 The kernel asks for ACLs at every permission check, and for the target at every step over a link: what is known of those
 is served while the source is silent (see `answers`), so that a staged file stays readable for everybody who may read
 it. A file system without ACLs is asked once for all its files, and again past the time-to-live; it says nothing of
-others below SOURCE.
+others below SOURCE. An ACL is that of the version whose bytes are shown, or VersionChanged: what stands under the name
+by now may be open to users who were never to see those bytes.
 
 Called by `fuse`. Event loop only.
 """
@@ -14,8 +15,9 @@ import errno
 from collections.abc import Callable
 
 from mountd.answers import Answers
-from mountd.errors import SourceError
+from mountd.errors import SourceError, VersionChanged
 from mountd.node import Node
+from mountd.node_links import by_any_name
 from mountd.source import Source
 
 __all__ = ["Xattrs"]
@@ -31,8 +33,18 @@ _MAX_SYSTEMS = 4096
 class Xattrs:
     """See the file's story. `ttl_s`: as of `answers`."""
 
-    def __init__(self, source: Source, answers: Answers, clock: Callable[[], float], *, ttl_s: float) -> None:
+    def __init__(
+        self,
+        source: Source,
+        answers: Answers,
+        clock: Callable[[], float],
+        *,
+        ttl_s: float,
+        changed: Callable[[Node], object],
+    ) -> None:
+        """`changed` is told of a node under whose name something else stands now."""
         self._source = source
+        self._changed = changed
         self._answers = answers
         self._clock = clock
         self._ttl_s = ttl_s
@@ -47,11 +59,15 @@ class Xattrs:
     async def get(self, node: Node, name: bytes) -> bytes:
         """The value of one. Raises SourceError (ENODATA if it is not there, and as the source says)."""
         if name not in _ACLS:
-            return await self._source.xattr(node.directory, node.name, name)
+            return await by_any_name(node, lambda directory, its: self._source.xattr(directory, its, name))
         until_s = self._without_acls.get(node.attributes.system)
         if until_s is not None:
             self._answers.suppose(node, name, None, until_s)
-        value = await self._answers.ask(node, name, lambda limit_s: self._acl(node, name, limit_s))
+        try:
+            value = await self._answers.ask(node, name, lambda limit_s: self._acl(node, name, limit_s))
+        except VersionChanged:
+            self._changed(node)
+            raise
         if value is None:
             raise SourceError(errno.ENODATA, f"ACL of {node.path!r}")
         return value
@@ -59,15 +75,19 @@ class Xattrs:
     async def _acl(self, node: Node, name: bytes, limit_s: float | None) -> bytes | None:
         """None: there is none. Everything else that is not an ACL is an error, and lets nobody in."""
         attributes, asked_s = node.attributes, self._clock()
-        try:
-            return await self._source.xattr(node.directory, node.name, name, limit_s=limit_s)
-        except SourceError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                if attributes.is_file or attributes.is_directory:  # a link has none on any file system
-                    self._remember(attributes.system, asked_s + self._ttl_s)
-            elif error.errno != errno.ENODATA:
-                raise
-            return None
+
+        async def by_name(directory: bytes, its: bytes) -> bytes | None:
+            try:
+                return await self._source.xattr(directory, its, name, of=attributes, limit_s=limit_s)
+            except SourceError as error:
+                if error.errno == errno.EOPNOTSUPP:
+                    if attributes.is_file or attributes.is_directory:  # a link has none on any file system
+                        self._remember(attributes.system, asked_s + self._ttl_s)
+                elif error.errno != errno.ENODATA:
+                    raise
+                return None
+
+        return await by_any_name(node, by_name)
 
     def _remember(self, system: tuple[str, int], until_s: float) -> None:
         self._without_acls.pop(system, None)
@@ -77,10 +97,14 @@ class Xattrs:
 
     async def names(self, node: Node) -> list[bytes]:
         """The names of all."""
-        return await self._source.xattrs(node.directory, node.name)
+        return await by_any_name(node, self._source.xattrs)
 
     async def target(self, node: Node) -> bytes:
         """Where a symbolic link leads, as it stands. Raises SourceError(EINVAL) for anything else."""
         return await self._answers.ask(
-            node, _TARGET, lambda limit_s: self._source.readlink(node.directory, node.name, limit_s=limit_s)
+            node,
+            _TARGET,
+            lambda limit_s: by_any_name(
+                node, lambda directory, name: self._source.readlink(directory, name, limit_s=limit_s)
+            ),
         )

@@ -1,6 +1,7 @@
 """Hard links through a real mount: one file, several names, whatever becomes of one of them."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hfs.client import Client
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, setting
 from tests.fuse.modes import warm
+from tests.fuse.users import NOBODY, needs_root
 from tests.pattern import check, pattern, write_pattern
 
 SIZE = 200_000
@@ -49,3 +51,21 @@ def test_a_file_is_read_on_by_its_other_name(
         assert os.pread(file.fileno(), 1000, SIZE - 1000) == pattern(7, SIZE - 1000, 1000)
     check(7, 0, (hfs.path / "b").read_bytes())
     assert hfs.status()["version_changes"] == 0
+
+
+@needs_root
+def test_another_user_reads_on_by_the_other_name(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+    """Who may read a file is asked of the source by a name that still leads to it."""
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    source.chmod(0o755)
+    write_pattern(source / "d" / "a", 7, SIZE)
+    (source / "d" / "a").chmod(0o644)
+    os.link(source / "d" / "a", source / "b")
+    hfs = hfs_mount(source, "--ttl", "0.2")
+    for name in ("d/a", "b"):
+        check(7, 0, (hfs.path / name).read_bytes())
+    os.rename(source / "d", tmp_path / "elsewhere")
+    for _ in range(3):
+        assert NOBODY.reads(hfs.path, "b") == pattern(7, 0, SIZE)
+        time.sleep(0.3)

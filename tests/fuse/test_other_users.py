@@ -11,7 +11,7 @@ import pytest
 from mountd import fastpath
 from tests.fuse.harness import Hfs, hfs_command, must, run
 from tests.fuse.slowfs import SlowFs
-from tests.fuse.users import GROUP, MEMBER, NOBODY, User, needs_root, refused_by_acl
+from tests.fuse.users import GROUP, MEMBER, NOBODY, User, acl_for, needs_root, refused_by_acl
 from tests.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
@@ -190,6 +190,39 @@ def test_a_name_that_was_swapped_says_nothing_of_what_it_led_to_before(guarded: 
     while (seen := STRANGER.run(guarded.path, "cat", "d/f").stdout) != pattern(9, 0, SIZE):
         assert not seen  # the kernel's client of the source remembers names for a second
     assert STRANGER.reads(hfs.path, "d/f") == pattern(9, 0, SIZE)
+
+
+def test_a_file_that_was_written_anew_says_nothing_of_its_bytes_before(guarded: SlowFs, hfs_mount: HfsMount) -> None:
+    """What a user may read now is not what is staged: the same inode, another version."""
+    hfs = hfs_mount(guarded.path)
+    assert (hfs.path / "d/f").read_bytes() == pattern(1, 0, SIZE)
+    (guarded.backing / "d/f").write_bytes(pattern(9, 0, SIZE))
+    guarded.order("unguard")
+    while STRANGER.run(guarded.path, "cat", "d/f").stdout != pattern(9, 0, SIZE):
+        pass  # the kernel's client of the source remembers attributes for a second
+    assert STRANGER.reads(hfs.path, "d/f") == pattern(9, 0, SIZE)
+
+
+def test_a_link_that_was_swapped_says_nothing_of_where_it_led_before(guarded: SlowFs, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(guarded.path)
+    assert os.readlink(hfs.path / "l") == "free/f"
+    guarded.order("unguard")
+    (guarded.backing / "new").symlink_to("d/f")
+    (guarded.backing / "new").rename(guarded.backing / "l")
+    while STRANGER.run(guarded.path, "readlink", "l").stdout != b"d/f\n":
+        pass  # as above
+    assert STRANGER.run(hfs.path, "readlink", "l").stdout == b"d/f\n"
+
+
+def test_the_acl_of_a_file_says_nothing_of_the_one_before(tree: Path, hfs_mount: HfsMount) -> None:
+    """The kernel's own check takes the ACL that stands under the name; the bytes are those of another file."""
+    hfs = hfs_mount(tree)
+    assert (hfs.path / "guarded").read_bytes() == BYTES["guarded"]
+    write_pattern(tree / "new", 9, SIZE)
+    os.setxattr(tree / "new", "system.posix_acl_access", acl_for(MEMBER.uid))
+    (tree / "new").rename(tree / "guarded")
+    assert MEMBER.reads(tree, "guarded") == pattern(9, 0, SIZE)
+    assert MEMBER.reads(hfs.path, "guarded") == pattern(9, 0, SIZE)
 
 
 def test_one_that_is_mounted_below_source(tree: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:

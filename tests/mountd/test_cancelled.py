@@ -233,7 +233,7 @@ def _fuse(parts: Parts) -> Fuse:
         parts.namespace,
         parts.handles,
         source,
-        Xattrs(source, answers, trio.current_time, ttl_s=60),
+        Xattrs(source, answers, trio.current_time, ttl_s=60, changed=parts.namespace.expire),
         Permissions(source, SourceAsUser(-1, source.threads), answers, parts.namespace, parts.metrics, others=False),
         parts.metrics,
         Readers(),

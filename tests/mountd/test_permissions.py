@@ -9,6 +9,7 @@ import trio
 
 from mountd import permissions as module
 from mountd.answers import Answers
+from mountd.attributes import Attributes
 from mountd.caller import Credentials
 from mountd.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
 from mountd.metrics import Metrics
@@ -22,7 +23,7 @@ from tests.mountd.fake_source import attributes
 
 ASKER = (os.geteuid() + 1000, 7, 4242)
 WHO = Credentials(ASKER[0], 7, (8, 9))
-NFS, EXT4 = FileSystemSeen("nfs4", ("rw",), ()), FileSystemSeen("ext4", ("rw",), ())
+NFS, EXT4 = FileSystemSeen("nfs4", ("rw",), (), 1), FileSystemSeen("ext4", ("rw",), (), 1)
 TTL_S = 60.0
 
 
@@ -32,6 +33,7 @@ class World:
     def __init__(self, kind: FileSystemSeen = NFS, *, others: bool = True) -> None:
         self.kind = kind
         self.looked = 0
+        self.moved = False
         self.answer: Exception | None = None
         self.asked: list[tuple[object, ...]] = []
         self.expired: list[Node] = []
@@ -41,9 +43,11 @@ class World:
         answers = Answers(Silence(self.metrics, clock, strict=False), clock, ttl_s=TTL_S)
         self.permissions = Permissions(self, self, answers, self, self.metrics, others=others)  # type: ignore[arg-type]
 
-    async def kind_of(self, directory: bytes, name: bytes) -> FileSystemSeen:
+    async def kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
         self.looked += 1
         await trio.lowlevel.checkpoint()
+        if self.moved:
+            raise VersionChanged("on another file system")
         return self.kind
 
     async def ask(
@@ -52,11 +56,11 @@ class World:
         directory: bytes,
         name: bytes,
         wanted: Wanted,
-        place: tuple[int, int],
+        of: Attributes,
         *,
         limit_s: float | None,
     ) -> None:
-        self.asked.append((who, wanted, place))
+        self.asked.append((who, wanted, (of.device, of.inode)))
         await trio.lowlevel.checkpoint()
         if self.answer is not None:
             raise self.answer
@@ -112,6 +116,18 @@ async def test_what_stands_there_no_more_is_looked_up_again() -> None:
     with pytest.raises(VersionChanged):
         await world.permissions.check(file, Wanted.READ, ASKER)
     assert world.expired == [file]
+
+
+async def test_what_another_file_system_is_says_nothing_of_this_one() -> None:
+    world, file = World(), node()
+    world.moved = True
+    with pytest.raises(VersionChanged):
+        await world.permissions.check(file, Wanted.READ, ASKER)
+    assert world.expired == [file]
+    assert not world.permissions.is_known_nowait(file)
+    world.moved = False
+    await world.permissions.check(file, Wanted.READ, ASKER)
+    assert world.asked == [(WHO, Wanted.READ, (1, 5))]
 
 
 async def test_who_cannot_be_seen_is_refused(logs: Logs) -> None:

@@ -207,7 +207,18 @@ async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None
         assert b"user.note" in await source.xattrs(b"", b"f")
         with pytest.raises(SourceError) as caught:
             await source.xattr(b"", b"f", b"user.other")
-    assert caught.value.errno == errno.ENODATA
+        assert caught.value.errno == errno.ENODATA
+        for directory, name in ((b"", b"f"), (b"", b""), (b"d", b"")):
+            (tmp_path / "d").mkdir(exist_ok=True)
+            os.setxattr(tmp_path / os.fsdecode(directory or name or b"."), "user.note", b"v")
+            of = await source.stat(directory, name)
+            assert await source.xattr(directory, name, b"user.note", of=of) == b"v"
+        of = await source.stat(b"", b"f")
+        path.rename(tmp_path / "kept")
+        path.touch()
+        for attribute in (b"user.note", b"user.other"):
+            with pytest.raises(VersionChanged):
+                await source.xattr(b"", b"f", attribute, of=of)
 
 
 async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_path: Path, real_clock: None) -> None:

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from mountd.answers import Answers
-from mountd.errors import SourceError, SourceTimeout
+from mountd.attributes import Attributes
+from mountd.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.metrics import Metrics
 from mountd.node import Node
 from mountd.silence import Silence
@@ -26,9 +27,21 @@ class Source:
         self.value: bytes | int = b"acl"
         self.hangs = False
         self.asked = 0
+        self.gone = 0
+        """The inode that stands under its name no more."""
 
-    async def xattr(self, directory: bytes, name: bytes, attribute: bytes, *, limit_s: float | None = None) -> bytes:
+    async def xattr(
+        self,
+        directory: bytes,
+        name: bytes,
+        attribute: bytes,
+        *,
+        of: Attributes | None = None,
+        limit_s: float | None = None,
+    ) -> bytes:
         self.asked += 1
+        if of is not None and of.inode == self.gone:
+            raise VersionChanged("another")
         if self.hangs:
             await trio.sleep(600 if limit_s is None else limit_s)
             raise SourceTimeout("hangs")
@@ -46,7 +59,8 @@ class World:
         self.source, self.metrics = Source(), Metrics()
         clock = trio.current_time
         answers = Answers(Silence(self.metrics, clock, strict=strict), clock, ttl_s=ttl_s)
-        self.xattrs = Xattrs(self.source, answers, clock, ttl_s=ttl_s)  # type: ignore[arg-type]
+        self.changed: list[Node] = []
+        self.xattrs = Xattrs(self.source, answers, clock, ttl_s=ttl_s, changed=self.changed.append)  # type: ignore[arg-type]
 
     async def acl(self, node: Node) -> bytes | None:
         """None: there is none."""
@@ -134,6 +148,17 @@ async def test_what_was_known_of_another_version_is_not_served() -> None:
     link.attributes = link.attributes._replace(ctime_ns=3)
     with pytest.raises(SourceTimeout):
         await world.xattrs.target(link)
+
+
+async def test_the_acl_of_something_else_is_none_of_this() -> None:
+    world, node = World(), file(5)
+    assert await world.acl(node) == b"acl"
+    world.source.gone = 5
+    await trio.sleep(TTL_S)
+    for times in (1, 2):
+        with pytest.raises(VersionChanged):
+            await world.acl(node)
+        assert world.changed == [node] * times
 
 
 async def test_a_file_system_without_acls_is_asked_once() -> None:
