@@ -93,6 +93,8 @@ class Connection:
     @property
     def is_gone(self) -> bool:
         """Whether the kernel has dropped the connection: unmounted by everybody, or aborted."""
+        if self.fd < 0:
+            return True
         poll = select.poll()
         poll.register(self.fd, 0)
         return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
@@ -104,7 +106,7 @@ class Connection:
 
     def detach(self) -> None:
         """Take the mount out of the tree, if it is there; it ends when its last user has gone. Raises OSError."""
-        if self.is_mounted:
+        if self.is_mounted and not self.is_gone:  # of one that is gone the device number is another's by now
             unmount(self.mountpoint)
 
     def abort(self) -> None:

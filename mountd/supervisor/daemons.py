@@ -160,8 +160,9 @@ class Daemon:
     def how_it_ended(self) -> str:
         """In a clause: "was ended by SIGSEGV", "failed: the disk is gone"."""
         code = self.exit_code
-        if "error" in self.said:
-            return f"failed: {self.said['error']}"
+        why = self.said.get("error") or self.said.get("unfed")
+        if why:
+            return f"failed: {why}"
         if code is None:
             return "ended"
         if code < 0:

@@ -32,7 +32,8 @@ from mountd.supervisor.takeover import TakeOver, TakeOverRefused
 __all__ = ["Keeper"]
 
 _READY_S = 60.0
-"""In which a daemon that follows another has to answer; opening the cache after a crash takes a second at most."""
+"""In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a
+second at most."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -153,18 +154,35 @@ class Keeper:
             told.returncode = 0  # waited for as all children are
         if not first:
             self._log.info(f"process {daemon.pid} answers")
-        if self._taking is not None:
+        taking = self._taking
+        if taking is not None and daemon is taking.given:
             self._program = daemon.program
             self._restarts.forgive()
-            self._taking.reply({"ready": daemon.pid})
+            taking.reply({"ready": daemon.pid})
             self._taking = None
+        elif taking is not None and taking.is_loaded:
+            self._make_room()
 
     def _stand_by(self, daemon: Daemon) -> list[int]:
         """Descriptors with which `daemon` forks the one that waits next."""
         if not self._order.standby:
             return []
-        self._standby, ends = self._children.to_be_forked(daemon.program)
+        try:
+            self._standby, ends = self._children.to_be_forked(daemon.program)
+        except OSError as error:
+            self._log.info(f"no daemon waits for the next crash: {error.strerror}")
+            return []
         return ends
+
+    def _load_in_time(self, daemon: Daemon) -> None:
+        """`daemon` is started, and others wait for it."""
+        self._loop.after(_READY_S, lambda: self._not_loaded(daemon))
+
+    def _not_loaded(self, daemon: Daemon) -> None:
+        awaited = daemon is self._current or (self._taking is not None and daemon is self._taking.successor)
+        if awaited and not daemon.imported:
+            daemon.said = {"error": f"was not loaded within {_READY_S:g} s"}
+            daemon.signal(signal.SIGKILL)
 
     def _dismiss_standby(self) -> None:
         if self._standby is not None:
@@ -177,7 +195,7 @@ class Keeper:
         connection = self._mount.connection
         if self._stopping:
             self._finish(0)
-        elif "unfed" in daemon.said and self._mount.feeds:
+        elif "unfed" in daemon.said and self._mount.feeds and self._taking is None:
             self._log.info(f"{daemon.said['unfed']}; after a crash the mount will be made again")
             self._mount.feeds = False
             if not self._answered:
@@ -191,21 +209,24 @@ class Keeper:
                 self._log.warning("the connection was aborted; the mount stays, dead, until it is unmounted")
                 self._code = 1
             self._finish(0)
-        elif self._taking is not None:
+        elif self._taking is not None and (daemon is self._taking.given or self._taking.is_loaded):
             self._take_over(daemon)
         else:
             self._crashed(daemon)
 
     def _crashed(self, daemon: Daemon) -> None:
-        now_s = time.monotonic()
-        lived_s = None if daemon.ready_s is None else now_s - daemon.ready_s
-        self._last_end = daemon.how_it_ended()
-        delay_s = self._restarts.ended(now_s, lived_s)
+        lived_s = None if daemon.ready_s is None else time.monotonic() - daemon.ready_s
+        self._follow(f"process {daemon.pid}", daemon.how_it_ended(), lived_s)
+
+    def _follow(self, which: str, how: str, lived_s: float | None) -> None:
+        """`which` daemon has ended, `how`, `lived_s` after its first answer: start the next, if any."""
+        self._last_end = how
+        delay_s = self._restarts.ended(time.monotonic(), lived_s)
         lived = "before it answered" if lived_s is None else f"after {lived_s:.1f} s"
         if delay_s is None:
-            self._refuse(f"{self._restarts.young} daemons ended as soon as they had begun, the last {self._last_end}")
+            self._refuse(f"{self._restarts.young} daemons ended as soon as they had begun, the last {how}")
             return
-        self._log.warning(f"the daemon, process {daemon.pid}, {self._last_end} {lived}; the next one is started")
+        self._log.warning(f"the daemon, {which}, {how} {lived}; the next one is started")
         self._loop.after(delay_s, self._start_next)
 
     def _start_next(self) -> None:
@@ -217,10 +238,16 @@ class Keeper:
             self._start_anew()
 
     def _take_up(self) -> None:
-        daemon = self._standby or self._children.start(self._program)
+        try:
+            daemon = self._standby or self._children.start(self._program)
+        except OSError as error:  # its program is gone, or there is no process to be had
+            self._follow("a new process", f"could not be started: {error.strerror}", None)
+            return
         self._standby, self._current = None, daemon
         if daemon.imported:
             self._hand_over(daemon)
+        else:
+            self._load_in_time(daemon)
 
     def _start_anew(self) -> None:
         """On a mount of its own, on top of the old one, which is dead then."""
@@ -273,9 +300,14 @@ class Keeper:
             raise TakeOverRefused("the mount is changing just now; try again", 1)
         if self._current is not None and self._current.ready_s is None:
             raise TakeOverRefused("the mount's daemon is just starting; try again", 1)
+        program = taking.program.command[0]
+        try:
+            taking.successor = self._children.start(taking.program)
+        except (OSError, ValueError) as error:
+            raise TakeOverRefused(f"{program}: the keeper cannot start it: {error}", 1) from None
         self._taking = taking
-        taking.successor = self._children.start(taking.program)
-        self._log.info(f"{taking.program.command[0]} takes the mount over")
+        self._load_in_time(taking.successor)
+        self._log.info(f"{program} takes the mount over")
 
     def _make_room(self) -> None:
         """The successor is loaded: the daemon that serves answers what it can at once, and goes."""
@@ -283,6 +315,8 @@ class Keeper:
         current = self._current
         if current is None:  # none serves: all is refused, or the daemon has just crashed
             self._take_over(None)
+            return
+        if current.ready_s is None:  # one has crashed meanwhile; the next one does not listen yet
             return
         self._loop.after(self._taking.limit_s, lambda: current.signal(signal.SIGKILL))
         current.signal(signal.SIGHUP)
@@ -294,8 +328,7 @@ class Keeper:
         if old is not None and old is self._taking.given:
             self._take_back(old)
             return
-        if successor is None or not successor.imported:
-            return  # `_make_room` comes
+        assert successor is not None
         if self._refusing:
             assert self._mount.connection is not None
             self._loop.ignore(self._mount.connection.fd)

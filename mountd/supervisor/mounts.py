@@ -73,13 +73,13 @@ class KeptMount:
 
     @property
     def device(self) -> str | None:
-        """Of the mount, as in mountinfo."""
-        return None if self.connection is None else self.connection.device
+        """Of the mount, as in mountinfo. None once the mount has gone: its number may be another one's by then."""
+        return None if self.connection is None or self.connection.is_gone else self.connection.device
 
     @property
     def takes_up(self) -> bool:
         """Whether another daemon can go on where one has ended."""
-        return self.connection is not None and self.connection.resends and self._resend
+        return self.connection is not None and self.connection.resends and self._resend and self.feeds
 
     def handover(self) -> tuple[dict[str, Any], list[int]]:
         """What the next daemon is told of it (mountd/handover.py), and the descriptors that go with that."""

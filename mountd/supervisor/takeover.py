@@ -48,6 +48,11 @@ class TakeOver:
     given: Daemon | None = None
     """The same afterwards."""
 
+    @property
+    def is_loaded(self) -> bool:
+        """The new program waits for the mount."""
+        return self.successor is not None and self.successor.imported
+
     @classmethod
     def begin(cls, request: dict[str, Any], before: Program, reply: Reply) -> TakeOver:
         """From what was asked. Raises TakeOverRefused."""
