@@ -1,35 +1,13 @@
 """What the simulated file system refuses: all that would write, and what a guard keeps from a user."""
 
 import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.slowfs_mounted import SLOWFS, Mount
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[..., Mount]]:
-    """Mounts tmp_path/backing, options as given; gone when the test is."""
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("no C compiler (cc)")
-    if subprocess.run(["pkg-config", "--exists", "fuse3 >= 3.14"], check=False).returncode:
-        pytest.skip("no libfuse 3.14 with headers (Debian package libfuse3-dev)")
-    subprocess.run([SLOWFS / "build"], check=True)
-    (tmp_path / "backing").mkdir()
-    (tmp_path / "mount").mkdir()
-    mounts: list[Mount] = []
-
-    def make(*options: str) -> Mount:
-        mounts.append(Mount(tmp_path / "backing", tmp_path / "mount", *options))
-        return mounts[-1]
-
-    yield make
-    for each in mounts:
-        each.end()
+from tests.slowfs.mounted import Mount
 
 
 def test_what_would_write_is_refused_and_counted(mount: Callable[..., Mount], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""One mounted slowfs, for the tests of slowfs itself. Not a test module."""
+"""One mounted slowfs, and what is done to it, for the tests of slowfs itself. Not a test module."""
 
 import json
+import mmap
 import os
 import select
 import signal
@@ -9,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SLOWFS = Path(__file__).parents[1] / "scripts/slowfs"
+SLOWFS = Path(__file__).parents[2] / "scripts/slowfs"
+PAGE = 4096
 PATIENCE_S = 20  # far above what any wait takes; reached only by a failure
 
 
@@ -47,3 +49,30 @@ class Mount:
             os.kill(self.pid, signal.SIGKILL)
             self.gone()
         os.close(self._process)
+
+
+def files(backing: Path, count: int, size: int = 100) -> list[str]:
+    """Makes `count` files of different bytes; their names."""
+    names = [f"file{i}" for i in range(count)]
+    for i, name in enumerate(names):
+        (backing / name).write_bytes(bytes([65 + i]) * size)
+    return names
+
+
+def errno_of(action: Callable[[], object]) -> int:
+    """The errno `action` fails with; 0 when it does not fail."""
+    try:
+        action()
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+def read_direct(path: Path, size: int, offset: int = 0) -> bytes:
+    """One read of `size` bytes at `offset` (multiples of a page) past the page cache."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with mmap.mmap(-1, size) as buffer:
+            return buffer[: os.preadv(descriptor, [buffer], offset)]
+    finally:
+        os.close(descriptor)
