@@ -6,7 +6,7 @@
 - A test of a real mount without /dev/fuse, or of an MPI job without MPI, is skipped with its reason; with CI set in the
   environment it fails.
 - Hypothesis is reproducible: the same examples in every run. `--hypothesis-profile=explore` searches further.
-- Pure tests run first, mounts last.
+- Pure tests run first, mounts last; what is marked `long` only with --long.
 - Tests may run side by side (pytest-xdist; scripts/check does). What a test does to the whole machine, such as dropping
   its caches, would be seen by the others: such a test is marked `alone`, and no other runs meanwhile.
 """
@@ -56,7 +56,15 @@ def why_no_mpi() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also what is too slow for every commit")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
     def rank(item: pytest.Item) -> int:
         parts = item.path.parts
         folder = parts[parts.index("tests") + 1] if "tests" in parts[:-2] else ""

@@ -39,10 +39,15 @@ def _verify(cache: Path) -> int:
     return trio.run(verify, str(cache), clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+# At each operation; before every commit to the project some of them have to do.
+EACH = pytest.param(1, marks=pytest.mark.long)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # over a hundred processes, one after the other: on a busy machine more than 60 s
+@pytest.mark.parametrize("every", [3, EACH])
 @pytest.mark.parametrize("mode", ["points", "points encoded"])
-def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str) -> None:
+def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str, every: int) -> None:
     """One cache lives through all the kills, so that each finds what the ones before have left."""
     cache = tmp_path / "cache"
     vouched = 0
@@ -57,7 +62,7 @@ def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str)
             if answer[0] == "done":
                 count = int(answer[1])
             vouched = max(vouched, _verify(cache))
-            at += 1
+            at += every
         child.stdin.close()
     assert count > 100, "the work has become too small to prove much"
     assert vouched >= 10
@@ -78,8 +83,9 @@ def test_a_kill_from_outside_leaves_no_wrong_byte(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("encoding", [False, True], ids=["", "encoded"])
-def test_any_operation_may_fail(tmp_path: Path, logs: Logs, *, for_ever: bool, encoding: bool) -> None:
-    """The Nth operation fails, for N = 1, 2, ... until none is left: no exception, no wrong byte, a right account."""
+@pytest.mark.parametrize("every", [3, EACH])
+def test_any_operation_may_fail(tmp_path: Path, logs: Logs, *, for_ever: bool, encoding: bool, every: int) -> None:
+    """The Nth operation fails, for N = 1, 1 + every, ...: no exception, no wrong byte, a right account."""
     logs.expect("serving from the source|cannot be read|set aside")
     at, done = 1, False
     while not done:
@@ -95,7 +101,7 @@ def test_any_operation_may_fail(tmp_path: Path, logs: Logs, *, for_ever: bool, e
             raise
         shutil.rmtree(cache)
         # A disk that fails for ever from one place on differs little from one that fails from the next.
-        at += 1 if not for_ever or at < 40 else 7
+        at += every if not for_ever or at < 40 else max(every, 7)
 
 
 async def _work_with_faults(cache_dir: str, operations: Operations, encoding: bool) -> None:

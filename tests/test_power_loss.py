@@ -118,7 +118,8 @@ def test_the_records_hold_all_that_was_written(recorded: Recorded, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("every", "least"), [(10, 70), pytest.param(1, 350, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
+    ("every", "least"),
+    [(10, 70), pytest.param(1, 350, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
 )
 def test_a_power_loss_leaves_no_wrong_byte_and_loses_nothing_that_was_reported(
     recorded: Recorded, state_directory: Path, every: int, least: int
