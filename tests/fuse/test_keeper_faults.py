@@ -208,6 +208,7 @@ def test_a_daemon_that_has_lost_its_extension_has_the_mount_made_again(start: St
     reads(config, 2)
 
 
+@pytest.mark.alone  # the kernel gives a number away to the next mount of anybody
 def test_a_keeper_leaves_the_mount_that_followed_its_own(start: Start, tmp_path: Path) -> None:
     """Its daemon is still writing down what it holds; the kernel has given the device number to the next mount."""
     config = start()

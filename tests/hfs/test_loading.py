@@ -8,7 +8,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -118,6 +118,15 @@ def test_an_exit_in_a_thread_is_not_lost() -> None:
     fetch.close()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As a program at a terminal: one that a script has started in the background ignores SIGINT, and so do we then."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_batch_and_leaves_nobody_working() -> None:
     begun = threading.Event()
     seen: list[int] = []
