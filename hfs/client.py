@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs import keeper, mountinfo, probe
-from mountd import socket_places
-from mountd.errors import HfsError
-from mountd.protocol import (
+from mountd.base.errors import HfsError
+from mountd.core import socket_places
+from mountd.wire.protocol import (
     HEADER_BYTES,
     Check,
     Cluster,

@@ -21,9 +21,9 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from mountd.config import Config, undump
-from mountd.errors import ConfigError, HfsError
-from mountd.handover import DESCRIPTORS, CannotTakeUp, Handover, handed_over
+from mountd.base.errors import ConfigError, HfsError
+from mountd.core.config import Config, undump
+from mountd.wire.handover import DESCRIPTORS, CannotTakeUp, Handover, handed_over
 
 __all__ = ["exit_code", "leaf", "main", "message", "serve"]
 
@@ -59,11 +59,11 @@ def main() -> int:
             os.write(answers, json.dumps(record).encode() + b"\n")
 
     with contextlib.suppress(Exception):  # what it is will be said, and logged, when it is imported again
-        importlib.import_module("mountd.daemon")
+        importlib.import_module("mountd.daemon.daemon")
     os.chdir("/")  # else the directory that we were started in could not be unmounted
     gc.collect()
     gc.freeze()  # what is there now stays, shared by all that are forked
-    fastpath = sys.modules.get("mountd.fastpath")
+    fastpath = sys.modules.get("mountd.kernel.fastpath")
     while True:
         answer({"imported": os.getpid(), "feeds": fastpath is not None and fastpath.is_loaded()})
         given, received = _receive()
@@ -135,7 +135,7 @@ def serve(
 
     logs.configure(config)
     try:
-        from mountd import daemon
+        from mountd.daemon import daemon
 
         daemon.run(config, origins, ready, handover)
     except BaseException as raised:

@@ -21,7 +21,7 @@ from hfs import mountinfo
 from hfs.client import Client, find_socket
 from hfs.layouts.files import OutsideRoot, Path, relative_names
 from hfs.layouts.layout import Layout
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 from policies.placement import Nodes, Placement, homes, keys
 
 __all__ = ["Directory", "NoDirectory"]
@@ -38,7 +38,7 @@ class NoDirectory(HfsError):
 
 @dataclass(frozen=True)
 class Directory:
-    """What `mountd.protocol.Directory` answers, and where its paths begin."""
+    """What `mountd.wire.protocol.Directory` answers, and where its paths begin."""
 
     nodes: Nodes
     names: tuple[str, ...] = ()

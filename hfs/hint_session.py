@@ -21,9 +21,9 @@ from hfs.job import job_name, process_token, rank_and_world
 from hfs.layouts.files import OutsideRoot, Path, relative_names
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.learner import JOIN_S, Learner
-from mountd.errors import HfsError
-from mountd.protocol import Join
-from mountd.protocol_hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
+from mountd.base.errors import HfsError
+from mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
+from mountd.wire.protocol import Join
 
 __all__ = ["Hints", "Lease"]
 
@@ -33,7 +33,7 @@ _CONNECTIONS = 4
 """Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
 forgotten in a reference cycle."""
 _REPEATS = 64
-"""So many times as many samples as there are may an order name; mountd/learners.py refuses more."""
+"""So many times as many samples as there are may an order name; mountd/hints/learners.py refuses more."""
 _CHECKED_FILES = 64
 """The versions of more files than this are not compared with the layout: a stat each."""
 

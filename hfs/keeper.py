@@ -15,8 +15,8 @@ import struct
 from typing import Any
 
 from hfs import mountinfo
-from mountd import socket_places
-from mountd.errors import MountError
+from mountd.base.errors import MountError
+from mountd.core import socket_places
 
 __all__ = ["Keeper", "find"]
 

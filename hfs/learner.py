@@ -1,4 +1,4 @@
-"""A learner's connection to the daemon: joining, its layout, orders, progress (mountd/protocol_hints.py).
+"""A learner's connection to the daemon: joining, its layout, orders, progress (mountd/wire/hints.py).
 
 Used by `hfs/hint.py` inside training jobs and by `hfs-hint`. To join and to send an order waits, but never longer than
 is said below; nothing else here does: progress that does not fit into the socket at once is dropped, never half of a
@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.client import DaemonSilent, Refused
-from mountd.errors import HfsError
-from mountd.protocol import (
+from mountd.base.errors import HfsError
+from mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
+from mountd.wire.protocol import (
     HEADER_BYTES,
     Failure,
     Join,
@@ -35,7 +36,6 @@ from mountd.protocol import (
     encode,
     frame_bytes,
 )
-from mountd.protocol_hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
 
 __all__ = ["JOIN_S", "LAYOUT_S", "ORDER_S", "Learner"]
 

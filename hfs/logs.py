@@ -15,9 +15,9 @@ import sys
 from io import TextIOWrapper
 from typing import BinaryIO
 
-from mountd.cache_directory import LOGS, open_cache_directory
-from mountd.config import Config
-from mountd.socket_places import prefix_of
+from mountd.core.cache_directory import LOGS, open_cache_directory
+from mountd.core.config import Config
+from mountd.core.socket_places import prefix_of
 
 __all__ = ["configure", "default_log_file", "open_log"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = ["LIMIT_S", "DataSet", "NotMeasured", "Rate", "decode_rate", "file_rate", "folder_rate", "look_through"]
 

@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 
 from hfs import keeper, logs, mountinfo, probe, processes
 from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
-from mountd.config import Config, dump
-from mountd.errors import ConfigError, HfsError, MountError
-from mountd.socket_places import KEEPER, new_path
+from mountd.base.errors import ConfigError, HfsError, MountError
+from mountd.core.config import Config, dump
+from mountd.core.socket_places import KEEPER, new_path
 
 __all__ = ["Busy", "Daemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]
 

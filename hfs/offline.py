@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from mountd.cache_directory import open_cache_directory
-from mountd.errors import ConfigError, HfsError, MountError
-from mountd.metrics import Metrics
-from mountd.protocol import PathFault, Progress, Result, Row, Rows
-from mountd.staging import Staging
-from mountd.staging_opening import open_staging
+from mountd.base.errors import ConfigError, HfsError, MountError
+from mountd.cache import Staging, open_staging
+from mountd.core.cache_directory import open_cache_directory
+from mountd.core.metrics import Metrics
+from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 __all__ = ["check", "evict", "list_rows"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = ["DRAW_AHEAD", "NotIndices", "draw", "epoch_of", "flatten", "following", "rank_of", "repeats"]
 

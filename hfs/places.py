@@ -16,10 +16,10 @@ import msgspec
 
 from hfs import mountinfo, probe
 from hfs.client import DaemonSilent, find_socket
-from mountd.cache_directory import open_cache_directory
-from mountd.cache_path import real_path
-from mountd.config import Config
-from mountd.errors import ConfigError, MountError
+from mountd.base.errors import ConfigError, MountError
+from mountd.core.cache_directory import open_cache_directory
+from mountd.core.cache_path import real_path
+from mountd.core.config import Config
 
 __all__ = ["absolute", "check_places", "describe_mount"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from mountd.config_quantities import parse_size
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
+from mountd.core.config_quantities import parse_size
 from policies.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
 __all__ = ["RATES", "Given", "Inputs", "Origin", "epochs", "nodes_of", "rate_of"]

@@ -20,7 +20,7 @@ from hfs.directory import Directory
 from hfs.job import nodes_of_ranks, rank_and_world
 from hfs.layouts.files import Path
 from hfs.layouts.layout import Layout
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 from policies.locality import node_epoch, slice_epoch
 from policies.placement import Nodes
 

@@ -6,8 +6,8 @@ the highest draw is the home. So every daemon and every training job computes th
 drawn for in 262 144 slots and not one by one: a million keys of 1 024 nodes are a look-up each, and the largest node of
 1 024 has some 20 % more than its share, of 8 less than 2 %.
 
-Called by `mountd/peers.py`, `hfs/samplers.py` and `hfs plan`. Pure; hashes no paths: a key starts as the 64-bit xxh3 of
-a path relative to the root of the mount.
+Called by `mountd/peers/peers.py`, `hfs/samplers.py` and `hfs plan`. Pure; hashes no paths: a key starts as the 64-bit
+xxh3 of a path relative to the root of the mount.
 """
 
 from __future__ import annotations

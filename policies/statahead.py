@@ -11,7 +11,7 @@ In order means: one look-up of a reader comes at most 16 look-ups of the directo
 looks at every tenth name, or at random, does not get past the first test but by chance, and chance does not last: each
 window asked for is a test again.
 
-`mountd/namespace_statahead.py` keeps one `Reader` for each place in a directory where somebody might be reading on, and
+`mountd/namespace/statahead.py` keeps one `Reader` for each place in a directory where somebody might be reading on, and
 tells it the positions of the look-ups that belong to it. Pure; knows no names and never asks.
 """
 

@@ -12,12 +12,13 @@ from unittest import mock
 
 import trio
 
-from mountd import index as index_file
-from mountd import staging_names, staging_unlinked
-from mountd.metrics import Metrics
-from mountd.staging import Staging
-from mountd.staging_encoding import Encoder
-from mountd.staging_opening import open_staging
+from mountd.cache.index import index as index_file
+from mountd.cache.objects import names as staging_names
+from mountd.cache.objects import unlinked as staging_unlinked
+from mountd.cache.objects.encoding import Encoder
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import Staging
+from mountd.core.metrics import Metrics
 from policies.eviction import Policy
 from tests.faults import (
     CAPACITY_BYTES,

@@ -20,15 +20,15 @@ import numpy as np
 import trio
 import trio.testing
 
-from mountd.config import VerifyWanted
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
-from mountd.staging_disk import Disk, DiskSpace
-from mountd.staging_encoding import Encoder
-from mountd.staging_ground import Trust
-from mountd.staging_opening import open_staging
-from mountd.version import Version
+from mountd.base.errors import StagingError
+from mountd.base.version import Version
+from mountd.cache.objects.disk import Disk, DiskSpace
+from mountd.cache.objects.encoding import Encoder
+from mountd.cache.objects.ground import Trust
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.config import VerifyWanted
+from mountd.core.metrics import Metrics
 from policies.encoding import EncodingChoice
 from policies.eviction import Policy
 from policies.geometry import Extent

@@ -7,118 +7,51 @@ Only reads source text; imports nothing of what it checks.
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
+
 MAX_LINES = 500
 
-# A file imports only lower ranks. Files of one noun (staging, staging_files) count as one: they may import each other.
+# The rooms of mountd. A file imports rooms of lower rank only; rooms of one rank do not know each other.
 RANKS = {
-    "version": 1,
-    "errors": 1,
-    "metrics": 1,
-    "protocol": 1,
-    "socket_places": 0,
-    "config": 1,
-    "handover": 1,
-    "supervisor": 1,
-    "ending": 2,
-    "background": 1,
-    "open_files": 1,
-    "buffers": 1,
-    "memory": 1,
-    "openat2": 1,
-    "beneath": 1,
-    "workers": 1,
-    "statx": 1,
-    "small_native": 1,
-    "attributes": 1,
-    "listing": 1,
-    "path_numbers": 1,
-    "cache": 1,
-    "identity": 1,
-    "caller": 1,
-    "as_user": 1,
-    "flight": 2,
-    "kept": 2,
-    "silence": 2,
-    "blocks": 2,
+    "base": 0,
+    "wire": 1,
+    "core": 1,
+    "native": 1,
     "source": 2,
+    "cache": 2,
     "peers": 2,
-    "index": 2,
-    "staging": 2,
-    "fastpath": 2,
-    "node": 2,
-    "journal": 2,
-    "readers": 2,
-    "recorder": 3,
-    "interrupts": 2,
-    "layout": 2,
-    "tally": 3,
-    "passthrough": 3,
-    "io_mode": 3,
-    "fetcher": 3,
-    "small_files": 3,
-    "sibling_watch": 3,
+    "kernel": 2,
     "namespace": 3,
-    "answers": 3,
-    "xattrs": 4,
-    "permissions": 4,
-    "handles": 3,
-    "history": 3,
-    "prefetch": 3,
-    "believing": 4,
-    "learners": 3,
-    "hints": 4,
-    "read_path": 4,
-    "opening": 4,
-    "residency": 4,
-    "inheritance": 4,
-    "serving": 4,
-    "status": 4,
-    "fuse": 5,
-    "control": 5,
-    "commands": 5,
-    "daemon": 6,
+    "fetch": 4,
+    "hints": 5,
+    "files": 6,
+    "fuse": 7,
+    "control": 7,
+    "daemon": 8,
 }
-# The imports inside a rank: staged files are found through their index; the commands implement what control asks for.
-SAME_RANK = {
-    ("staging", "index"),
-    ("commands", "control"),
-    ("read_path", "hints"),
-    ("opening", "hints"),
-    ("fetcher", "recorder"),
-    ("status", "residency"),
-    ("io_mode", "passthrough"),
-    ("journal", "node"),  # what it notes
-    ("workers", "background"),
-    ("caller", "open_files"),
-    ("memory", "open_files"),
-    ("statx", "attributes"),
-    ("statx", "openat2"),
-    ("beneath", "openat2"),
-    ("as_user", "caller"),
-    ("status", "permissions"),
-    ("flight", "source"),  # the progress of a batch that a reader may hurry
-    ("flight", "node"),
-    ("small_files", "fetcher"),
-    ("small_files", "namespace"),
-}
-# Every file of mountd may use the plain words; they know nobody.
-WORDS = {"version", "errors", "metrics"}
+# Rooms within a room, lowest first; the room itself comes last. Nobody else imports them.
+INNER = {"cache": ("index", "objects"), "namespace": ("journal",)}
+# Rooms whose modules are public. Of all others only what their `__init__` names.
+OPEN_ROOMS = {"base", "wire", "core", "native"}
+# The parent of all daemons: it imports no room, and only `daemon` knows it.
+APART = "supervisor"
 
-# Modules that only these files may import. A name ending in * stands for all files of that noun.
+# Modules that only these files may import. A name ending in * stands for all that begin so.
 IMPORT_RIGHTS = {
-    "pyfuse3": ("mountd/fuse_polling.py", "mountd/fuse.py", "mountd/fuse_push.py", "mountd/fuse_session.py"),
+    "pyfuse3": ("mountd/fuse/polling.py", "mountd/fuse/fuse.py", "mountd/fuse/push.py", "mountd/fuse/session.py"),
     "mpi4py": (
-        "mountd/peers_mpi.py",
+        "mountd/peers/mpi.py",
         "hfs/shared/batches.py",  # inside MPI programs, and only once a NodeBatches is made
         "tests/*",
     ),
-    "sqlite3": ("mountd/index*",),
-    "numcodecs": ("mountd/staging_encoding.py",),  # imported only where something is encoded
+    "sqlite3": ("mountd/cache/index/*",),
+    "numcodecs": ("mountd/cache/objects/encoding.py",),  # imported only where something is encoded
     "subprocess": (
-        "mountd/fastpath*",  # mount(8), for the kernel's settings of a mount
+        "mountd/kernel/*",  # mount(8), for the kernel's settings of a mount
         "mountd/supervisor/*",  # daemons; fusermount3
         "hfs/*",
     ),
@@ -159,8 +92,8 @@ JOB_SIDE = (
     "hfs/shared/window.py",
     "hfs/whole_file.py",
     "mountd/__init__.py",
-    "mountd/protocol.py",
-    "mountd/protocol_hints.py",
+    "mountd/wire/protocol.py",
+    "mountd/wire/hints.py",
 )
 NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
 
@@ -173,40 +106,39 @@ PURE_MODULES = {
 # attribute -> the files that may name it
 ATTRIBUTE_RIGHTS = {
     ("os", "environ"): (
-        "mountd/config.py",
-        "mountd/socket_places.py",  # XDG_RUNTIME_DIR
-        "mountd/fastpath_linkage.py",  # LD_LIBRARY_PATH: where the loader looks
+        "mountd/core/config.py",
+        "mountd/core/socket_places.py",  # XDG_RUNTIME_DIR
+        "mountd/native/linkage.py",  # LD_LIBRARY_PATH: where the loader looks
         "mountd/supervisor/*",
         "hfs/*",
     ),
-    ("os", "getenv"): ("mountd/config.py", "hfs/*"),
-    ("sys", "argv"): ("mountd/config.py", "hfs/*"),
+    ("os", "getenv"): ("mountd/core/config.py", "hfs/*"),
+    ("sys", "argv"): ("mountd/core/config.py", "hfs/*"),
 }
 
 # Who may look at the errno of an exception that was caught. To raise one with an errno is everybody's right.
 ERRNO_RIGHTS = (
-    "mountd/errors.py",  # the table
-    "mountd/fuse.py",  # the decorator
+    "mountd/base/errors.py",  # the table
+    "mountd/fuse/fuse.py",  # the decorator
     # These make system calls and tell one OSError from another:
-    "mountd/open_files.py",
-    "mountd/source*",
-    "mountd/beneath.py",
-    "mountd/cache_*",
-    "mountd/staging*",
-    "mountd/index*",
-    "mountd/fastpath*",
-    "mountd/control.py",
-    "mountd/daemon.py",
+    "mountd/core/open_files.py",
+    "mountd/source/*",
+    "mountd/native/*",
+    "mountd/core/cache_*",
+    "mountd/cache/*",
+    "mountd/kernel/*",
+    "mountd/control/control.py",
+    "mountd/daemon/daemon.py",
     "mountd/supervisor/*",
-    "mountd/namespace.py",  # the source's ENOENT becomes a negative entry
-    "mountd/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
+    "mountd/namespace/namespace.py",  # the source's ENOENT becomes a negative entry
+    "mountd/namespace/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
     "hfs/*",
 )
 
 # Who may start a task that nobody waits for where it was started: its fault would end the nursery, and the mount.
 LOOSE_TASK_RIGHTS = (
-    "mountd/background.py",  # the guard itself
-    "mountd/fuse_polling.py",  # pyfuse3's workers: one that fails is the end of the session
+    "mountd/core/background.py",  # the guard itself
+    "mountd/fuse/polling.py",  # pyfuse3's workers: one that fails is the end of the session
 )
 
 # Calls that follow a path, by name in os, and the files that may make them. Calls on a descriptor are not limited.
@@ -216,37 +148,37 @@ PATH_CALLS = {
     *("chown", "utime", "mknod", "mkfifo"),
 }
 PATH_RIGHTS = (
-    "mountd/source*",  # paths under the source
-    "mountd/beneath.py",  # its system call
-    "mountd/cache_*",  # the way to the cache directory, and names in it
-    "mountd/index*",  # paths under the cache directory
-    "mountd/staging*",
-    "mountd/config.py",  # configuration files
-    "mountd/control.py",  # the control socket
-    "mountd/socket_places.py",  # where it lies
-    "mountd/fastpath*",  # /sys: kernel settings of the mount
-    "mountd/daemon.py",  # the mountpoint, the log file
-    "mountd/open_files.py",  # /proc, /sys, for others
-    "mountd/memory.py",  # /proc, /sys/fs/cgroup
+    "mountd/source/*",  # paths under the source; which file system it is: /proc, /sys, devices and images below it
+    "mountd/native/beneath.py",  # its system call
+    "mountd/native/linkage.py",  # which libraries a program is linked with
+    "mountd/core/cache_*",  # the way to the cache directory, and names in it
+    "mountd/cache/*",  # paths under the cache directory
+    "mountd/core/config.py",  # configuration files
+    "mountd/control/control.py",  # the control socket
+    "mountd/core/socket_places.py",  # where it lies
+    "mountd/kernel/*",  # /sys: kernel settings of the mount
+    "mountd/daemon/daemon.py",  # the mountpoint, the log file
+    "mountd/core/open_files.py",  # /proc, /sys, for others
+    "mountd/core/memory.py",  # /proc, /sys/fs/cgroup
     "mountd/supervisor/*",  # /dev/fuse, the mountpoint, /proc, its socket
-    "mountd/identity*",  # which file system it is: /proc, /sys, and block devices and image files below it
     "hfs/*",
 )
 
 
 def matches(file: str, allowed: tuple[str, ...]) -> bool:
-    """Whether `file` ("mountd/index_rows.py") is one of `allowed` ("mountd/index*": all files of that noun)."""
+    """Whether `file` ("mountd/cache/index/rows.py") is one of `allowed` ("mountd/cache/*": all files of that room)."""
     return any(file.startswith(name[:-1]) if name.endswith("*") else file == name for name in allowed)
 
 
-def noun(module: str) -> str:
-    """The noun of a file of mountd: the longest name in RANKS that it begins with."""
-    names = [name for name in RANKS if module == name or module.startswith(f"{name}_")]
-    return max(names, key=len, default=module)
+def room(file: str) -> tuple[str, str]:
+    """(room, room within it or "") of a file of mountd: ("cache", "index") of mountd/cache/index/rows.py."""
+    parts = file.split("/")[1:-1]
+    outer = parts[0] if parts else ""
+    return outer, parts[1] if len(parts) > 1 else ""
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
-    """(statement, dotted module) of every import; `from mountd import errors` gives mountd.errors."""
+    """(statement, dotted name) of every import; of what is ours the name too: mountd.cache.Staging."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -255,7 +187,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
             module = node.module or ""
             if node.level:
                 yield node, f".{module}"
-            elif module in {"hfs", "mountd", "policies"}:
+            elif module.split(".")[0] in {"hfs", "mountd", "policies"}:
                 for alias in node.names:
                     yield node, f"{module}.{alias.name}"
             else:
@@ -276,7 +208,7 @@ def breaches(file: str, text: str) -> list[str]:
     """The rules that `file` (a path from the project's root) with this text breaks, one line each."""
     found = []
     tree = ast.parse(text, file)
-    package, module = file.split("/", maxsplit=1)[0], file.split("/")[1].removesuffix(".py")
+    package = file.split("/", maxsplit=1)[0]
     types = typing_only(tree)
 
     def breach(node: ast.AST, rule: str) -> None:
@@ -295,8 +227,8 @@ def breaches(file: str, text: str) -> list[str]:
             breach(statement, f"policies are pure: {name} is not in PURE_MODULES")
         elif package == "mountd" and top == "hfs":
             breach(statement, "mountd may not import hfs")
-        elif package == "mountd" and top == "mountd":
-            found.extend(f"{file}:{statement.lineno}: {rule}" for rule in rank_breaches(module, name))
+        elif package in {"hfs", "mountd"} and top == "mountd":
+            found.extend(f"{file}:{statement.lineno}: {rule}" for rule in room_breaches(file, name))
         if top in IMPORT_RIGHTS and not matches(file, IMPORT_RIGHTS[top]):
             breach(statement, f"only {', '.join(IMPORT_RIGHTS[top])} may import {top}")
         if file in JOB_SIDE and statement not in types and top in NEVER_IN_JOBS:
@@ -304,7 +236,7 @@ def breaches(file: str, text: str) -> list[str]:
 
     if package == "mountd" and file not in LOOSE_TASK_RIGHTS:
         for call in loose_tasks(tree):
-            breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/background.py")
+            breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/core/background.py")
 
     path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
     for node in ast.walk(tree):
@@ -320,7 +252,7 @@ def breaches(file: str, text: str) -> list[str]:
             and isinstance(node.ctx, ast.Load)
             and not matches(file, ERRNO_RIGHTS)
         ):
-            breach(node, "may not look at the errno of an exception: catch what mountd/errors.py calls it")
+            breach(node, "may not look at the errno of an exception: catch what mountd/base/errors.py calls it")
         if not path_right and isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called in {"open", "Path", "pathlib.Path"}:
@@ -361,17 +293,37 @@ def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _of_scope(child)
 
 
-def rank_breaches(module: str, imported: str) -> Iterator[str]:
-    """What is wrong with mountd/`module` importing `imported` ("mountd.index")."""
-    target = imported.split(".")[1] if "." in imported else ""
-    if module == "__init__":
+def room_breaches(file: str, imported: str) -> Iterator[str]:
+    """What is wrong with a file of mountd or hfs importing `imported` ("mountd.cache.index")."""
+    here, inner = room(file) if file.startswith("mountd/") else ("", "")
+    there, *rest = imported.split(".")[1:] or [""]
+    if file == "mountd/__init__.py":
         yield "mountd/__init__ imports nothing: training jobs import it"
-        return
-    here, there = noun(module), noun(target)
-    if here not in RANKS or there not in RANKS:
-        yield f"{here if here not in RANKS else there} has no rank: give it one in tests/layers.py"
-    elif here != there and RANKS[there] >= RANKS[here] and there not in WORDS and (here, there) not in SAME_RANK:
-        yield f"{here} (rank {RANKS[here]}) may not import {there} (rank {RANKS[there]})"
+    elif APART in {here, there}:
+        if here not in {there, "daemon", ""}:
+            yield f"{APART} and the rooms do not know each other"
+    elif there not in RANKS or (here and here not in RANKS):
+        yield f"{there if there not in RANKS else here} is no room: give it a rank in tests/layers.py"
+    elif here == there:
+        order = (*INNER.get(here, ()), "")
+        target = rest[0] if rest and rest[0] in order else ""
+        if order.index(target) > order.index(inner):
+            yield f"{here}.{inner} may not import {here}.{target}" if target else f"{inner} may not import its {here}"
+    else:
+        if here and RANKS[there] >= RANKS[here]:
+            yield f"{here} (rank {RANKS[here]}) may not import {there} (rank {RANKS[there]})"
+        if rest and there not in OPEN_ROOMS and rest[0] not in public_names(there):
+            yield f"{'.'.join(rest)} is the inside of {there}: only what its __init__ names is for others"
+
+
+@functools.cache
+def public_names(of: str) -> frozenset[str]:
+    """What the `__init__` of a room names in `__all__`."""
+    tree = ast.parse((ROOT / "mountd" / of / "__init__.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
 
 
 def project_files(root: Path) -> Iterator[tuple[str, str]]:

@@ -133,6 +133,8 @@ def test_a_power_loss_leaves_no_wrong_byte_and_loses_nothing_that_was_reported(
 def test_a_sync_that_is_taken_out_is_missed(
     recorded: Recorded, state_directory: Path, monkeypatch: pytest.MonkeyPatch, breakage: str
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("mountd.staging_room"), "disabled", True)  # the cache is to be found broken
+    monkeypatch.setattr(
+        logging.getLogger("mountd.cache.objects.room"), "disabled", True
+    )  # the cache is to be found broken
     with pytest.raises(AssertionError, match=BREAKAGES[breakage].found):
         check_losses(recorded(breakage), state_directory, every=10)

@@ -24,7 +24,7 @@ import importlib
 import click
 
 import hfs
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = ["Group", "cli", "main"]
 

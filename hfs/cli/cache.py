@@ -14,8 +14,8 @@ import click
 
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complete_mounts, control_option, sole_mount, targets_of
-from mountd.errors import ConfigError
-from mountd.protocol import Progress, Result, Row, Rows
+from mountd.base.errors import ConfigError
+from mountd.wire.protocol import Progress, Result, Row, Rows
 
 if TYPE_CHECKING:
     from hfs.cli.reporting import Reporter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from mountd.errors import MountError
+from mountd.base.errors import MountError
 
 __all__ = ["completion"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hfs.cli.shared import load_config, mount_flags, printable
-from mountd.config import KEYS, describe
+from mountd.core.config import KEYS, describe
 
 __all__ = ["config"]
 

@@ -11,8 +11,8 @@ from hfs.cli.encode import jobs_option, overwrite_option, refuse_existing, show
 from hfs.codecs.codec import Wanted
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
-from mountd.config_quantities import parse_size
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
+from mountd.core.config_quantities import parse_size
 
 __all__ = ["decode"]
 

@@ -15,7 +15,7 @@ from hfs.codecs.converting import Outcome, encode_sample, in_processes
 from hfs.codecs.dataset import SUFFIX
 from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 
 __all__ = ["encode", "jobs_option", "overwrite_option", "refuse_existing", "show"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hfs.client import Refused
-from mountd.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError
 
 __all__ = ["CANNOT_EXECUTE", "DONE", "FAILED", "NOT_FOUND", "PARTLY", "RUN_FAILED", "SIGNALLED", "USAGE", "code_of"]
 

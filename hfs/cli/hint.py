@@ -26,9 +26,9 @@ from hfs.client import DaemonSilent
 from hfs.job import job_name, process_token, rank_and_world
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.learner import Learner
-from mountd.errors import ConfigError
-from mountd.protocol import Join
-from mountd.protocol_hints import encode_layout, layout_digest
+from mountd.base.errors import ConfigError
+from mountd.wire.hints import encode_layout, layout_digest
+from mountd.wire.protocol import Join
 
 __all__ = ["hint", "main"]
 

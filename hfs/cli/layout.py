@@ -13,7 +13,7 @@ from hfs import mountinfo
 from hfs.cli import Group, render
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout, LayoutError
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 
 __all__ = ["layout"]
 

@@ -13,8 +13,8 @@ from hfs import mounting
 from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared
 from hfs.client import Client, find_socket
 from hfs.places import check_places
-from mountd.config import Config
-from mountd.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError
+from mountd.core.config import Config
 
 __all__ = ["mount", "parts", "ready_to_mount", "tell_parts"]
 

@@ -14,8 +14,8 @@ import click
 from hfs.cli.shared import complain
 from hfs.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
-from mountd.config_quantities import parse_size
-from mountd.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError
+from mountd.core.config_quantities import parse_size
 
 __all__ = ["plan"]
 

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from hfs.cli.plan_tables import show_imbalance
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 from policies.cost_model import expected_imbalance, imbalance
 
 __all__ = ["simulate"]

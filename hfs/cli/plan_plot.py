@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfs.cli.plan_tables import TITLES
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 from policies.cost_model import WAYS
 
 __all__ = ["COLOURS", "draw_epochs", "draw_imbalance", "new_figure"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from hfs.cli.shared import complain, printable
-from mountd.protocol import PathFault, Progress, Result, Row, Rows
+from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

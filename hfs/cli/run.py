@@ -20,8 +20,8 @@ from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.mount import ready_to_mount
 from hfs.cli.shared import complain, hold, load_config, mount_flags
 from hfs.client import Client, find_socket
-from mountd.config import Config
-from mountd.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError
+from mountd.core.config import Config
 
 __all__ = ["run"]
 

@@ -17,8 +17,8 @@ from click.shell_completion import CompletionItem
 
 from hfs import mountinfo
 from hfs.client import Client, find_socket
-from mountd.config import Config, config_files, load, state_directory
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
+from mountd.core.config import Config, config_files, load, state_directory
 
 __all__ = [
     "MountTarget",
@@ -88,7 +88,7 @@ _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
 def mount_flags(command: _Command) -> _Command:
     """Add the options that `hfs mount`, `hfs run` and `hfs config` share.
 
-    All are plain text here: `mountd.config` judges the values, so that all faults are told together.
+    All are plain text here: `mountd.core.config` judges the values, so that all faults are told together.
     """
     for option in reversed(_FLAGS):
         command = option(command)

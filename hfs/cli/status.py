@@ -12,7 +12,7 @@ from hfs import mountinfo
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complete_mounts, control_option, printable, sole_mount, target_of
 from hfs.client import Client, find_socket
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = ["status"]
 

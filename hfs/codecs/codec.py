@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = [
     "Array",

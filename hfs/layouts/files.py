@@ -15,7 +15,7 @@ import numpy as np
 
 from hfs import mountinfo
 from hfs.layouts.layout import Layout
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 
 __all__ = ["OutsideRoot", "files_layout", "relative_names", "versions"]
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hfs.layouts import layout_file
 from hfs.layouts.layout_file import Integers, LayoutError
-from mountd.protocol_hints import LayoutFrame
+from mountd.wire.hints import LayoutFrame
 
 __all__ = ["Layout", "LayoutError"]
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.whole_file import whole_file
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = ["FORMAT", "Integers", "LayoutError", "mapped", "packed", "spread", "text", "write"]
 

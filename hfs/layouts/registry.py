@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from hfs.layouts.format import HEAD_BYTES, Format, said
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.reading import opened
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 
 __all__ = ["build", "formats", "recognised"]
 

@@ -32,7 +32,7 @@ from hfs.shared.batch import Batch
 from hfs.shared.reader import Reader, portable
 from hfs.shared.samples import FunctionSamples, LayoutSamples, Samples
 from hfs.shared.window import Entry, Kind, RankLost, State, Window, control_bytes
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 from policies.ring import part
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hfs.shared.samples import Piece, Samples
 from hfs.shared.window import ENTRIES, Entry, Kind, RankLost, State, Window
-from mountd.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError
 from policies.ring import Ring, part
 
 __all__ = ["Reader", "head_bytes", "indices_of", "portable"]

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 
 __all__ = ["ENTRIES", "Entry", "Kind", "Liveness", "RankLost", "State", "Window", "control_bytes"]
 

@@ -4,7 +4,7 @@ It is given its order as one JSON object: `config` and `origins` as a daemon get
 answers whoever has started it with one line: `ready` or `error` (see hfs/mounting.py).
 
 Signals: SIGTERM, SIGINT (and SIGUSR1, by which a daemon that got one of them tells us) unmount and end the daemon; a
-second SIGTERM kills it. What is sent to a daemon is told in mountd/ending.py.
+second SIGTERM kills it. What is sent to a daemon is told in mountd/daemon/ending.py.
 """
 
 from __future__ import annotations

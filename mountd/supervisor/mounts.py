@@ -82,7 +82,7 @@ class KeptMount:
         return self.connection is not None and self.connection.resends and self._resend and self.feeds
 
     def handover(self) -> tuple[dict[str, Any], list[int]]:
-        """What the next daemon is told of it (mountd/handover.py), and the descriptors that go with that."""
+        """What the next daemon is told of it (mountd/wire/handover.py), and the descriptors that go with that."""
         assert self.connection is not None
         self._generation += 1
         record = {

@@ -16,7 +16,7 @@ SAMPLES, SAMPLES_QUICK = 1_280_000, 64_000
 LEARNERS = 8
 A_FILE_BYTES = 110_000
 AT_ONCE = 16
-"""Units that the daemon takes at a time (mountd/hints.py)."""
+"""Units that the daemon takes at a time (mountd/hints/hints.py)."""
 
 FILES = 4000
 """Of the list whose order is told: each is named some hundred times, so that the list itself costs next to nothing."""

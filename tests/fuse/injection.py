@@ -12,12 +12,12 @@ _FOLDER = Path(__file__).parent / "injected"
 
 
 def setting(at: str, value: float | str) -> dict[str, object]:
-    """`at` ("mountd.daemon:_SWEEP_S") has this value."""
+    """`at` ("mountd.daemon.daemon:_SWEEP_S") has this value."""
     return {"at": at, "set": value}
 
 
 def raising(at: str, times: int = 1, *, task: str | None = None, after: int = 0) -> dict[str, object]:
-    """`at` ("mountd.fetcher:Fetcher.push") raises RuntimeError when it is called the first `times` times.
+    """`at` ("mountd.fetch.fetcher:Fetcher.push") raises RuntimeError when it is called the first `times` times.
 
     `task`: by this background task; by whom else does not count. `after`: so many calls are well before.
     """

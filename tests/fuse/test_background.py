@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfs.client import Client
-from mountd.errors import HfsError
+from mountd.base.errors import HfsError
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising, setting
 from tests.pattern import check, pattern, write_pattern
@@ -21,26 +21,26 @@ LARGE_BYTES = 1_500_000
 
 # What each task calls, and fails in. In the order in which a reader brings the tasks about.
 FAULTS = {
-    "staging: clean-up": "mountd.staging:Staging.prepare",
-    "staging: names": "mountd.staging_names:Names.settled_id",
-    "staging: watch of the disk": "mountd.staging_evictor:Evictor.look",
-    "staging: last uses": "mountd.staging_files:Files.flush_uses",
-    "sweep of names": "mountd.namespace:Namespace.sweep",
-    "second looks": "mountd.source_doubts:Doubts.run",
-    "prefetch": "mountd.prefetch:Prefetch.run",
-    "prefetch worker": "mountd.prefetch:Prefetch._next_work",
-    "hints": "mountd.hints:Hints.run",
-    "watch of the connection": "mountd.fuse:Fuse._watch",
-    "sibling list": "mountd.namespace:Namespace.listing",
-    "push": "mountd.fetcher:Fetcher.push",
-    "supersede": "mountd.staging:Staging.supersede",
+    "staging: clean-up": "mountd.cache.staging:Staging.prepare",
+    "staging: names": "mountd.cache.objects.names:Names.settled_id",
+    "staging: watch of the disk": "mountd.cache.evictor:Evictor.look",
+    "staging: last uses": "mountd.cache.files:Files.flush_uses",
+    "sweep of names": "mountd.namespace.namespace:Namespace.sweep",
+    "second looks": "mountd.source.doubts:Doubts.run",
+    "prefetch": "mountd.fetch.prefetch:Prefetch.run",
+    "prefetch worker": "mountd.fetch.prefetch:Prefetch._next_work",
+    "hints": "mountd.hints.hints:Hints.run",
+    "watch of the connection": "mountd.fuse.fuse:Fuse._watch",
+    "sibling list": "mountd.namespace.namespace:Namespace.listing",
+    "push": "mountd.fetch.fetcher:Fetcher.push",
+    "supersede": "mountd.cache.staging:Staging.supersede",
 }
 # These are called in threads, or by no task of their name.
 ELSEWHERE = {
-    "staging: writer": "mountd.staging_writing:write_batch",
-    "staging: vouching": "mountd.staging_vouching:sync_objects",
-    "residency sample": "mountd.residency:resident",
-    "control connection": "mountd.control:_Gate._serve",
+    "staging: writer": "mountd.cache.writing:write_batch",
+    "staging: vouching": "mountd.cache.vouching:sync_objects",
+    "residency sample": "mountd.files.residency:resident",
+    "control connection": "mountd.control.control:_Gate._serve",
 }
 
 
@@ -91,7 +91,7 @@ def test_reads_go_on_whatever_fails_in_the_background(
     tree(source)
     faults = [raising(at, 1 if task in ONCE else times, task=task) for task, at in FAULTS.items()]
     elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
-    settings = [setting(at, 0.05) for at in ("mountd.daemon:_SWEEP_S", "mountd.staging_opening:_NOTE_USES_S")]
+    settings = [setting(at, 0.05) for at in ("mountd.daemon.daemon:_SWEEP_S", "mountd.cache.opening:_NOTE_USES_S")]
     hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
     hfs.expect_warning(".*")
     read_all(hfs)

@@ -20,7 +20,7 @@ import pytest
 
 from hfs import mounting
 from hfs.client import Client, find_socket
-from mountd.config import Config
+from mountd.core.config import Config
 from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs

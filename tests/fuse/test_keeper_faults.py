@@ -14,8 +14,8 @@ import pytest
 
 from hfs import keeper, mounting
 from hfs.client import Client, find_socket
-from mountd.config import Config, dump
-from mountd.errors import MountError
+from mountd.base.errors import MountError
+from mountd.core.config import Config, dump
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.pattern import pattern
@@ -140,7 +140,7 @@ def test_a_crash_while_another_release_is_loaded_is_survived(start: Start, progr
     code = f"""
 import sys
 from hfs import mounting
-from mountd.config import undump
+from mountd.core.config import undump
 mounting._DAEMON = [{str(program)!r}]
 print(mounting.take_over(*undump(sys.stdin.buffer.read())))
 """

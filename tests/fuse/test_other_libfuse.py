@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mountd.fastpath_linkage import why_not_one_libfuse
+from mountd.native.linkage import why_not_one_libfuse
 from tests.fuse.harness import ROOT, Hfs, must
 from tests.fuse.injection import injected, replaced
 from tests.pattern import check, write_pattern
@@ -49,7 +49,7 @@ def other_extension(tmp_path: Path) -> Path:
     asked = ["pkg-config", "--cflags", "--libs", "fuse3"]
     flags = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout.split()
     built = tmp_path / f"_fastpath{SUFFIX}"
-    sources = [str(path) for path in sorted((ROOT / "mountd").glob("_fastpath*.c"))]
+    sources = [str(path) for path in sorted((ROOT / "mountd/native").glob("_fastpath*.c"))]
     must("gcc", "-shared", "-fPIC", "-O1", "-o", built, f"-I{sysconfig.get_path('include')}", *sources, *flags)
     return built
 
@@ -90,14 +90,14 @@ def test_an_extension_with_the_distributions_libfuse(
 ) -> None:
     """It took requests from pyfuse3's session with functions of another libfuse: the mount did not answer."""
     source = tree(tmp_path / "source")
-    hfs = hfs_mount(source, env=injected(replaced("mountd._fastpath", other_extension)))
+    hfs = hfs_mount(source, env=injected(replaced("mountd.native._fastpath", other_extension)))
     works_without_the_extension(hfs, source)
 
 
 def test_one_libfuse_is_seen_to_be_one() -> None:
     import pyfuse3
 
-    from mountd import _fastpath
+    from mountd.native import _fastpath
 
     assert why_not_one_libfuse(str(_fastpath.__file__), str(pyfuse3.__file__)) is None
 
@@ -112,7 +112,7 @@ def test_one_libfuse_is_seen_to_be_one() -> None:
     ],
 )
 def test_what_is_no_shared_object_has_the_extension_step_aside(tmp_path: Path, content: bytes, reason: str) -> None:
-    from mountd import _fastpath
+    from mountd.native import _fastpath
 
     (tmp_path / "pyfuse3.so").write_bytes(content)
     found = why_not_one_libfuse(str(_fastpath.__file__), str(tmp_path / "pyfuse3.so"))
@@ -121,7 +121,7 @@ def test_what_is_no_shared_object_has_the_extension_step_aside(tmp_path: Path, c
 
 
 def test_a_libfuse_within_pyfuse3_has_the_extension_step_aside() -> None:
-    from mountd import _fastpath
+    from mountd.native import _fastpath
 
     found = why_not_one_libfuse(str(_fastpath.__file__), "/bin/sh")  # it needs no libfuse
     assert found is not None

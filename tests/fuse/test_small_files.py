@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mountd import source_small
-from mountd.source_small import Progress, SmallRead, read_files
+from mountd.source import small as source_small
+from mountd.source.small import Progress, SmallRead, read_files
 from tests.fuse.slowfs import SlowFs
 
 LIMIT = 64 << 10

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import trio
 
-from mountd.config import Config
-from mountd.control import Report, serve
-from mountd.errors import ConfigError
-from mountd.learners import Learners
-from mountd.metrics import Metrics
-from mountd.open_files import OpenFiles
-from mountd.protocol import PathFault, Progress, Result, Row, Rows, Touches
+from mountd.base.errors import ConfigError
+from mountd.control.control import Report, serve
+from mountd.core.config import Config
+from mountd.core.metrics import Metrics
+from mountd.core.open_files import OpenFiles
+from mountd.hints.learners import Learners
+from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows, Touches
 
 
 class FakeCommands:

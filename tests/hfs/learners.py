@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mountd.protocol import HEADER_BYTES, Failure, Join, Message, Result, Status, decode_request, encode, frame_bytes
-from mountd.protocol_hints import (
+from mountd.wire.hints import (
     At,
     LayoutFrame,
     LayoutPart,
@@ -23,6 +22,17 @@ from mountd.protocol_hints import (
     decode_layout,
     decode_learner,
     layout_digest,
+)
+from mountd.wire.protocol import (
+    HEADER_BYTES,
+    Failure,
+    Join,
+    Message,
+    Result,
+    Status,
+    decode_request,
+    encode,
+    frame_bytes,
 )
 
 

@@ -20,8 +20,8 @@ from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
 from hfs.client import DaemonSilent
 from hfs.mountinfo import parse
-from mountd.config import Config
-from mountd.errors import HfsError, MountError
+from mountd.base.errors import HfsError, MountError
+from mountd.core.config import Config
 from tests.hfs.daemon import FakeCommands, serving
 
 

@@ -17,7 +17,7 @@ from hfs.cli.learners import epochs_table, learners_table
 from hfs.client import Client, DaemonSilent
 from hfs.layouts.layout import Layout
 from hfs.mountinfo import parse
-from mountd.protocol import Touch, Touches
+from mountd.wire.protocol import Touch, Touches
 from tests.hfs.daemon import FakeCommands, serving
 
 

@@ -12,9 +12,9 @@ import pytest
 from hfs import client as module
 from hfs.client import Client, DaemonSilent, Refused, find_socket, known_sockets
 from hfs.mountinfo import parse
-from mountd import socket_places
-from mountd.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
-from mountd.socket_places import prefix_of
+from mountd.core import socket_places
+from mountd.core.socket_places import prefix_of
+from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
 from tests.hfs.daemon import FakeCommands, serving
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from hfs import daemon_process, mounting, processes
 from hfs.mounting import clean_stale, detach, start, unmount
-from mountd.config import Config
-from mountd.errors import ConfigError, MountError
+from mountd.base.errors import ConfigError, MountError
+from mountd.core.config import Config
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def refusal(
 
 def test_the_daemon_gets_its_configuration_and_a_session(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
-from mountd.config import undump
+from mountd.core.config import undump
 config, origins = undump(sys.stdin.buffer.read())
 import json
 session, package = os.getsid(0) == os.getpid(), os.path.isdir("hfs")

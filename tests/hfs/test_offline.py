@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 
 from hfs import offline
 from hfs.cli import cli
-from mountd.errors import CacheInUse, ConfigError
-from mountd.metrics import Metrics
-from mountd.protocol import Progress, Rows
-from mountd.staging_opening import open_staging
-from mountd.version import Version
+from mountd.base.errors import CacheInUse, ConfigError
+from mountd.base.version import Version
+from mountd.cache.opening import open_staging
+from mountd.core.metrics import Metrics
+from mountd.wire.protocol import Progress, Rows
 from tests.pattern import pattern
 
 CHUNK_BYTES = 65536

@@ -10,8 +10,8 @@ from hfs import places, probe
 from hfs.client import DaemonSilent
 from hfs.mountinfo import parse
 from hfs.places import absolute, check_places, describe_mount
-from mountd.config import Config
-from mountd.errors import ConfigError, MountError
+from mountd.base.errors import ConfigError, MountError
+from mountd.core.config import Config
 
 
 @pytest.fixture(autouse=True)

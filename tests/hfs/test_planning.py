@@ -13,7 +13,7 @@ import pytest
 from hfs import measuring
 from hfs.measuring import DataSet, NotMeasured, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 from policies.cost_model import costs
 
 

@@ -21,7 +21,7 @@ from hfs.directory import Directory, NoDirectory
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.samplers import LocalityAwareSampler
-from mountd.errors import ConfigError
+from mountd.base.errors import ConfigError
 from policies.balance import assign
 from policies.cost_model import expected_imbalance
 from policies.placement import Nodes

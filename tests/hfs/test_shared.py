@@ -24,7 +24,7 @@ from hfs.shared.reader import Reader, indices_of, portable
 from hfs.shared.samples import FunctionSamples, LayoutSamples, Piece, _after
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
 from hfs.shared.window import Entry, Kind, Liveness, RankLost, State, Window, control_bytes
-from mountd.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError
 from tests.pattern import pattern, write_pattern
 
 

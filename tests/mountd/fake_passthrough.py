@@ -1,4 +1,4 @@
-"""Passthrough in memory: hands out backing ids for durable files, as `mountd.passthrough.Passthrough` does.
+"""Passthrough in memory: hands out backing ids for durable files, as `mountd.files.passthrough.Passthrough` does.
 
 `refuse` makes the kernel take no more; `checkpoints` is how often a registration lets others run.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from mountd.staging_file import StagedFile
+from mountd.cache.objects.file import StagedFile
 
 
 class FakePassthrough:

@@ -1,5 +1,5 @@
-"""A source made of a dict: what the daemon's parts ask of `mountd.source.Source`, without threads, with delays and
-faults.
+"""A source made of a dict: what the daemon's parts ask of `mountd.source.source.Source`, without threads, with delays
+and faults.
 
 Bytes are computed from (inode, offset). Every call is noted in `calls`. `delay_s` is virtual time; `hang` makes every
 call last until the time limit.
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from mountd.attributes import Attributes
-from mountd.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.listing import Listing
-from mountd.metrics import Metrics
-from mountd.source_doubts import Doubts
-from mountd.source_small import Progress, SmallRead
-from mountd.version import Version
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.base.version import Version
+from mountd.core.metrics import Metrics
+from mountd.source.doubts import Doubts
+from mountd.source.listing import Listing
+from mountd.source.small import Progress, SmallRead
 from policies.geometry import Extent
 from tests.pattern import pattern
 

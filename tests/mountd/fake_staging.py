@@ -1,4 +1,4 @@
-"""Staging in memory: what `fetcher` and `read_path` ask of `mountd.staging.Staging`, without disk or threads.
+"""Staging in memory: what `fetcher` and `read_path` ask of `mountd.cache.staging.Staging`, without disk or threads.
 
 `would_block` makes every read that may not wait answer None; `broken` makes every read fail; `room_bytes` bounds what
 is admitted; with `in_memory` a look-up never waits. A put is written when `write()` is called, or at once with
@@ -12,9 +12,9 @@ from itertools import count
 
 import trio
 
-from mountd.errors import StagingError
-from mountd.staging_file import StagedFile
-from mountd.version import Version
+from mountd.base.errors import StagingError
+from mountd.base.version import Version
+from mountd.cache.objects.file import StagedFile
 from policies.geometry import Extent
 
 

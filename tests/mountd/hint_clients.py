@@ -12,23 +12,14 @@ import numpy as np
 import trio
 import trio.testing
 
-from mountd.config import Config
-from mountd.control import Report, serve
-from mountd.learners import Learners
-from mountd.metrics import Metrics
-from mountd.open_files import OpenFiles
-from mountd.protocol import (
-    Join,
-    Message,
-    Reply,
-    Result,
-    Status,
-    Touches,
-    decode_reply,
-    encode,
-)
-from mountd.protocol_hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
-from mountd.recorder import Recorder
+from mountd.control.control import Report, serve
+from mountd.core.config import Config
+from mountd.core.metrics import Metrics
+from mountd.core.open_files import OpenFiles
+from mountd.fetch.recorder import Recorder
+from mountd.hints.learners import Learners
+from mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode
 from tests.mountd.test_control import FakeCommands
 
 FILES = encode_layout(LayoutFrame(files=b"\0".join(b"f%d" % i for i in range(8))))

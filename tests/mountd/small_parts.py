@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.buffers import Buffers
-from mountd.errors import HfsError
-from mountd.fetcher import Fetcher
-from mountd.memory import Memory
-from mountd.metrics import Metrics
-from mountd.namespace import Namespace
-from mountd.node import Node
-from mountd.peers import NoPeers
-from mountd.recorder import Recorder
-from mountd.small_files import Small, SmallFiles
+from mountd.base.errors import HfsError
+from mountd.core.buffers import Buffers
+from mountd.core.memory import Memory
+from mountd.core.metrics import Metrics
+from mountd.fetch.fetcher import Fetcher
+from mountd.fetch.recorder import Recorder
+from mountd.fetch.small_files import Small, SmallFiles
+from mountd.namespace.namespace import Namespace
+from mountd.namespace.node import Node
+from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.fake_staging import FakeStaging

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from mountd.as_user import become, why_impossible
-from mountd.caller import Credentials, credentials_of
-from mountd.source_kind import look_at
+from mountd.core.caller import Credentials, credentials_of
+from mountd.source.kind import look_at
+from mountd.source.user_context import become, why_impossible
 
 Value = TypeVar("Value")
 
@@ -78,14 +78,19 @@ def test_a_thread_is_somebody_else_for_file_systems(tmp_path: Path) -> None:
 @needs_root
 def test_what_changes_for_the_process_is_taken_back() -> None:
     """Another fsuid makes a process undumpable: no core, and its /proc is root's."""
-    code = "import ctypes, mountd.as_user as a; assert a.why_impossible() is None; print(ctypes.CDLL(None).prctl(3))"
+    code = """
+import ctypes
+from mountd.source import why_impossible
+assert why_impossible() is None
+print(ctypes.CDLL(None).prctl(3))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout == "1\n"
 
 
 @needs_root
 def test_without_the_capabilities_it_says_so() -> None:
-    code = "from mountd.as_user import why_impossible; print(why_impossible())"
+    code = "from mountd.source.user_context import why_impossible; print(why_impossible())"
     for missing in ("setuid", "setgid"):
         command = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, check=True, text=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from mountd.background import call_guarded, faults, guarded, note_fault, start_for_life, start_guarded
-from mountd.errors import SourceError, StagingError
-from mountd.flight import SingleFlight
-from mountd.metrics import Metrics
-from mountd.namespace_asking import Asking
-from mountd.node import Node
-from mountd.sibling_watch import SiblingWatch
+from mountd.base.errors import SourceError, StagingError
+from mountd.core.background import call_guarded, faults, guarded, note_fault, start_for_life, start_guarded
+from mountd.core.flight import SingleFlight
+from mountd.core.metrics import Metrics
+from mountd.fetch.sibling_watch import SiblingWatch
+from mountd.namespace.asking import Asking
+from mountd.namespace.node import Node
 from policies.siblings import Siblings
 from tests.conftest import Logs
 from tests.faults import SIZE, Operations, contents, healthy_staging, page_aligned, run, stage, verify, version_of

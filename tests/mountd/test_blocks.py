@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.blocks import Blocks
-from mountd.version import Version
+from mountd.base.version import Version
+from mountd.fetch.blocks import Blocks
 from policies.density import BLOCK_BYTES
 from policies.geometry import Extent
 from tests.pattern import pattern

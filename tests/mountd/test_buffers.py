@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.buffers import PAGE_BYTES, Buffers
-from mountd.errors import SourceError
+from mountd.base.errors import SourceError
+from mountd.core.buffers import PAGE_BYTES, Buffers
 
 CHUNK = 1 << 20
 
@@ -162,8 +162,8 @@ async def test_without_memory_a_read_hears_so_and_holds_nothing(monkeypatch: pyt
         raise MemoryError
 
     with monkeypatch.context() as scarce:
-        scarce.setattr("mountd.buffers.mmap.mmap", refuses)
-        scarce.setattr("mountd.buffers.np.empty", refuses)
+        scarce.setattr("mountd.core.buffers.mmap.mmap", refuses)
+        scarce.setattr("mountd.core.buffers.np.empty", refuses)
         with pytest.raises(SourceError, match="no memory"):
             await buffers.take(size, urgent=True)
     assert buffers.used_bytes == 0

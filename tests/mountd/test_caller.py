@@ -11,8 +11,8 @@ from signal import SIGABRT, SIGALRM, SIGINT, SIGKILL, SIGQUIT, SIGTERM
 
 import pytest
 
-from mountd import caller
-from mountd.caller import is_dying, process_of
+from mountd.core import caller
+from mountd.core.caller import is_dying, process_of
 
 
 def mask(*signals: int) -> bytes:

@@ -1,6 +1,6 @@
 """Each operation of a reader, given up at each of its checkpoints in turn: nothing of it stays, and others get theirs.
 
-The readers of a hung source are killed where they wait (mountd/interrupts.py), which may be anywhere.
+The readers of a hung source are killed where they wait (mountd/fuse/interrupts.py), which may be anywhere.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import fuse_push  # before pyfuse3: it loads the extension in front of libfuse
+from mountd.fuse import push as fuse_push  # before pyfuse3: it loads the extension in front of libfuse
 
 # isort: split
 import pyfuse3
 
-from mountd.answers import Answers
-from mountd.fuse import Fuse
-from mountd.fuse_push import KernelPageCache
-from mountd.handles import DirectoryHandle
-from mountd.interrupts import Interrupts
-from mountd.permissions import Permissions
-from mountd.readers import Readers
-from mountd.source_as_user import SourceAsUser
-from mountd.xattrs import Xattrs
+from mountd.fetch.readers import Readers
+from mountd.files.handles import DirectoryHandle
+from mountd.fuse.fuse import Fuse
+from mountd.fuse.interrupts import Interrupts
+from mountd.fuse.push import KernelPageCache
+from mountd.namespace.answers import Answers
+from mountd.namespace.permissions import Permissions
+from mountd.namespace.xattrs import Xattrs
+from mountd.source.as_user import SourceAsUser
 from policies.density import BLOCK_BYTES
 from policies.geometry import Extent
 from tests.mountd.fake_source import FakeSource

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.config import (
+from mountd.base.errors import ConfigError
+from mountd.core.config import (
     KEYS,
     Config,
     ConfigFile,
@@ -20,9 +21,8 @@ from mountd.config import (
     state_directory,
     undump,
 )
-from mountd.config_options import mount_options
-from mountd.config_quantities import parse_count, parse_duration, parse_flag, parse_size
-from mountd.errors import ConfigError
+from mountd.core.config_options import mount_options
+from mountd.core.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from tests.conftest import Logs
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}

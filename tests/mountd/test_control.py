@@ -16,12 +16,14 @@ import msgspec
 import pytest
 import trio
 
-from mountd import control, socket_places
-from mountd.config import Config
-from mountd.control import Report, serve
-from mountd.errors import ConfigError, MountError
-from mountd.open_files import OpenFiles
-from mountd.protocol import (
+from mountd.base.errors import ConfigError, MountError
+from mountd.control import control
+from mountd.control.control import Report, serve
+from mountd.core import socket_places
+from mountd.core.config import Config
+from mountd.core.open_files import OpenFiles
+from mountd.core.socket_places import prefix_of
+from mountd.wire.protocol import (
     Check,
     Evict,
     Failure,
@@ -39,7 +41,6 @@ from mountd.protocol import (
     decode_reply,
     encode,
 )
-from mountd.socket_places import prefix_of
 
 
 class FakeCommands:

@@ -11,16 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import control
-from mountd.protocol import (
-    MAX_FRAME_BYTES,
-    Failure,
-    Join,
-    Result,
-    Status,
-    encode,
-)
-from mountd.protocol_hints import At, LayoutPart, Order, Over, Waited, layout_digest
+from mountd.control import control
+from mountd.wire.hints import At, LayoutPart, Order, Over, Waited, layout_digest
+from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, Join, Result, Status, encode
 from tests.conftest import Logs
 from tests.mountd.hint_clients import FILES, OTHERS, daemon, order
 from tests.mountd.test_control import run

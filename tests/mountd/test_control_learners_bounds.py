@@ -12,19 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import learners as learners_file
-from mountd import recorder
-from mountd.attributes import Attributes
-from mountd.node import Node
-from mountd.protocol import (
-    Failure,
-    Join,
-    Message,
-    Record,
-    Result,
-    Touches,
-)
-from mountd.protocol_hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
+from mountd.base.attributes import Attributes
+from mountd.fetch import recorder
+from mountd.hints import learners as learners_file
+from mountd.namespace.node import Node
+from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
+from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches
 from tests.conftest import Logs
 from tests.mountd.hint_clients import daemon, order
 from tests.mountd.test_control import run

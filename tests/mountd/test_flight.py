@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import SourceError
-from mountd.flight import SingleFlight
+from mountd.base.errors import SourceError
+from mountd.core.flight import SingleFlight
 
 
 class Fetch:

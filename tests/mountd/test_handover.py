@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from mountd.config import Config, dump, undump
-from mountd.errors import ConfigError
-from mountd.handover import Handover, handed_over
+from mountd.base.errors import ConfigError
+from mountd.core.config import Config, dump, undump
+from mountd.wire.handover import Handover, handed_over
 
 
 def test_it_comes_beside_the_configuration() -> None:

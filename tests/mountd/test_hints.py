@@ -9,10 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import learners as learners_file
-from mountd.learners import Learner
-from mountd.protocol import Failure, Join, Result
-from mountd.protocol_hints import (
+from mountd.hints import learners as learners_file
+from mountd.hints.learners import Learner
+from mountd.wire.hints import (
     At,
     LayoutFrame,
     LayoutPart,
@@ -23,6 +22,7 @@ from mountd.protocol_hints import (
     encode_layout,
     layout_digest,
 )
+from mountd.wire.protocol import Failure, Join, Result
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.mountd.fake_source import FakeSource

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import trio
 
-from mountd.protocol_hints import At
+from mountd.wire.hints import At
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.test_hints import joined, order, samples_of, told
 from tests.mountd.test_read_path import CHUNK, daemon

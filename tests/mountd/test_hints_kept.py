@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.hints_ready import HintsReady
-from mountd.protocol_hints import At
+from mountd.hints.ready import HintsReady
+from mountd.wire.hints import At
 from tests.conftest import Logs
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.test_hints import SIZE, joined, list_of, order, samples_of, source_of, told

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import trio
 
-from mountd import hints_room
-from mountd.hints_room import HintsRoom
-from mountd.learners import Course, Learners
-from mountd.metrics import Metrics
-from mountd.protocol import Join, Result
-from mountd.protocol_hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from mountd.core.metrics import Metrics
+from mountd.hints import room as hints_room
+from mountd.hints.learners import Course, Learners
+from mountd.hints.room import HintsRoom
+from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from mountd.wire.protocol import Join, Result
 from policies.admission import blocks_bytes
 
 FILES = 400

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import trio
 
-from mountd.protocol_hints import LayoutFrame
+from mountd.wire.hints import LayoutFrame
 from policies.density import BLOCK_BYTES
 from policies.geometry import Extent
 from tests.mountd.fake_source import FakeSource

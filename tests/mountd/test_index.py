@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mountd.cache_directory import CacheDirectory, open_cache_directory
-from mountd.errors import CacheFormatError, CacheInUse, ConfigError
-from mountd.index import ChunkRow, Index, IndexFailed, Stamp, Vouched
-from mountd.index_schema import FORMAT, lock_cache
-from mountd.version import Version
+from mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
+from mountd.base.version import Version
+from mountd.cache.index.index import ChunkRow, Index, IndexFailed, Stamp, Vouched
+from mountd.cache.index.schema import FORMAT, lock_cache
+from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from policies.admission import blocks_bytes
 from tests.conftest import Logs
 
@@ -217,8 +217,8 @@ def test_a_rolled_back_group_leaves_nothing(index: Index) -> None:
 def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
     program = f"""
 import sys
-from mountd.cache_directory import open_cache_directory
-from mountd.index_schema import lock_cache
+from mountd.core.cache_directory import open_cache_directory
+from mountd.cache.index.schema import lock_cache
 lock_cache(open_cache_directory({str(tmp_path)!r}, make=False))
 print("locked", flush=True)
 sys.stdin.read()

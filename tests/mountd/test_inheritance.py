@@ -18,14 +18,14 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.errors import HfsError, SourceError, VersionChanged
-from mountd.handles import DirectoryHandle
-from mountd.journal import Journal
-from mountd.journal_facts import NodeFact
-from mountd.metrics import Metrics
-from mountd.namespace import Namespace
-from mountd.node import Node
-from mountd.version import Version
+from mountd.base.errors import HfsError, SourceError, VersionChanged
+from mountd.base.version import Version
+from mountd.core.metrics import Metrics
+from mountd.files.handles import DirectoryHandle
+from mountd.namespace.journal.facts import NodeFact
+from mountd.namespace.journal.journal import Journal
+from mountd.namespace.namespace import Namespace
+from mountd.namespace.node import Node
 from policies.geometry import Extent
 from tests.mountd.fake_source import ID, FakeSource, attributes
 from tests.mountd.fake_staging import FakeStaging

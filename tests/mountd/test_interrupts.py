@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import Interrupted, SourceError, errno_of
-from mountd.interrupts import Interrupts
-from mountd.metrics import Metrics
+from mountd.base.errors import Interrupted, SourceError, errno_of
+from mountd.core.metrics import Metrics
+from mountd.fuse.interrupts import Interrupts
 
 REQUEST = TOKEN, THREAD = 7, 4711
 

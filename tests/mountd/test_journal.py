@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mountd.attributes import Attributes
-from mountd.handover import Handover
-from mountd.journal import Journal, open_journal
-from mountd.journal_facts import DirectoryFact, HandleFact, MountFact, NodeFact
-from mountd.journal_inherited import Inherited
-from mountd.journal_log import Log
-from mountd.node import Node
-from mountd.version import Version
+from mountd.base.attributes import Attributes
+from mountd.base.version import Version
+from mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
+from mountd.namespace.journal.inherited import Inherited
+from mountd.namespace.journal.journal import Journal, open_journal
+from mountd.namespace.journal.log import Log
+from mountd.namespace.node import Node
+from mountd.wire.handover import Handover
 from tests.conftest import Logs
 from tests.mountd.fake_source import ID, attributes
 from tests.mountd.test_journal_log import Noted

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.journal_log import Log
-from mountd.journal_segment import HEADER_BYTES, Segment, open_memory
+from mountd.namespace.journal.log import Log
+from mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
 
 Table = dict[tuple[int, int], bytes]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.kept import Kept
+from mountd.core.kept import Kept
 
 KEYS = st.integers(0, 5)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.layout import Layout, LayoutFault
-from mountd.protocol_hints import LayoutFrame
+from mountd.wire.hints import LayoutFrame
+from mountd.wire.layout import Layout, LayoutFault
 from policies.geometry import Extent, chunk_range
 
 CHUNK = 100

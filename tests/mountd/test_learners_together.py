@@ -8,10 +8,10 @@ from typing import Any
 import trio
 import trio.testing
 
-from mountd.learners import Learner, Learners
-from mountd.metrics import Metrics
-from mountd.protocol import Failure, Join, Result
-from mountd.protocol_hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
+from mountd.core.metrics import Metrics
+from mountd.hints.learners import Learner, Learners
+from mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
+from mountd.wire.protocol import Failure, Join, Result
 from tests.conftest import Logs
 
 BLOB = encode_layout(LayoutFrame(files=b"a\0b\0c"))

@@ -11,9 +11,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.errors import SourceError
-from mountd.listing import Listing
-from mountd.source_listing import DirectoryReader
+from mountd.base.errors import SourceError
+from mountd.source.listing import Listing
+from mountd.source.listings import DirectoryReader
 from tests.mountd.fake_source import records
 
 

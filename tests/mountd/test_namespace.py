@@ -8,10 +8,10 @@ import math
 import pytest
 import trio
 
-from mountd.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.metrics import Metrics
-from mountd.namespace import ROOT_ID, Namespace
-from mountd.node import Node
+from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.core.metrics import Metrics
+from mountd.namespace.namespace import ROOT_ID, Namespace
+from mountd.namespace.node import Node
 from tests.mountd.fake_source import FakeSource
 
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import SourceError
-from mountd.metrics import Metrics
-from mountd.namespace import Namespace
+from mountd.base.errors import SourceError
+from mountd.core.metrics import Metrics
+from mountd.namespace.namespace import Namespace
 from tests.mountd.fake_source import FakeSource
 
 
@@ -57,7 +57,7 @@ async def test_a_listing_that_fails_is_not_kept() -> None:
 
 
 async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mountd.namespace_listings._KEPT_BYTES", 200)
+    monkeypatch.setattr("mountd.namespace.listings._KEPT_BYTES", 200)
     source = FakeSource()
     for number in range(5):
         source.directory(b"d%d" % number, 10 + number)

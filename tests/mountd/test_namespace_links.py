@@ -13,12 +13,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.attributes import Attributes
-from mountd.errors import HfsError, VersionChanged
-from mountd.metrics import Metrics
-from mountd.namespace import Namespace
-from mountd.namespace_names import Names
-from mountd.node import Dentry, Node
+from mountd.base.attributes import Attributes
+from mountd.base.errors import HfsError, VersionChanged
+from mountd.core.metrics import Metrics
+from mountd.namespace.names import Names
+from mountd.namespace.namespace import Namespace
+from mountd.namespace.node import Dentry, Node
 from tests.mountd.fake_source import ID, FakeSource
 from tests.mountd.test_namespace import looked_up, made
 

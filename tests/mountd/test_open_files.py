@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from mountd import open_files
-from mountd.errors import SourceError
-from mountd.metrics import Metrics
-from mountd.open_files import OpenFiles, is_refusal, read_small
-from mountd.source_threads import SourceThreads
-from mountd.staging_descriptors import Descriptors
-from mountd.staging_disk import Disk
+from mountd.base.errors import SourceError
+from mountd.cache.objects.descriptors import Descriptors
+from mountd.cache.objects.disk import Disk
+from mountd.core import open_files
+from mountd.core.metrics import Metrics
+from mountd.core.open_files import OpenFiles, is_refusal, read_small
+from mountd.source.threads import SourceThreads
 from tests.faults import SIZE, healthy_staging, stage
 from tests.mountd.test_source_threads import Script
 
@@ -105,7 +105,7 @@ async def test_the_cache_stages_and_reads_though_descriptors_are_refused(
 
     async with healthy_staging(tmp_path, disk=Disk(str(tmp_path)), metrics=metrics) as staging:
         await staging.wait_ready()
-        monkeypatch.setattr("mountd.staging_disk.os.open", scarce)
+        monkeypatch.setattr("mountd.cache.objects.disk.os.open", scarce)
         file = await stage(staging, 1)
         assert file.vouched.full
         staging.let_go()

@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.errors import VersionChanged
+from mountd.base.errors import VersionChanged
 from policies.iomode import SMALL_BYTES
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.test_read_path import Parts, daemon

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 
-from mountd import fastpath
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.passthrough import Passthrough
-from mountd.staging import Staging
-from mountd.staging_file import StagedFile
+from mountd.base.errors import StagingError
+from mountd.cache.objects.file import StagedFile
+from mountd.cache.staging import Staging
+from mountd.core.metrics import Metrics
+from mountd.files.passthrough import Passthrough
+from mountd.kernel import fastpath
 from tests.conftest import Logs
 from tests.faults import healthy_staging, object_path, put, run, version_of
 

@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.path_numbers import PathNumbers
+from mountd.namespace.path_numbers import PathNumbers
 
 
 @given(st.lists(st.binary(max_size=5)))

@@ -15,15 +15,15 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.errors import ConfigError, SourceError
-from mountd.metrics import Metrics
-from mountd.peers import Came
-from mountd.peers_answering import TAKEN_S, Bytes
-from mountd.peers_job import JobPeers
-from mountd.peers_joining import Limits, agree, card_bytes, read_cards
-from mountd.peers_silent import REST_S
-from mountd.peers_words import Card, Offer, Patience, Refusal, Wish, WordError, decode, encode
-from mountd.version import Version
+from mountd.base.errors import ConfigError, SourceError
+from mountd.base.version import Version
+from mountd.core.metrics import Metrics
+from mountd.peers.answering import TAKEN_S, Bytes
+from mountd.peers.job import JobPeers
+from mountd.peers.joining import Limits, agree, card_bytes, read_cards
+from mountd.peers.peers import Came
+from mountd.peers.silent import REST_S
+from mountd.peers.words import Card, Offer, Patience, Refusal, Wish, WordError, decode, encode
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.mountd.fake_transport import FakeNetwork

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.peers import Came
-from mountd.peers_silent import REST_S
+from mountd.peers.peers import Came
+from mountd.peers.silent import REST_S
 from tests.mountd.test_peers import CHUNK, SILENCE_S, Job, job
 
 ASKED = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 1))

@@ -12,10 +12,10 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.metrics import Metrics
-from mountd.peers_silent import REST_S, SilentPeers
-from mountd.peers_turns import HELD_S, Turns
-from mountd.peers_words import Done, Go, Stay, Turn, decode, encode
+from mountd.core.metrics import Metrics
+from mountd.peers.silent import REST_S, SilentPeers
+from mountd.peers.turns import HELD_S, Turns
+from mountd.peers.words import Done, Go, Stay, Turn, decode, encode
 from policies.placement import NOBODY
 from tests.mountd.fake_transport import FakeNetwork, FakeTransport
 

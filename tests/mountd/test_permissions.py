@@ -7,17 +7,17 @@ import stat
 import pytest
 import trio
 
-from mountd import permissions as module
-from mountd.answers import Answers
-from mountd.attributes import Attributes
-from mountd.caller import Credentials
-from mountd.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
-from mountd.metrics import Metrics
-from mountd.node import Node
-from mountd.permissions import Permissions, wanted_by
-from mountd.silence import Silence
-from mountd.source_as_user import Wanted
-from mountd.source_kind import FileSystemSeen
+from mountd.base.attributes import Attributes
+from mountd.base.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
+from mountd.core.caller import Credentials
+from mountd.core.metrics import Metrics
+from mountd.namespace import permissions as module
+from mountd.namespace.answers import Answers
+from mountd.namespace.node import Node
+from mountd.namespace.permissions import Permissions, wanted_by
+from mountd.namespace.silence import Silence
+from mountd.source.as_user import Wanted
+from mountd.source.kind import FileSystemSeen
 from tests.conftest import Logs
 from tests.mountd.fake_source import attributes
 

@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import prefetch as prefetch_file
-from mountd.errors import SourceError
-from mountd.metrics import Metrics
-from mountd.node import Node
-from mountd.prefetch import Foresight, Prefetch
-from mountd.staging_file import StagedFile
-from mountd.version import Version
+from mountd.base.errors import SourceError
+from mountd.base.version import Version
+from mountd.cache.objects.file import StagedFile
+from mountd.core.metrics import Metrics
+from mountd.fetch import prefetch as prefetch_file
+from mountd.fetch.prefetch import Foresight, Prefetch
+from mountd.namespace.node import Node
 from tests.conftest import Logs
 from tests.mountd.fake_source import attributes
 

@@ -14,31 +14,31 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.buffers import Buffers
-from mountd.errors import SourceError, VersionChanged
-from mountd.fetcher import Fetcher
-from mountd.handles import Handles
-from mountd.hints import Hints
-from mountd.hints_files import HintsFiles
-from mountd.hints_ready import HintsReady
-from mountd.hints_repeated import HintsRepeated
-from mountd.hints_room import HintsRoom
-from mountd.inheritance import open_again
-from mountd.io_mode import IoMode
-from mountd.journal import Journal
-from mountd.learners import Learners
-from mountd.memory import Memory
-from mountd.metrics import Metrics
-from mountd.namespace import Namespace
-from mountd.node import Node
-from mountd.opening import Opening
-from mountd.peers import NoPeers
-from mountd.prefetch import Prefetch
-from mountd.read_path import ReadPath
-from mountd.recorder import Recorder
-from mountd.sibling_watch import SiblingWatch
-from mountd.small_files import SmallFiles
-from mountd.small_files_demand import SmallDemand
+from mountd.base.errors import SourceError, VersionChanged
+from mountd.core.buffers import Buffers
+from mountd.core.memory import Memory
+from mountd.core.metrics import Metrics
+from mountd.fetch.fetcher import Fetcher
+from mountd.fetch.prefetch import Prefetch
+from mountd.fetch.recorder import Recorder
+from mountd.fetch.sibling_watch import SiblingWatch
+from mountd.fetch.small_files import SmallFiles
+from mountd.fetch.small_files_demand import SmallDemand
+from mountd.files.handles import Handles
+from mountd.files.inheritance import open_again
+from mountd.files.io_mode import IoMode
+from mountd.files.opening import Opening
+from mountd.files.read_path import ReadPath
+from mountd.hints.files import HintsFiles
+from mountd.hints.hints import Hints
+from mountd.hints.learners import Learners
+from mountd.hints.ready import HintsReady
+from mountd.hints.repeated import HintsRepeated
+from mountd.hints.room import HintsRoom
+from mountd.namespace.journal.journal import Journal
+from mountd.namespace.namespace import Namespace
+from mountd.namespace.node import Node
+from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
 from policies.iomode import Choice
 from policies.siblings import Siblings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mountd.readers import Readers
+from mountd.fetch.readers import Readers
 
 
 class Processes:

@@ -6,9 +6,9 @@ import stat
 
 import trio
 
-from mountd.listing import Listing
-from mountd.node import Node
-from mountd.sibling_watch import SiblingWatch
+from mountd.fetch.sibling_watch import SiblingWatch
+from mountd.namespace.node import Node
+from mountd.source.listing import Listing
 from policies.siblings import Siblings
 from tests.mountd.fake_source import attributes, records
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import SourceError, SourceTimeout, StagingError
-from mountd.small_files import BATCH_FILES, Become
+from mountd.base.errors import SourceError, SourceTimeout, StagingError
+from mountd.fetch.small_files import BATCH_FILES, Become
 from tests.mountd.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 
 

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import SourceError, SourceTimeout
-from mountd.node import Dentry
-from mountd.small_files_demand import SmallDemand
+from mountd.base.errors import SourceError, SourceTimeout
+from mountd.fetch.small_files_demand import SmallDemand
+from mountd.namespace.node import Dentry
 from policies.geometry import Extent
 from tests.mountd.fake_source import FakeSource, attributes
 from tests.mountd.small_parts import CHUNK, SIZE, Parts, names, parts_of, tree

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.small_files import Become
+from mountd.fetch.small_files import Become
 from policies.geometry import Extent
 from tests.mountd.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 

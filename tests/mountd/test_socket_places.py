@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mountd import socket_places
-from mountd.socket_places import DAEMON, KEEPER, directories_of, is_private, new_path, paths_of, prefix_of
+from mountd.core import socket_places
+from mountd.core.socket_places import DAEMON, KEEPER, directories_of, is_private, new_path, paths_of, prefix_of
 
 
 def test_directories() -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mountd import source as source_module
-from mountd.attributes import Attributes
-from mountd.beneath import _walk, open_directory
-from mountd.buffers import Buffers
-from mountd.errors import SourceError, VersionChanged
-from mountd.listing import Listing
-from mountd.metrics import Metrics
-from mountd.source import Source
-from mountd.source_threads import SourceThreads
-from mountd.version import Version
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, VersionChanged
+from mountd.base.version import Version
+from mountd.core.buffers import Buffers
+from mountd.core.metrics import Metrics
+from mountd.native.beneath import _walk, open_directory
+from mountd.source import source as source_module
+from mountd.source.listing import Listing
+from mountd.source.source import Source
+from mountd.source.threads import SourceThreads
 from policies.geometry import Extent
 from tests.pattern import pattern
 

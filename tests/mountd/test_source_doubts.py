@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from mountd import source_doubts
-from mountd.errors import SourceTimeout, VersionChanged
-from mountd.metrics import Metrics
-from mountd.source_doubts import Doubts, Seen
-from mountd.version import Version, is_lasting
+from mountd.base.errors import SourceTimeout, VersionChanged
+from mountd.base.version import Version, is_lasting
+from mountd.core.metrics import Metrics
+from mountd.source import doubts as source_doubts
+from mountd.source.doubts import Doubts, Seen
 from policies.geometry import Extent
 
 S = 10**9

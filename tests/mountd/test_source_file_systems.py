@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mountd import identity, identity_device
-from mountd.identity import FileSystem, identify
-from mountd.source_file_systems import FileSystems
-from mountd.statx import Place, place
-from mountd.version import is_lasting, passing_id
+from mountd.base.version import is_lasting, passing_id
+from mountd.native.statx import Place, place
+from mountd.source import identity, identity_device
+from mountd.source.file_systems import FileSystems
+from mountd.source.identity import FileSystem, identify
 from tests.conftest import Logs
 
 ROOT = Place(1, 100)
@@ -90,7 +90,7 @@ def test_a_copy_of_an_image_that_is_mounted_beside_it(
     mounts: Mounts, systems: FileSystems, monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     """Its UUID is the same, and its files are other files."""
-    monkeypatch.setattr("mountd.source_file_systems.mounted_devices", lambda: {1, 2, 3})
+    monkeypatch.setattr("mountd.source.file_systems.mounted_devices", lambda: {1, 2, 3})
     logs.expect("/data/s2: its UUID is that of another file system")
     mounts.mount(1, Place(2, 101), "a", on_device=True)
     mounts.mount(2, Place(3, 102), "a", on_device=True)
@@ -105,7 +105,7 @@ def test_a_copy_of_an_image_that_is_mounted_beside_it(
 def test_an_image_that_is_mounted_again_on_another_device_is_the_same(
     mounts: Mounts, systems: FileSystems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mountd.source_file_systems.mounted_devices", lambda: {1, 3})
+    monkeypatch.setattr("mountd.source.file_systems.mounted_devices", lambda: {1, 3})
     mounts.mount(1, Place(2, 101), "a", on_device=True)
     assert systems.of(1) == (2, "a")
     mounts.mount(1, Place(3, 102), "a", on_device=True)

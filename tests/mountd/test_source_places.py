@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.source_places import Place, Places
+from mountd.source.places import Place, Places
 from policies.hanging import Hanging
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from mountd import source_small, staging_disk
-from mountd.attributes import Attributes
-from mountd.cache_directory import open_cache_directory
-from mountd.index import Stamp
-from mountd.metrics import Metrics
-from mountd.source_small import Progress, SmallRead, read_files
-from mountd.staging_disk import Disk
-from mountd.staging_stamps import stamp_of
+from mountd.base.attributes import Attributes
+from mountd.cache.index.index import Stamp
+from mountd.cache.objects import disk as staging_disk
+from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.stamps import stamp_of
+from mountd.core.cache_directory import open_cache_directory
+from mountd.core.metrics import Metrics
+from mountd.source import small as source_small
+from mountd.source.small import Progress, SmallRead, read_files
 from tests.mountd.test_source import opened
 from tests.pattern import pattern
 

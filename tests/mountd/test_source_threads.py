@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from mountd import source_threads
-from mountd.errors import SourceError, SourceTimeout
-from mountd.metrics import Metrics
-from mountd.source_threads import SourceThreads
+from mountd.base.errors import SourceError, SourceTimeout
+from mountd.core.metrics import Metrics
+from mountd.source import threads as source_threads
+from mountd.source.threads import SourceThreads
 
 
 class Script:

@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile
-from mountd.staging_opening import open_staging
+from mountd.base.errors import StagingError
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import StagedFile
+from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.faults import (

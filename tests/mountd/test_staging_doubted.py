@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from mountd.metrics import Metrics
-from mountd.staging import Staging
-from mountd.version import Version
+from mountd.base.version import Version
+from mountd.cache.staging import Staging
+from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.faults import CHUNK_BYTES, SIZE, healthy_staging, object_names, put, run, stage, verify, version_of
 from tests.pattern import check

@@ -16,12 +16,12 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
-from mountd.staging_decoded import Decoded
-from mountd.staging_encoding import RAW, UNDECIDED, Encoder, Undecodable, decode
-from mountd.staging_opening import open_staging
+from mountd.base.errors import StagingError
+from mountd.cache.objects.decoded import Decoded
+from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable, decode
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
 from policies.admission import blocks_bytes
 from policies.encoding import EncodingChoice, pays
 from policies.geometry import Extent
@@ -352,7 +352,7 @@ async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
     logs.expect("wrong checksum")
     async with healthy_staging(tmp_path, encoding=True) as staging:
         file = await stage(staging, SEED)
-        monkeypatch.setattr("mountd.staging_objects.decode", lambda _stored, size: bytearray(size))
+        monkeypatch.setattr("mountd.cache.objects.objects.decode", lambda _stored, size: bytearray(size))
         with pytest.raises(StagingError):
             await staging.read(file, Extent(0, 10))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mountd.errors import ConfigError, StagingError
-from mountd.metrics import Metrics
-from mountd.staging_encoding import Encoder, decode
+from mountd.base.errors import ConfigError, StagingError
+from mountd.cache.objects.encoding import Encoder, decode
+from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.faults import CHUNK_BYTES, SHRINKS, SIZE, healthy_staging, put, stage, verify, version_of

@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging_checking import check_rows
-from mountd.staging_disk import Disk
-from mountd.staging_encoding import UNDECIDED, Encoder
+from mountd.base.errors import StagingError
+from mountd.cache.checking import check_rows
+from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.encoding import UNDECIDED, Encoder
+from mountd.core.metrics import Metrics
 from policies.encoding import EncodingChoice
 from tests.conftest import Logs
 from tests.faults import (

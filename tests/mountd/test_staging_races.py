@@ -14,9 +14,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
+from mountd.base.errors import StagingError
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
 from policies.admission import blocks_bytes
 from policies.geometry import Extent
 from tests.faults import (

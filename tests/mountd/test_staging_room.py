@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import MountError
-from mountd.metrics import Metrics
-from mountd.staging_disk import Disk, DiskSpace
+from mountd.base.errors import MountError
+from mountd.cache.objects.disk import Disk, DiskSpace
+from mountd.core.metrics import Metrics
 from tests.faults import (
     CHUNK_BYTES,
     SIZE,

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-from mountd import staging_checking, staging_scrub, staging_stamps
-from mountd.index import ScrubRow, Stamp
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
-from mountd.staging_disk import Disk
+from mountd.cache import checking as staging_checking
+from mountd.cache import scrub as staging_scrub
+from mountd.cache.index.index import ScrubRow, Stamp
+from mountd.cache.objects import stamps as staging_stamps
+from mountd.cache.objects.disk import Disk
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.faults import (
@@ -59,8 +61,8 @@ def rot(staging: Staging, file: StagedFile, offset: int, monkeypatch: pytest.Mon
         stamp = real(fd, size)
         return Stamp(before.st_ino, before.st_ctime_ns) if stamp == found else stamp
 
-    for user in ("staging_stamps", "staging_objects", "staging_reading", "staging_around", "staging_cleanup"):
-        monkeypatch.setattr(f"mountd.{user}.stamp_of", as_before)
+    for user in ("objects.stamps", "objects.objects", "reading", "objects.around", "cleanup"):
+        monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", as_before)
 
 
 @asynccontextmanager

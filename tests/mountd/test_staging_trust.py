@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
-from mountd.staging_opening import open_staging
-from mountd.staging_stamps import stamp_of
+from mountd.base.errors import StagingError
+from mountd.cache.objects.stamps import stamp_of
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.faults import (
@@ -302,8 +302,8 @@ async def test_a_file_system_of_whole_seconds_is_never_believed(
         found = stamp_of(fd, size)
         return found and found._replace(ctime_ns=found.ctime_ns // 10**9 * 10**9)
 
-    for user in ("staging_stamps", "staging_objects", "staging_reading"):
-        monkeypatch.setattr(f"mountd.{user}.stamp_of", whole_seconds)
+    for user in ("objects.stamps", "objects.objects", "reading"):
+        monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", whole_seconds)
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1)
         assert await staging.verifying.is_sound(file)

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import StagingError
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
+from mountd.base.errors import StagingError
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.faults import (

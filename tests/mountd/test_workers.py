@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.errors import MountError
-from mountd.workers import Workers
+from mountd.base.errors import MountError
+from mountd.core.workers import Workers
 from tests.conftest import Logs
 
 pytestmark = pytest.mark.usefixtures("real_clock")

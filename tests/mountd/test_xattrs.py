@@ -7,13 +7,13 @@ import stat
 import pytest
 import trio
 
-from mountd.answers import Answers
-from mountd.attributes import Attributes
-from mountd.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.metrics import Metrics
-from mountd.node import Node
-from mountd.silence import Silence
-from mountd.xattrs import Xattrs
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.core.metrics import Metrics
+from mountd.namespace.answers import Answers
+from mountd.namespace.node import Node
+from mountd.namespace.silence import Silence
+from mountd.namespace.xattrs import Xattrs
 from tests.mountd.fake_source import attributes
 
 ACL = b"system.posix_acl_access"

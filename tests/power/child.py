@@ -17,11 +17,12 @@ from unittest import mock
 import trio
 import trio.testing
 
-from mountd import staging_unlinked, staging_vouching
-from mountd.index import Index
-from mountd.metrics import Metrics
-from mountd.staging import StagedFile, Staging
-from mountd.staging_opening import open_staging
+from mountd.cache import vouching as staging_vouching
+from mountd.cache.index.index import Index
+from mountd.cache.objects import unlinked as staging_unlinked
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
 from tests.crash_child import few_numbers_leased
 from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
 

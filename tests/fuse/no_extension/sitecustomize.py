@@ -5,5 +5,5 @@ For tests of a daemon on a machine where they were not built (tests/fuse/modes.p
 
 import sys
 
-sys.modules["mountd._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
-sys.modules["mountd._small_files"] = None  # type: ignore[assignment]  # as above
+sys.modules["mountd.native._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
+sys.modules["mountd.native._small_files"] = None  # type: ignore[assignment]  # as above

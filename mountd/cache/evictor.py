@@ -1,0 +1,185 @@
+"""Making room: watches the account and the disk, and evicts what the policy gives up.
+
+Woken when a put found no room, and every second while anything is written, since others write to the disk too. Under
+`lru` it keeps some room free ahead of the puts, which cannot wait for it. Chooses among pages of the oldest rows of the
+index, corrected by what memory knows better; never looks at all rows. The choice itself is policies/eviction.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import trio
+
+from mountd.cache.files import Files
+from mountd.cache.index import IndexFailed, StagedRow
+from mountd.cache.objects import Ground
+from mountd.cache.sweeper import Sweeper
+from mountd.cache.vouching import Vouching
+from policies.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
+
+__all__ = ["Evictor"]
+
+_PAGE = 512
+"""Rows looked at together. Their order is that of the index, a minute or an hour behind; within a page it is exact."""
+
+_LOOK_EVERY_S = 1.0
+_LOOK_IDLE_EVERY_S = 10.0
+"""How often the disk is asked for its free space, while we write and while we do not."""
+
+_AHEAD_BYTES = 256 << 20
+_AHEAD_FRACTION = 8
+"""lru keeps a quarter of a gigabyte free, a tenth of a second of a fast drive; of a small cache an eighth."""
+
+_FRUITLESS_S = 30.0
+"""When nothing could go, it is not tried again for so long: each try asks the index."""
+
+
+class Evictor:
+    """See the file's story. `run` and `watch` are tasks of staging's nursery."""
+
+    def __init__(self, ground: Ground, files: Files, sweeper: Sweeper, vouching: Vouching, policy: Policy) -> None:
+        self._ground = ground
+        self._vouching = vouching
+        self._files = files
+        self._sweeper = sweeper
+        self._policy = policy
+        self._wanted_bytes = 0
+        self._more = trio.Event()
+        self._fruitless_until = -1.0
+        self._idle_s = IDLE_S
+        self.hinted: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
+        """Which of these objects an order names; set by `hints.room`."""
+
+    def refused(self, wanted_bytes: int, idle_s: int = IDLE_S) -> None:
+        """A put of so many bytes found no room; what was not used for `idle_s` may go for it."""
+        self._idle_s = min(self._idle_s, idle_s)
+        if trio.current_time() >= self._fruitless_until:
+            self._wanted_bytes = max(self._wanted_bytes, wanted_bytes)
+            self._more.set()
+
+    async def wait_room(self, wanted_bytes: int) -> bool:
+        """Evict what may go until so much fits. Whether it does."""
+        room = self._ground.room
+        if room.fits(wanted_bytes):
+            return True
+        await self.look()  # others may have come or gone
+        if room.fits(wanted_bytes) or (not room.over_bytes() and trio.current_time() < self._fruitless_until):
+            return room.fits(wanted_bytes)
+        try:
+            freed_bytes = await self.make_room(wanted_bytes)
+            if not freed_bytes and self._policy == "lru" and self._vouching.unvouched_bytes:
+                await self._vouching.wait_vouched()  # as in `run`
+                freed_bytes = await self.make_room(wanted_bytes)
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "choosing what to evict")
+            return False
+        if freed_bytes:
+            await self.look()
+        else:
+            self._fruitless_until = trio.current_time() + _FRUITLESS_S
+        return room.fits(wanted_bytes)
+
+    async def wait_ahead(self) -> None:
+        """Until what would go by itself is gone: what is there then stays, unless more is put or others write."""
+        await self.look()
+        try:
+            await self.make_room()
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "choosing what to evict")
+
+    def need_bytes(self, wanted_bytes: int = 0) -> tuple[int, bool]:
+        """(how much is to go so that this fits and what puts want, whether it must go whatever the policy protects)."""
+        room = self._ground.room
+        over_bytes = room.over_bytes()
+        if over_bytes:
+            return over_bytes, True
+        ahead_bytes = 0
+        if self._policy == "lru":
+            ahead_bytes = min(_AHEAD_BYTES, room.limit_bytes() // _AHEAD_FRACTION)
+        wanted_bytes = max(wanted_bytes, self._wanted_bytes, ahead_bytes)
+        return min(room.shortfall_bytes(wanted_bytes), room.used_bytes), False
+
+    def woken(self) -> None:
+        """Look whether something must go."""
+        self._more.set()
+
+    def charged(self) -> None:
+        """Room was taken: lru looks whether it still has some ahead."""
+        if self._policy == "lru" and trio.current_time() >= self._fruitless_until and self.need_bytes()[0]:
+            self._more.set()
+
+    async def watch(self) -> None:
+        """Ask the disk what it has free. Never returns."""
+        looked_at_bytes, looked_at_s = -1, 0.0
+        while True:
+            await trio.sleep(_LOOK_EVERY_S)
+            now = trio.current_time()
+            put_bytes = self._ground.metrics["staging_put_bytes"]
+            if put_bytes == looked_at_bytes and now - looked_at_s < _LOOK_IDLE_EVERY_S:
+                continue
+            looked_at_bytes, looked_at_s = put_bytes, now
+            await self.look()
+            if self._ground.room.over_bytes():
+                self._more.set()
+
+    async def look(self) -> None:
+        """Ask the disk now."""
+        try:
+            self._ground.room.measured(await self._ground.threads.sweep(self._ground.disk.space))
+        except OSError as error:
+            self._ground.health.failed(error, "asking the cache disk for its free space")
+
+    async def run(self) -> None:
+        """Evict when asked. Never returns."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            try:
+                freed_bytes = await self.make_room()
+            except IndexFailed as error:
+                self._ground.health.index_failed(error, "choosing what to evict")
+                freed_bytes = 0
+            if freed_bytes:
+                await self.look()
+            elif self.need_bytes()[0] and self._policy == "lru" and self._vouching.unvouched_bytes:
+                # A small cache may be full of what is too new to go: only what is durable has a row to be chosen by.
+                await self._vouching.wait_vouched()
+                self._more.set()
+                continue
+            elif self.need_bytes()[0]:
+                self._fruitless_until = trio.current_time() + _FRUITLESS_S
+            self._wanted_bytes, self._idle_s = 0, IDLE_S
+
+    async def make_room(self, wanted_bytes: int = 0) -> int:
+        """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""
+        freed_bytes = 0
+        after = (-1, -1)
+        while True:
+            need_bytes, forced = self.need_bytes(wanted_bytes)
+            if need_bytes <= 0:
+                break
+            now_s = int(self._ground.clock())
+            rows = await self._ground.threads.ask_index(self._ground.index.oldest, after, _PAGE)
+            if not rows:
+                break
+            before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)
+            if before_s is not None and rows[0].last_use_s >= before_s:
+                break  # and all after it were used later still
+            after = (rows[-1].last_use_s, rows[-1].object_id)
+            hinted = set(self.hinted([row.object_id for row in rows]))
+            entries = [self._entry(row, row.object_id in hinted) for row in rows]
+            chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
+            versions = {row.object_id: row.version for row in rows}
+            _, batch_bytes = await self._sweeper.evict([(entry.key, versions[entry.key]) for entry in chosen])
+            freed_bytes += batch_bytes
+            if len(rows) < _PAGE:
+                break
+        return freed_bytes
+
+    def _entry(self, row: StagedRow, hinted: bool) -> Entry:
+        file = self._files.peek(row.version)
+        if file is None or file.object_id != row.object_id:
+            return Entry(row.object_id, row.room_bytes, row.last_use_s, hinted=hinted)
+        last_use_s = max(row.last_use_s, file.last_use_ns // 1_000_000_000)
+        return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy, hinted)

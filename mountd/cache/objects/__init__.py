@@ -1,0 +1,66 @@
+"""The files that hold staged bytes: written, read, stamped, encoded, given up, each under a number used once.
+
+Paths below the cache directory are followed here only. It never knows which bytes are right but by a checksum that
+it is given.
+"""
+
+from mountd.cache.objects.around import Looked, look_at
+from mountd.cache.objects.decoded import Decoded
+from mountd.cache.objects.descriptors import Descriptors
+from mountd.cache.objects.disk import Disk, DiskSpace, set_objects_aside
+from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable
+from mountd.cache.objects.file import StagedFile
+from mountd.cache.objects.ground import Ground, RunInThread, Threads, Trust
+from mountd.cache.objects.listing import pages_of
+from mountd.cache.objects.names import Names
+from mountd.cache.objects.objects import (
+    OUR_LIMITS,
+    Changed,
+    Damaged,
+    Wanted,
+    lend_object,
+    lend_opened,
+    read_ahead,
+    read_object,
+)
+from mountd.cache.objects.room import Health, Room, State
+from mountd.cache.objects.stamps import Change, is_ours, stamp_of, stamp_to_keep
+from mountd.cache.objects.unlinked import Unlinked, sync_disk
+
+__all__ = [
+    "OUR_LIMITS",
+    "RAW",
+    "UNDECIDED",
+    "Change",
+    "Changed",
+    "Damaged",
+    "Decoded",
+    "Descriptors",
+    "Disk",
+    "DiskSpace",
+    "Encoder",
+    "Ground",
+    "Health",
+    "Looked",
+    "Names",
+    "Room",
+    "RunInThread",
+    "StagedFile",
+    "State",
+    "Threads",
+    "Trust",
+    "Undecodable",
+    "Unlinked",
+    "Wanted",
+    "is_ours",
+    "lend_object",
+    "lend_opened",
+    "look_at",
+    "pages_of",
+    "read_ahead",
+    "read_object",
+    "set_objects_aside",
+    "stamp_of",
+    "stamp_to_keep",
+    "sync_disk",
+]

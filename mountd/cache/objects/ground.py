@@ -1,0 +1,130 @@
+"""What all parts of staging stand on: the disk, the index, the account, and the threads to reach them without waiting.
+
+Built once by `open_staging`, shared by the parts. Each kind of work has threads of its own, so that a slow sync never
+delays a read and a long clean-up never delays an eviction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import trio
+
+from mountd.base.version import Version
+from mountd.cache.index import Index
+from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.room import Health, Room
+from mountd.cache.objects.stamps import Turns
+from mountd.core.metrics import Metrics
+
+__all__ = ["Ground", "RunInThread", "Threads", "Trust"]
+
+Value = TypeVar("Value")
+
+_READS = 16
+"""Reads of staged files that wait for the disk at a time: an NVMe drive is at its best with about as many."""
+
+
+_DECODES = 4
+"""Encoded chunks that are read at a time: that keeps four cores busy, and each is in memory twice."""
+
+
+class RunInThread(Protocol):
+    """trio.to_thread.run_sync, or a test's that runs the function at once."""
+
+    def __call__(
+        self, sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None
+    ) -> Awaitable[Any]: ...
+
+
+class Threads:
+    """Bounded pools. A call that has begun cannot be cancelled; its result always arrives."""
+
+    def __init__(self, run: RunInThread, writers: int) -> None:
+        self._run = run
+        # One each: a connection of the index is used by one thread at a time.
+        self._index_writing = trio.CapacityLimiter(1)
+        self._index_reading = trio.CapacityLimiter(1)
+        self._writing = trio.CapacityLimiter(writers)
+        self._reading = trio.CapacityLimiter(_READS)
+        self._decoding = trio.CapacityLimiter(_DECODES)
+        self._looking = trio.CapacityLimiter(2)  # one for the scrub, one for who waits for `hfs cache check`
+        self._syncing = trio.CapacityLimiter(1)
+        self._sweeping = trio.CapacityLimiter(2)  # one for the clean-up after a crash, one for what cannot wait for it
+
+    async def change_index(self, function: Callable[..., Value], *args: Any) -> Value:
+        """A writing method of the index. Calls are carried out in the order in which they are made."""
+        value: Value = await self._run(function, *args, limiter=self._index_writing)
+        return value
+
+    async def ask_index(self, function: Callable[..., Value], *args: Any) -> Value:
+        """A reading method of the index."""
+        value: Value = await self._run(function, *args, limiter=self._index_reading)
+        return value
+
+    async def write(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Staging chunks."""
+        value: Value = await self._run(function, *args, limiter=self._writing)
+        return value
+
+    async def read(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Reading staged bytes that somebody waits for."""
+        value: Value = await self._run(function, *args, limiter=self._reading)
+        return value
+
+    async def decode(self, function: Callable[..., Value], *args: Any) -> Value:
+        """As `read`, of what must be decoded."""
+        value: Value = await self._run(function, *args, limiter=self._decoding)
+        return value
+
+    async def look(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Comparing staged bytes with their checksums, that nobody wants to read now."""
+        value: Value = await self._run(function, *args, limiter=self._looking)
+        return value
+
+    @property
+    def readers_wait(self) -> bool:
+        """Somebody waits for staged bytes from the disk."""
+        return self._reading.borrowed_tokens > 0 or self._decoding.borrowed_tokens > 0
+
+    async def sync(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Making a group durable."""
+        value: Value = await self._run(function, *args, limiter=self._syncing)
+        return value
+
+    async def sweep(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Removing, punching, asking the disk."""
+        value: Value = await self._run(function, *args, limiter=self._sweeping)
+        return value
+
+
+class Trust(Protocol):
+    """Whether what the source gave was right, as far as that is known; see `mountd/source/doubts.py`."""
+
+    def holds(self, version: Version) -> bool:
+        """Bytes of this version are in doubt: what is written of it waits."""
+
+    def refutes(self, version: Version) -> bool:
+        """They were wrong: nothing of it is to be committed."""
+
+    def hurry(self, version: Version) -> None:
+        """Somebody waits until it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """See the file's story."""
+
+    disk: Disk
+    index: Index
+    threads: Threads
+    room: Room
+    health: Health
+    metrics: Metrics
+    clock: Callable[[], float]
+    """Seconds since the epoch."""
+    turns: Turns = field(default_factory=Turns)
+    trust: Trust | None = None
+    """None: the source is always right."""

@@ -1,0 +1,105 @@
+"""Object numbers: where each staged file gets a name that no file ever had.
+
+Numbers are leased from the index in durable blocks, ahead of need, so that `take_nowait` waits for nothing. A number is
+open from the moment it is taken until its object has a row in the index or is off the disk. All below the lowest open
+number is settled; after a crash only the numbers from there to the end of the lease can be garbage.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import trio
+
+from mountd.cache.index import IndexFailed
+from mountd.cache.objects.ground import Ground
+
+__all__ = ["Names"]
+
+_AHEAD = 8_192
+"""Numbers left when the next block is asked for: over a second of the fastest staging of small files."""
+
+_RETRY_S = 5.0
+
+
+class Names:
+    """Event loop only. `run` is a task of staging's nursery."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._free: list[range] = []
+        self._next = ground.index.opened.next_id
+        self._open: OrderedDict[int, None] = OrderedDict()
+        self._garbage_from: int | None = ground.index.opened.settled_id
+        self._low = trio.Event()
+        self._leased = trio.Event()
+
+    @property
+    def unused_from(self) -> int:
+        """The first number that was not taken."""
+        return self._free[0].start if self._free else self._next
+
+    def settled_id(self) -> int:
+        """Every object below has a row or is off the disk."""
+        candidates = [self.unused_from]
+        if self._open:
+            candidates.append(next(iter(self._open)))
+        if self._garbage_from is not None:
+            candidates.append(self._garbage_from)
+        return min(candidates)
+
+    @property
+    def all_settled(self) -> bool:
+        """No object is without a row, and the garbage of an earlier run is gone."""
+        return not self._open and self._garbage_from is None
+
+    def garbage_removed(self) -> None:
+        """What an earlier run left without a row is off the disk."""
+        self._garbage_from = None
+
+    @property
+    def open_count(self) -> int:
+        """Objects without a row."""
+        return len(self._open)
+
+    def ready_nowait(self) -> bool:
+        """Whether `take_nowait` has a number; if not, more are asked for."""
+        if not self._free:
+            self._low.set()
+        return bool(self._free)
+
+    def take_nowait(self) -> int:
+        """A new number; `ready_nowait` was asked before."""
+        block = self._free[0]
+        number = block.start
+        if number + 1 < block.stop:
+            self._free[0] = range(number + 1, block.stop)
+        else:
+            del self._free[0]
+        self._open[number] = None
+        if sum(map(len, self._free)) < _AHEAD:
+            self._low.set()
+        return number
+
+    def settle(self, number: int) -> None:
+        """The object has a row now, or is off the disk."""
+        self._open.pop(number, None)
+
+    async def run(self) -> None:
+        """Keep numbers ahead of need. Never returns."""
+        while True:
+            try:
+                block = await self._ground.threads.change_index(self._ground.index.lease, self.settled_id())
+            except IndexFailed as error:
+                self._ground.health.index_failed(error, "leasing object numbers")
+                await trio.sleep(_RETRY_S)
+                continue
+            self._free.append(block)
+            self._next = block.stop
+            self._leased.set()
+            self._low = trio.Event()
+            await self._low.wait()
+
+    async def wait_leased(self) -> None:
+        """Until there have been numbers to take."""
+        await self._leased.wait()

@@ -1,0 +1,160 @@
+"""Reading objects, in threads: bytes, with how the object was found before and after, and compared with a checksum.
+
+Every read says with which stamp (`cache.objects.stamps`) the object was found, so that the event loop can tell whether
+another program has changed it: who writes moves the time of change first and the bytes then, so bytes that were read
+before the stamp was looked at are the stamp's, or older. Called by `cache.reading` and `cache.checking`; decides
+nothing, marks nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import xxhash
+
+from mountd.cache.index import Stamp
+from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.encoding import decode
+from mountd.cache.objects.stamps import stamp_of
+from policies.geometry import Extent
+
+__all__ = [
+    "OUR_LIMITS",
+    "Answer",
+    "Changed",
+    "Damaged",
+    "Wanted",
+    "lend_object",
+    "lend_opened",
+    "read_ahead",
+    "read_object",
+]
+
+Value = TypeVar("Value")
+
+OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""These say nothing about the file."""
+
+_STEP_BYTES = 1 << 20
+"""Of a chunk that is read to be verified: what is hashed while it is in the processor's cache. 8 MiB at once took half
+as long again, and memory for all of it."""
+
+
+class Damaged(OSError):
+    """Staged bytes are not what was staged."""
+
+
+class Changed(Exception):
+    """The object has another stamp: `found`."""
+
+    def __init__(self, found: Stamp | None) -> None:
+        super().__init__("a staged file has been changed")
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be read of an object."""
+
+    number: int
+    size: int
+    """Of the whole object."""
+    extent: Extent
+    checksum: int | None = None
+    """Of the chunk that `extent` is; None: its bytes are not looked at."""
+    stored_bytes: int = 0
+    """As how many bytes that chunk is stored, which is encoded; 0: as it is."""
+    part: Extent | None = None
+    """Only these bytes of it are given back; None: all."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was read."""
+
+    data: bytearray | None = None
+    error: OSError | None = None
+    before: Stamp | None = None
+    after: Stamp | None = None
+    """How the object was found; None: it has not its length."""
+    opened_fd: int | None = None
+    """The descriptor that had to be opened."""
+
+
+def read_object(disk: Disk, fd: int | None, wanted: Wanted) -> Answer:
+    """Read from an object, by its open descriptor if there is one. Never raises OSError."""
+    answer = Answer()
+    try:
+        if fd is None:
+            answer.opened_fd = fd = disk.open_read(wanted.number)
+        answer.before = stamp_of(fd, wanted.size)
+        answer.data = _part_of_chunk(disk, fd, wanted) if wanted.part is not None else _all(disk, fd, wanted)
+        answer.after = stamp_of(fd, wanted.size)
+    except OSError as error:
+        answer.data, answer.error = None, error
+    return answer
+
+
+def _all(disk: Disk, fd: int, wanted: Wanted) -> bytearray:
+    size = wanted.extent.size
+    data = disk.read(fd, wanted.extent.start, wanted.stored_bytes or size)
+    if len(data) != (wanted.stored_bytes or size):
+        raise Damaged(errno.EIO, f"{len(data)} of {wanted.stored_bytes or size} bytes")
+    if wanted.stored_bytes:
+        data = decode(data, size)
+    if wanted.checksum is not None and xxhash.xxh3_64_intdigest(data) != wanted.checksum:
+        raise Damaged(errno.EIO, "wrong checksum")
+    return data
+
+
+def _part_of_chunk(disk: Disk, fd: int, wanted: Wanted) -> bytearray:
+    """The part, once all of the chunk, which is not encoded, has its checksum. It is the bytes that were hashed."""
+    extent, part = wanted.extent, wanted.part
+    assert part is not None
+    data = bytearray(part.size)
+    found = xxhash.xxh3_64()
+    step = memoryview(bytearray(min(_STEP_BYTES, extent.size)))
+    for start in range(extent.start, extent.end, _STEP_BYTES):
+        end = min(start + _STEP_BYTES, extent.end)
+        piece = step[: end - start]
+        if not disk.read_into(fd, start, piece):
+            raise Damaged(errno.EIO, f"it ends before byte {end}")
+        found.update(piece)
+        first, last = max(start, part.start), min(end, part.end)
+        if first < last:
+            data[first - part.start : last - part.start] = piece[first - start : last - start]
+    if found.intdigest() != wanted.checksum:
+        raise Damaged(errno.EIO, "wrong checksum")
+    return data
+
+
+def lend_object(disk: Disk, number: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
+    """`use(descriptor)` of an object that still has its stamp, else Changed. Raises OSError, and what `use` raises."""
+    return lend_opened(disk, disk.open_read(number), size, stamp, use)
+
+
+def lend_opened(disk: Disk, fd: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
+    """As `lend_object`, by a descriptor, which is closed afterwards."""
+    try:
+        found = stamp_of(fd, size)
+        if found is None or found != stamp:
+            raise Changed(found)
+        return use(fd)
+    finally:
+        disk.close_fd(fd)
+
+
+def read_ahead(disk: Disk, extents: Sequence[tuple[int, Extent]]) -> None:
+    """Begin to read extents of objects, (number, extent), into the page cache. What cannot be read is met by its
+    reader."""
+    for number, extent in extents:
+        with contextlib.suppress(OSError):
+            fd = disk.open_read(number)
+            try:
+                disk.will_need(fd, extent.start, extent.end - extent.start)
+            finally:
+                disk.close_fd(fd)

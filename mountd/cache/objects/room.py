@@ -1,0 +1,193 @@
+"""Room and health: how much may still be staged, and whether the cache disk takes it.
+
+`Room` accounts every byte before it is written and knows what the disk had free a moment ago. `Health` turns faults of
+the disk into pauses that grow, one warning a minute, and a state for `hfs status`. Both are plain state on the event
+loop: they do no I/O and start no thread. The arithmetic is in policies/admission.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import trio
+
+from mountd.cache.index import IndexFailed
+from mountd.cache.objects.disk import DiskSpace
+from mountd.core.config_quantities import show_size
+from mountd.core.metrics import Metrics
+from policies.admission import (
+    RoomFacts,
+    admit,
+    default_floor_bytes,
+    limit_bytes,
+    over_bytes,
+    shortfall_bytes,
+    sized_floor_bytes,
+)
+
+__all__ = ["Health", "Room", "State"]
+
+log = logging.getLogger(__name__)
+
+State = Literal["ok", "resting", "full", "off"]
+
+_FIRST_REST_S = 1.0
+_LONGEST_REST_S = 60.0
+"""A full disk is asked again after 1, 2, 4 ... 60 s: soon enough to notice that room came back, seldom enough that a
+dead disk costs nothing."""
+
+_WARNING_EVERY_S = 60.0
+
+_NO_LIMIT_BYTES = 1 << 62
+
+
+class Room:
+    """The account. `capacity_bytes` None: as much as the floor of the disk leaves. Without `keeps_floor` nothing is
+    staged, so nothing has to go, however full the disk is."""
+
+    def __init__(
+        self, capacity_bytes: int | None, used_bytes: int, space: DiskSpace, *, keeps_floor: bool = True
+    ) -> None:
+        self._keeps_floor = keeps_floor
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = used_bytes
+        self.unwritten_bytes = 0
+        """Accounted but not yet written: not yet missing from what the disk says it has free."""
+        self._space = space
+        self._since_bytes = 0
+        """Accounted since the disk was asked."""
+
+    def facts(self) -> RoomFacts:
+        """What policies decide by."""
+        return RoomFacts(
+            self.used_bytes,
+            self.capacity_bytes,
+            self._space.free_bytes - self._since_bytes,
+            self._floor_bytes(),
+        )
+
+    def _floor_bytes(self) -> int:
+        if not self._keeps_floor:
+            return 0
+        floor_of = default_floor_bytes if self.capacity_bytes is None else sized_floor_bytes
+        return floor_of(self._space.total_bytes)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether so much more may be charged."""
+        return admit(self.facts(), size_bytes)
+
+    def shortfall_bytes(self, size_bytes: int) -> int:
+        """How much must go before so much more fits."""
+        return shortfall_bytes(self.facts(), size_bytes)
+
+    def over_bytes(self) -> int:
+        """How much is held that is no longer ours to hold."""
+        return over_bytes(self.facts())
+
+    def limit_bytes(self) -> int:
+        """What may be used in all, as things stand."""
+        limit = limit_bytes(self.facts())
+        return _NO_LIMIT_BYTES if limit is None else limit
+
+    def what_limits(self) -> str:
+        """Which of the two limits is the nearer one, for people."""
+        facts, limit = self.facts(), self.limit_bytes()
+        if limit == self.capacity_bytes:
+            return f"cache-size reached ({show_size(limit)})"
+        free_bytes = max(0, facts.free_bytes)
+        return (
+            f"the cache disk is full: {show_size(free_bytes)} free, {show_size(facts.floor_bytes)} are left to others"
+        )
+
+    def charge(self, size_bytes: int) -> None:
+        """Account for bytes that are about to be written."""
+        self.used_bytes += size_bytes
+        self.unwritten_bytes += size_bytes
+        self._since_bytes += size_bytes
+
+    def written(self, size_bytes: int) -> None:
+        """Charged bytes have reached the disk, or never will."""
+        self.unwritten_bytes -= size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Bytes are off the disk."""
+        self.used_bytes -= size_bytes
+        self._since_bytes -= size_bytes
+
+    def measured(self, space: DiskSpace) -> None:
+        """The disk was asked just now."""
+        self._space = space
+        self._since_bytes = self.unwritten_bytes
+
+
+class Health:
+    """Whether the disk is to be tried. A fault means rest; the first success after it ends the matter."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._rest_s = 0.0
+        self._until = -1.0
+        self._warned_at = float("-inf")
+        self._off = False
+        self.last_error: str | None = None
+
+    @property
+    def off(self) -> bool:
+        """Staging has stopped for good: the index seems broken."""
+        return self._off
+
+    @property
+    def resting(self) -> bool:
+        """True while nothing is to be written."""
+        return self._off or (self._rest_s > 0 and trio.current_time() < self._until)
+
+    def failed(self, error: BaseException, what: str) -> None:
+        """The disk or the index refused; counts it, rests and warns at most once a minute."""
+        self._metrics.add("staging_errors")
+        self.last_error = f"{what}: {error}"
+        now = trio.current_time()
+        if not self.resting:  # of the many that fail together only the first makes the pause longer
+            self._rest_s = min(max(_FIRST_REST_S, 2 * self._rest_s), _LONGEST_REST_S)
+            self._until = now + self._rest_s
+        self._warn(now, f"{self.last_error}; serving from the source, trying again in {self._rest_s:.0f} s")
+
+    def index_failed(self, error: IndexFailed, what: str) -> None:
+        """The index refused: rest, or stop for good when its file is damaged."""
+        if error.damaged:
+            self.stop(error)
+        else:
+            self.failed(error, what)
+
+    def stop(self, error: BaseException) -> None:
+        """The index is damaged: nothing more is staged until the cache is opened again."""
+        if not self._off:
+            self._off = True
+            self._metrics.add("staging_errors")
+            self.last_error = str(error)
+            log.warning(
+                "%s; nothing more is staged; the next mount looks at all of it, to use it on if it is sound", error
+            )
+
+    def broken(self, what: str) -> None:
+        """A staged file was found damaged: counted and told, but no reason to rest."""
+        self._metrics.add("staging_errors")
+        self.last_error = what
+        self._warn(trio.current_time(), what)
+
+    def why_resting(self) -> str | None:
+        """Why nothing is to be written now, for people; None: it may be."""
+        return f"the cache disk did not take it ({self.last_error})" if self.resting else None
+
+    def succeeded(self) -> None:
+        """Something was staged from end to end."""
+        if self._rest_s > 0 and not self.resting:
+            log.info("the cache disk works again")
+            self._rest_s = 0.0
+
+    def _warn(self, now: float, message: str) -> None:
+        if now - self._warned_at >= _WARNING_EVERY_S:
+            self._warned_at = now
+            log.warning("%s", message)
+        else:
+            log.debug("%s", message)

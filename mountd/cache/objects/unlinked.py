@@ -1,0 +1,60 @@
+"""Objects that were evicted and unlinked, until their unlinks are durable: only then may the index forget them.
+
+What the index forgets may be on the disk before an unlink is, and an object that came back after a power failure would
+be found by nobody. Such a sync costs a commit of the disk's journal, so it is one for many objects; until then they
+stand among the doomed, and whoever starts after a crash unlinks them again. Their room is given back at once: that is
+free on the disk, whatever comes back if the machine fails.
+
+Part of the sweeper, under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mountd.cache.index import IndexFailed
+from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.ground import Ground
+
+__all__ = ["Unlinked", "sync_disk"]
+
+_AT_ONCE = 2048
+"""So many are forgotten together: a sync every two seconds at a thousand evictions a second, and after a crash 2048
+names are tried: 10 ms."""
+
+
+class Unlinked:
+    """See the file's story. Event loop only."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._numbers: set[int] = set()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+    async def add(self, numbers: Iterable[int]) -> None:
+        """These are unlinked."""
+        self._numbers.update(numbers)
+        if len(self._numbers) >= _AT_ONCE:
+            await self.forget()
+
+    async def forget(self) -> None:
+        """Have the index forget them. If the disk or the index refuses they stay, which is counted."""
+        numbers = sorted(self._numbers)
+        if not numbers:
+            return
+        try:
+            await self._ground.threads.sweep(sync_disk, self._ground.disk)
+            await self._ground.threads.change_index(self._ground.index.removed, numbers)
+        except OSError as error:
+            self._ground.health.failed(error, "making evictions durable")
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "entering evictions")
+        else:
+            self._numbers.difference_update(numbers)
+
+
+def sync_disk(disk: Disk) -> None:
+    """In a thread: all that was unlinked before is gone for good."""
+    disk.sync_all()

@@ -1,0 +1,65 @@
+"""What staging tells of itself, for `hfs status` and for tests. Made by `Staging.statistics`; plain figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mountd.cache.objects import Ground, Names, State
+from mountd.cache.vouching import Vouching
+from mountd.cache.writing import Writing
+
+__all__ = ["StagingStatistics", "statistics_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class StagingStatistics:
+    """A moment of staging. Bytes unless the name says otherwise."""
+
+    files: int
+    """Staged files, complete or not."""
+    bytes: int
+    """Of staged chunks."""
+    room_bytes: int
+    """Accounted on the disk: staged, being staged, and evicted but not yet removed."""
+    capacity_bytes: int
+    """What may be used in all, as things stand: the size asked for, or what the disk's floor leaves."""
+    encoded_bytes: int
+    """Of `bytes`, those that are kept encoded."""
+    encoded_stored_bytes: int
+    """How many stand for them on the disk."""
+    queued_bytes: int
+    """Held in memory until they are written."""
+    unvouched_bytes: int
+    """Written, not yet durable."""
+    state: State
+    """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
+    found no room; off: the index is damaged, nothing is staged."""
+    last_error: str | None
+
+
+def statistics_of(
+    ground: Ground, names: Names, vouching: Vouching, writing: Writing, *, is_ready: bool, refused: bool
+) -> StagingStatistics:
+    """This moment. `is_ready`: what an earlier run left is gone; `refused`: the last chunk found no room."""
+    # What a thread has entered in the index a moment ago counts as unvouched, too, until we have noted it.
+    indexed_bytes = ground.index.bytes
+    twice_bytes = ground.index.entered_bytes - vouching.entered_bytes
+    state: State = "ok"
+    if ground.health.off:
+        state = "off"
+    elif ground.health.resting or not is_ready:
+        state = "resting"
+    elif refused:
+        state = "full"
+    return StagingStatistics(
+        files=ground.index.files + names.open_count,
+        bytes=indexed_bytes + vouching.unvouched_bytes - twice_bytes,
+        room_bytes=ground.room.used_bytes,
+        capacity_bytes=ground.room.limit_bytes(),
+        encoded_bytes=ground.index.encoded_bytes,
+        encoded_stored_bytes=ground.index.encoded_stored_bytes,
+        queued_bytes=writing.in_flight_bytes,
+        unvouched_bytes=vouching.unvouched_bytes,
+        state=state,
+        last_error=ground.health.last_error,
+    )

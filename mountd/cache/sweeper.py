@@ -1,0 +1,319 @@
+"""Giving up staged files and chunks: always the index first, durably, then the disk, then the account.
+
+Three ways out. *Evict*: a whole file goes; its row is deleted, then its object. *Repair*: some chunks of a file were
+found damaged or could not be made durable; their rows go, then their blocks are punched, and only then may they be
+put again. *Retire*: an object that never got a row goes.
+
+What is decided is decided without an await between looking and marking, so nobody can pin or use in between. If a step
+fails nothing is given back to the account, and the next start finishes the work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+import trio
+
+from mountd.base.version import Version
+from mountd.cache.files import Files
+from mountd.cache.index import IndexFailed
+from mountd.cache.objects import Change, Descriptors, Disk, Ground, Names, StagedFile, Unlinked
+from mountd.core.background import guarded
+from policies.admission import BLOCK_BYTES
+
+__all__ = ["Sweeper", "remove_objects"]
+
+_RETRY_S = 5.0
+
+BATCH = 256
+"""Files in one eviction: one durable commit, and some 10 ms of unlinking that cannot be interrupted."""
+
+
+class Sweeper:
+    """See the file's story. `run` is a task of staging's nursery."""
+
+    def __init__(self, ground: Ground, names: Names, files: Files, descriptors: Descriptors) -> None:
+        self._ground = ground
+        self._names = names
+        self._files = files
+        self._descriptors = descriptors
+        self.lock = trio.Lock()
+        """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
+        self.unlinked = Unlinked(ground)
+        self._repairs: deque[tuple[StagedFile, int, list[int]]] = deque()
+        self._deferred: list[tuple[StagedFile, int, list[int]]] = []
+        self._retired: deque[tuple[int, int]] = deque()
+        self._requests: dict[int, Version] = {}
+        self.lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
+        """Chunks of a file that the kernel reads by itself were given up, and may be put again; set by the daemon."""
+        self._more = trio.Event()
+        self._at_work = False
+        self._done = trio.Event()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do, except what the index refused."""
+        return not (self._at_work or self._repairs or self._retired or self._requests)
+
+    @property
+    def deferred(self) -> bool:
+        """The index refused a repair, which is tried again later."""
+        return bool(self._deferred)
+
+    def object_path(self, object_id: int) -> str:
+        """Where an object lies on the disk."""
+        return self._ground.disk.path(object_id)
+
+    # -- evict -------------------------------------------------------------------------------------------------------
+
+    async def evict(self, targets: Sequence[tuple[int, Version]]) -> tuple[int, int]:
+        """Evict objects, (number, version), as far as they are not busy now. Returns (files, bytes of room given back).
+
+        Once begun, a batch is finished, also when the caller is cancelled.
+        """
+        files = freed_bytes = 0
+        for start in range(0, len(targets), BATCH):
+            async with self.lock:
+                with trio.CancelScope(shield=True):
+                    gone, batch_bytes = await self._evict_batch(targets[start : start + BATCH])
+            files += len(gone)
+            freed_bytes += batch_bytes
+        return files, freed_bytes
+
+    async def evict_objects(self, targets: Sequence[tuple[int, Version]]) -> list[int]:
+        """As `evict`; returns the numbers of the objects that are gone."""
+        gone: list[int] = []
+        for start in range(0, len(targets), BATCH):
+            async with self.lock:
+                with trio.CancelScope(shield=True):
+                    gone += (await self._evict_batch(targets[start : start + BATCH]))[0]
+        return gone
+
+    def request(self, object_id: int, version: Version) -> None:
+        """Evict in the background."""
+        self._requests[object_id] = version
+        self._more.set()
+
+    async def _evict_batch(self, targets: Sequence[tuple[int, Version]]) -> tuple[list[int], int]:
+        ground = self._ground
+        numbers: list[int] = []
+        fds: list[int] = []
+        stray_bytes: dict[int, int] = {}
+        """What could not be punched is accounted in memory alone: the index has forgotten it."""
+        for number, version in targets:
+            file = self._files.peek(version)
+            if number in self._files.dooming:
+                continue
+            if file is not None and file.object_id == number:
+                if file.busy:
+                    continue
+                stray_bytes[number] = sum(file.stray.values()) if file.stray is not None else 0
+                file.detach()
+            numbers.append(number)
+            fd = self._descriptors.discard(number)
+            if fd is not None:
+                fds.append(fd)
+        if not numbers:
+            return [], 0
+        self._files.dooming.update(numbers)
+        try:
+            room_bytes = await ground.threads.change_index(ground.index.doom, numbers)
+        except Exception as error:
+            # The rows stay, and so do the objects: they are found again when they are looked up.
+            self._files.dooming.difference_update(numbers)
+            if not isinstance(error, IndexFailed):
+                _close_all(ground.disk, fds)
+                raise
+            ground.health.index_failed(error, "evicting staged files")
+            await ground.threads.sweep(_close_all, ground.disk, fds)
+            return [], 0
+        self._files.doomed(numbers)
+        removed, failure = await ground.threads.sweep(remove_objects, ground.disk, numbers, fds)
+        if failure is not None:
+            ground.health.failed(failure, "removing evicted files")
+        freed_bytes = sum(room_bytes.get(number, 0) + stray_bytes.get(number, 0) for number in removed)
+        ground.room.release(freed_bytes)
+        await self.unlinked.add(removed)
+        ground.metrics.add("evicted_files", len(removed))
+        ground.metrics.add("evicted_bytes", freed_bytes)
+        return removed, freed_bytes
+
+    # -- repair and retire -------------------------------------------------------------------------------------------
+
+    def give_up(self, file: StagedFile, indexes: Sequence[int]) -> None:
+        """Chunks of the file are not to be used any more, from this moment on. Those not present are ignored."""
+        dropped = [index for index in indexes if index in file.present]
+        if not dropped or file.object_id is None:
+            return
+        for index in dropped:
+            file.drop(index)
+            file.bar(index)
+        file.unsettled += 1
+        self._repairs.append((file, file.object_id, dropped))
+        self._more.set()
+
+    def lost(self, file: StagedFile) -> None:
+        """The object of the file is gone from the disk: so are all its chunks. The next put makes it anew."""
+        if file.object_id is not None:
+            file.created = False
+            file.doubt()
+            fd = self._descriptors.discard(file.object_id)
+            if fd is not None:
+                self._ground.disk.close_fd(fd)
+            self.give_up(file, list(file.present))
+
+    def retire_if_empty(self, file: StagedFile) -> None:
+        """Remove the object of a file that has no chunk and no row, and none on the way."""
+        if file.object_id is None or file.has_row or file.unsettled or file.present:
+            return
+        number, room_bytes = file.detach()
+        assert number is not None
+        self._retired.append((number, room_bytes))
+        self._more.set()
+
+    async def run(self) -> None:
+        """Carry out what was asked for in the background. Never returns."""
+        while True:
+            with trio.move_on_after(_RETRY_S if self._deferred else inf):
+                await self._more.wait()
+            self._more = trio.Event()
+            self._repairs.extend(self._deferred)
+            self._deferred.clear()
+            self._at_work = True
+            try:
+                with trio.CancelScope(shield=True):  # each step is short, and half of one would leave the account wrong
+                    await self._work_off()
+            finally:
+                self._at_work = False
+                self._done.set()
+                self._done = trio.Event()
+
+    async def _work_off(self) -> None:
+        while self._repairs:
+            repair = self._repairs.popleft()
+            # What fails unforeseen is tried again later: until then its chunks stay barred.
+            if not await guarded("staging: repair", self._repair, *repair):
+                self._deferred.append(repair)
+        while self._retired:
+            await guarded("staging: removal", self._retire, *self._retired.popleft())
+        targets, self._requests = list(self._requests.items()), {}
+        if targets:
+            await guarded("staging: eviction", self.evict, targets)
+
+    async def wait_idle(self) -> None:
+        """Until everything asked for in the background is done."""
+        while not self.idle:
+            await self._done.wait()
+
+    async def _repair(self, file: StagedFile, number: int, indexes: list[int]) -> None:
+        ground = self._ground
+        if not file.has_row and not file.present and file.unsettled == 1:
+            # All of it goes, and its object number is never used again: there is nothing to forget or to punch.
+            for index in indexes:
+                file.unbar(index)
+            file.unsettled -= 1
+            self.retire_if_empty(file)
+            return
+        punched: list[int] = []
+        try:
+            sizes = [(index, file.chunk(index).size) for index in indexes]
+            await ground.threads.change_index(ground.index.forget, number, sizes)
+            file.recorded = None
+            # All that the chunk could take, also where it is encoded: of what is no more there nothing happens.
+            extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
+            # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
+            if not file.passed:
+                change = await ground.turns.begin(file)
+                try:
+                    if await ground.threads.sweep(_punch, ground.disk, number, extents, change):
+                        punched = indexes
+                finally:
+                    ground.turns.end(file)
+        except IndexFailed as error:
+            # They stay barred: their bytes must not change while a row may vouch for them.
+            ground.health.index_failed(error, "forgetting damaged chunks")
+            self._deferred.append((file, number, indexes))
+            return
+        # The file was busy all the time, so it is still the same object.
+        file.unsettled -= 1
+        for index in indexes:
+            file.unbar(index)
+            room_bytes = file.chunk_room_bytes(index)
+            if index in punched:
+                file.room_bytes -= room_bytes
+                ground.room.release(room_bytes)
+            else:
+                file.stray = {**(file.stray or {}), index: room_bytes}
+        if file.passed:
+            self.lost_under_readers(file, indexes)
+        self.settled(file)
+
+    def settled(self, file: StagedFile) -> None:
+        """Look whether the file is still wanted, after something about it came to an end."""
+        self.retire_if_empty(file)
+        if file.object_id is not None and not file.busy and (file.superseded or not file.present):
+            self.request(file.object_id, file.version)
+
+    async def _retire(self, number: int, room_bytes: int) -> None:
+        fd = self._descriptors.discard(number)
+        fds = [] if fd is None else [fd]
+        removed, failure = await self._ground.threads.sweep(_remove_for_good, self._ground.disk, number, fds)
+        if failure is not None:
+            self._ground.health.failed(failure, "removing a staged file")
+        if removed:
+            self._names.settle(number)
+            self._ground.room.release(room_bytes)
+
+
+def remove_objects(disk: Disk, numbers: Sequence[int], fds: Sequence[int] = ()) -> tuple[list[int], OSError | None]:
+    """In a thread: unlink objects, then close what is open of them. Returns those that are gone, and the last error."""
+    removed: list[int] = []
+    failure: OSError | None = None
+    for number in numbers:
+        try:
+            disk.unlink(number)
+            removed.append(number)
+        except OSError as error:
+            failure = error
+    _close_all(disk, fds)
+    return removed, failure
+
+
+def _remove_for_good(disk: Disk, number: int, fds: Sequence[int]) -> tuple[bool, OSError | None]:
+    """In a thread: as `remove_objects`, of one, durably: no row speaks of it, so only its number tells of it later."""
+    removed, failure = remove_objects(disk, [number], fds)
+    try:
+        if removed:
+            disk.sync_name(number)
+    except FileNotFoundError:
+        pass  # nothing was ever made there
+    except OSError as error:
+        return False, error
+    return bool(removed), failure
+
+
+def _close_all(disk: Disk, fds: Sequence[int]) -> None:
+    for fd in fds:
+        disk.close_fd(fd)
+
+
+def _punch(disk: Disk, number: int, extents: Sequence[tuple[int, int]], change: Change) -> bool:
+    """In a thread: give back (start, bytes) of an object. False if that failed and the blocks may still be taken."""
+    try:
+        fd = disk.open_write(number, create=False, direct=False)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        change.begin(fd)
+        for start, size in extents:
+            disk.punch(fd, start, start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
+        change.end(fd)
+    except OSError:
+        return False
+    finally:
+        disk.close_fd(fd)
+    return True

@@ -1,0 +1,268 @@
+"""Vouching: makes groups of written chunks durable, then enters them in the index.
+
+Every two seconds, or when a quarter of a gigabyte has come together, or when somebody waits: one sync of the objects,
+then one transaction. Only after both is a chunk vouched for. If the sync or the transaction fails, the whole group is
+given up: after a failed sync nobody knows which pages reached the disk, and asking again would be answered with
+success.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import inf
+from typing import Protocol
+
+import trio
+
+from mountd.base.version import Version
+from mountd.cache.index import ChunkRow, IndexFailed, Vouched
+from mountd.cache.objects import Disk, Ground, Names, StagedFile, stamp_to_keep
+from mountd.cache.writing import Job
+from mountd.core.background import note_fault
+
+__all__ = ["Vouching", "sync_objects"]
+
+_EVERY_S = 2.0
+"""The work that a kill can cost at most; a sync every two seconds costs a drive nothing."""
+
+_GROUP_BYTES = 256 << 20
+_GROUP_CHUNKS = 16_384
+"""A group is one transaction: 16 384 rows take about 0.2 s, in which evictions wait."""
+
+_EACH_UP_TO = 16
+"""So many objects are synced one by one. For more, one sync of the file system is cheaper, although it also writes what
+other programs have dirty there: each sync of a new file is a commit of the journal."""
+
+
+class Consequences(Protocol):
+    """What follows from a group; called on the event loop."""
+
+    def chunks_lost(self, file: StagedFile, indexes: list[int]) -> None:
+        """These chunks could not be made durable: they are to be given up."""
+
+    def settled(self, file: StagedFile) -> None:
+        """A chunk of the file is settled, one way or the other."""
+
+
+class Vouching:
+    """See the file's story. `run` is a task of staging's nursery."""
+
+    def __init__(self, ground: Ground, names: Names, consequences: Consequences) -> None:
+        self._ground = ground
+        self._names = names
+        self._consequences = consequences
+        self._held: dict[Version, list[Job]] = {}
+        """Written, and in doubt: neither outstanding nor in a group until they are believed."""
+        self._written: list[Job] = []
+        self._latest: dict[tuple[int, int], Job] = {}
+        """By object and chunk. One that was given up and put again while it waits here is that of its last put alone:
+        entered for each, it would be counted twice, and the first time before it was synced."""
+        self._first_s = inf
+        self._outstanding: OrderedDict[int, None] = OrderedDict()
+        self._next_number = 0
+        self._waiters = 0
+        self._wake = trio.Event()
+        self._progress = trio.Event()
+        self.unvouched_bytes = 0
+        """Written and not yet vouched for."""
+        self.entered_bytes = 0
+        """Of what the index has entered: no longer counted in `unvouched_bytes`."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is outstanding."""
+        return not self._outstanding
+
+    def number(self) -> int:
+        """The place of a new put in the order of all; it counts as outstanding until it is vouched for or dropped."""
+        number = self._next_number
+        self._next_number += 1
+        self._outstanding[number] = None
+        return number
+
+    def dropped(self, number: int) -> None:
+        """A put came to nothing."""
+        del self._outstanding[number]
+        self._tell()
+
+    def written_nowait(self, job: Job) -> None:
+        """A chunk is on the disk; take it into the next group."""
+        version = job.file.version
+        trust = self._ground.trust
+        if trust is not None and (trust.holds(version) or trust.refutes(version)):
+            del self._outstanding[job.number]
+            self._held.setdefault(version, []).append(job)
+            if trust.refutes(version):
+                self.disbelieve(version)
+            self._tell()
+            return
+        if not self._written:
+            self._first_s = trio.current_time()
+            self._wake.set()  # the timer starts
+        self._written.append(job)
+        self._latest[job.object_id, job.index] = job
+        self.unvouched_bytes += job.size_bytes
+        if self._waiters or self._due():
+            self._wake.set()
+
+    def believe(self, version: Version) -> None:
+        """What was written of this version is right after all."""
+        for job in self._held.pop(version, ()):
+            job.number = self.number()
+            self.written_nowait(job)
+        self._tell()
+
+    def disbelieve(self, version: Version) -> None:
+        """It is not, or nobody will ever know: none of it is committed."""
+        jobs = self._held.pop(version, [])
+        self._give_up(jobs)
+        for job in jobs:
+            job.file.unsettled -= 1
+            self._consequences.settled(job.file)
+        self._tell()
+
+    def disbelieve_all(self) -> None:
+        """The end: what is still in doubt will not be looked at again."""
+        for version in list(self._held):
+            self.disbelieve(version)
+
+    async def wait_believed(self, version: Version) -> None:
+        """Until nothing that was written of this version is in doubt."""
+        while version in self._held:
+            if self._ground.trust is not None:
+                self._ground.trust.hurry(version)
+            await self._progress.wait()
+
+    async def wait_vouched(self) -> None:
+        """Until everything put before is vouched for, or dropped."""
+        target = self._next_number
+        self._waiters += 1
+        self._wake.set()
+        try:
+            while self._outstanding and next(iter(self._outstanding)) < target:
+                await self._progress.wait()
+        finally:
+            self._waiters -= 1
+
+    async def run(self) -> None:
+        """Vouch for group after group. Never returns."""
+        while True:
+            await self._wait_ripe()
+            await self._vouch()
+
+    def _due(self) -> bool:
+        return self.unvouched_bytes >= _GROUP_BYTES or len(self._written) >= _GROUP_CHUNKS
+
+    async def _wait_ripe(self) -> None:
+        while not (self._written and (self._waiters or self._due())):
+            self._wake = trio.Event()
+            with trio.move_on_at(self._first_s + _EVERY_S if self._written else inf) as waiting:
+                await self._wake.wait()
+            if waiting.cancelled_caught:
+                return
+
+    async def _vouch(self) -> None:
+        group, self._written = self._written[:_GROUP_CHUNKS], self._written[_GROUP_CHUNKS:]
+        objects = sorted({job.object_id for job in group})
+        entered: list[Job] = []
+        try:
+            await self._ground.threads.sync(sync_objects, self._ground.disk, objects)
+            # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
+            # now on is deleted after it was entered, because calls that change the index keep their order.
+            entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
+            rows = self._rows(entered)
+            await self._ground.threads.change_index(self._ground.index.vouch, list(rows.values()))
+        except OSError as error:
+            self._ground.health.failed(error, "making staged chunks durable")
+            self._give_up(group)
+        except IndexFailed as error:
+            self._ground.health.index_failed(error, "entering staged chunks in the index")
+            self._give_up(group)
+        except Exception as error:  # noqa: BLE001 - a defect is noted, and nobody waits for this group for ever
+            note_fault("staging: vouching", error)
+            self._give_up(group)
+        else:
+            self.entered_bytes += sum(job.size_bytes for job in entered)
+            for job in entered:
+                self._enter(job)
+            for file, row in rows.items():
+                file.recorded = row.stamp
+            if entered:
+                self._ground.health.succeeded()
+        for job in group:
+            self.unvouched_bytes -= job.size_bytes
+            job.file.unsettled -= 1
+            if self._is_latest(job):
+                del self._latest[job.object_id, job.index]
+            del self._outstanding[job.number]
+            self._consequences.settled(job.file)
+        self._tell()
+
+    def _is_latest(self, job: Job) -> bool:
+        return self._latest.get((job.object_id, job.index)) is job
+
+    def _enter(self, job: Job) -> None:
+        file = job.file  # unsettled until the end of this group: still the same object
+        self._names.settle(job.object_id)
+        file.has_row = True
+        if job.index in file.present:
+            file.vouched.add(job.index)
+
+    def _give_up(self, group: Sequence[Job]) -> None:
+        lost: dict[StagedFile, list[int]] = {}
+        for job in group:
+            if job.index in job.file.present:
+                lost.setdefault(job.file, []).append(job.index)
+        for file, indexes in lost.items():
+            self._consequences.chunks_lost(file, indexes)
+
+    def _rows(self, entered: Sequence[Job]) -> dict[StagedFile, Vouched]:
+        chunks: dict[StagedFile, list[int]] = {}
+        for job in entered:
+            chunks.setdefault(job.file, []).append(job.index)
+        rows = {}
+        now_s = int(self._ground.clock())
+        for file, indexes in chunks.items():
+            assert file.object_id is not None
+            if not file.has_row:
+                file.stored_use_s = file.last_use_ns // 1_000_000_000 or now_s
+                file.stored_path = file.path
+            vouched = len(file.vouched) + len(indexes)
+            rows[file] = Vouched(
+                file.object_id,
+                not file.has_row,
+                file.version,
+                file.path,
+                file.chunk_bytes,
+                vouched == file.vouched.count,
+                sum(file.chunk_size(index) for index in indexes),
+                sum(map(file.chunk_room_bytes, indexes)) + (0 if file.has_row else file.overhead_bytes()),
+                file.stored_use_s,
+                [ChunkRow(index, file.checksum(index), file.stored_bytes(index)) for index in indexes],
+                stamp_to_keep(file, vouched),
+            )
+        return rows
+
+    def _tell(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
+
+
+def sync_objects(disk: Disk, object_ids: Sequence[int]) -> None:
+    """In a thread: the bytes of these objects, durable. Raises OSError.
+
+    An object that is gone was lost meanwhile, which the caller sees: nothing of it is entered.
+    """
+    if len(object_ids) > _EACH_UP_TO:
+        disk.sync_all()
+        return
+    for number in object_ids:
+        try:
+            fd = disk.open_read(number)
+        except FileNotFoundError:
+            continue
+        try:
+            disk.sync(fd)
+        finally:
+            disk.close_fd(fd)

@@ -1,0 +1,309 @@
+"""Putting chunks on the disk: a bounded queue and the workers that empty it.
+
+`Staging.put_nowait` queues; when the queue is full new chunks are dropped (the reader has its bytes already, and the
+next epoch tries again). A worker takes one large chunk, or as many small ones as are queued, to a thread in one hop:
+a hop costs about 100 us, a small file 50. Large aligned chunks are written with O_DIRECT where the file system takes
+it, which is several times faster than writing through the page cache and syncing, and leaves the page cache to what
+is read.
+
+With `--stage-encoding` a chunk that shrinks is written encoded, at the same place of its object, which stays as long as
+the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
+only a file without encoded chunks can be handed to the kernel.
+
+Of one object one chunk is written at a time, so that its stamp tells our changes from those of others
+(`cache.objects.stamps`); the kernel would do no more of them at once either.
+
+A chunk that could not be written leaves nothing accounted: its range is punched, or it stays accounted as stray.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import xxhash
+
+from mountd.cache.index import Stamp
+from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Encoder, Ground, StagedFile
+from mountd.core.background import call_guarded, note_fault
+from policies.admission import BLOCK_BYTES
+
+__all__ = ["Job", "Writing", "write_batch"]
+
+_DIRECT_FROM_BYTES = 1 << 20
+"""Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""
+
+_BATCH_FILES = 128
+_BATCH_BYTES = 8 << 20
+"""One hop to a thread carries at most so much of small chunks: as long as one large chunk takes."""
+
+
+class Job:
+    """One chunk to write. The thread sets `checksum`, `stored_bytes` or `error`, and drops `data` as soon as it is
+    written."""
+
+    __slots__ = (
+        "change",
+        "charged_bytes",
+        "checksum",
+        "create",
+        "data",
+        "element_bytes",
+        "encodable",
+        "encoded",
+        "error",
+        "file",
+        "index",
+        "number",
+        "object_id",
+        "on_done",
+        "size_bytes",
+        "start",
+        "stored_bytes",
+        "stray",
+    )
+
+    def __init__(
+        self,
+        file: StagedFile,
+        index: int,
+        data: memoryview,
+        number: int,
+        charged_bytes: int,
+        on_done: Callable[[], object] | None = None,
+        *,
+        encodable: bool = False,
+    ) -> None:
+        assert file.object_id is not None
+        self.file = file
+        self.index = index
+        self.data: memoryview | None = data
+        self.number = number
+        """Place in the order of all puts."""
+        self.object_id = file.object_id
+        self.size_bytes = len(data)
+        self.on_done = on_done
+        """Called on the event loop once the chunk is present, or was given up."""
+        self.charged_bytes = charged_bytes
+        """What was accounted when it was put."""
+        self.start = index * file.chunk_bytes
+        self.create = False
+        """There is no object yet; known when its turn comes."""
+        self.change: Change | None = None
+        """Its turn at the object, from when it is taken off the queue."""
+        self.checksum = 0
+        self.encodable = encodable
+        """Nothing of the chunk is on the disk, and nobody but us reads the object."""
+        self.element_bytes = UNDECIDED
+        """What the file was found to be made of when the thread began, then what the chunk was found to be made of."""
+        self.encoded: memoryview | None = None
+        self.stored_bytes = 0
+        """As how many bytes it was written; 0: as it is."""
+        self.error: OSError | None = None
+        self.stray = False
+        """The write failed and the disk may still hold some of it."""
+
+    @property
+    def is_whole_new_file(self) -> bool:
+        """The only chunk of its file, of which there is nothing yet."""
+        return self.create and self.size_bytes == self.file.size
+
+
+class Writing:
+    """The queue and its workers. `done` is called on the event loop for each chunk, written or failed."""
+
+    def __init__(self, ground: Ground, limit_bytes: int, done: Callable[[Job], None]) -> None:
+        self._ground = ground
+        self._limit_bytes = limit_bytes
+        self._done = done
+        self._queue: deque[Job] = deque()
+        self.encoder: Encoder | None = None
+        """None: everything is written as it is."""
+        self.in_flight_bytes = 0
+        """Queued and being written: data that is kept in memory for staging."""
+
+    def has_place(self, size_bytes: int) -> bool:
+        """Whether so much more may be queued. An empty queue takes a chunk of any size."""
+        return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self._limit_bytes
+
+    def put_nowait(self, job: Job) -> None:
+        """Queue a chunk; `has_place` was asked before."""
+        self.in_flight_bytes += job.size_bytes
+        self._queue.append(job)
+        self._ground.turns.freed.unpark()
+
+    async def work(self) -> None:
+        """One worker. Never returns."""
+        while True:
+            while not (batch := self._take()):
+                await self._ground.turns.freed.park()
+            try:
+                await self._ground.threads.write(write_batch, self._ground.disk, batch, self.encoder)
+            except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
+                note_fault("staging: writer", error)
+                _fail(batch)
+            # No checkpoint below: what is on the disk is known before anybody else runs.
+            for job in batch:
+                self.in_flight_bytes -= job.size_bytes
+                self._ground.turns.end(job.file)
+                call_guarded("staging: writer", self._done, job)
+            del batch, job  # nothing keeps a file alive while the worker waits
+
+    def _take(self) -> list[Job]:
+        """What is written next: a large chunk, or some small ones; empty if all that waits must wait for its turn."""
+        batch: list[Job] = []
+        taken = position = 0
+        while position < len(self._queue) and len(batch) < _BATCH_FILES:
+            job = self._queue[position]
+            if batch and (job.size_bytes >= _DIRECT_FROM_BYTES or taken + job.size_bytes > _BATCH_BYTES):
+                break
+            job.change = self._ground.turns.begin_nowait(job.file)
+            if job.change is None:
+                position += 1
+                continue
+            del self._queue[position]
+            job.create = not job.file.created
+            job.element_bytes = job.file.element_bytes
+            batch.append(job)
+            taken += job.size_bytes
+            if job.size_bytes >= _DIRECT_FROM_BYTES:
+                break
+        return batch
+
+
+def write_batch(disk: Disk, batch: list[Job], encoder: Encoder | None = None) -> None:
+    """In a thread: write each chunk; a fault of one does not stop the others."""
+    if encoder is not None:
+        for job in batch:
+            _encode(encoder, job)
+    small = [
+        job for job in batch if job.is_whole_new_file and job.size_bytes < _DIRECT_FROM_BYTES and job.encoded is None
+    ]
+    if len(small) > 1:
+        _write_small(disk, small)
+    for job in batch:
+        data, job.data = job.data, None
+        if data is None:
+            continue  # written
+        encoded, job.encoded = job.encoded, None
+        content = data if encoded is None else encoded
+        try:
+            job.checksum = xxhash.xxh3_64_intdigest(data)
+            _write(disk, job, content)
+        except OSError as error:
+            job.error = error
+            _undo(disk, job, len(content))
+        del data, encoded, content
+
+
+def _fail(batch: list[Job]) -> None:
+    """Nobody knows how far the thread came: all are given up, and room is kept for what the disk may have of them."""
+    for job in batch:
+        job.data = job.encoded = None
+        job.stored_bytes = 0
+        job.error, job.stray = OSError(errno.EIO, "the writer has failed"), True
+
+
+def _encode(encoder: Encoder, job: Job) -> None:
+    """What of the chunk is to be written, if it shrinks, and what that says of its file."""
+    assert job.data is not None
+    is_rest = job.size_bytes < min(job.file.chunk_bytes, job.file.size)
+    if not job.encodable or (is_rest and job.element_bytes == UNDECIDED):
+        return  # the short end of a file, often padding, does not say what the file is made of
+    encoded = encoder.encode(job.data, job.element_bytes)
+    if encoded is not None:
+        job.element_bytes = encoded.element_bytes
+        job.encoded, job.stored_bytes = encoded.data, encoded.stored_bytes
+    elif job.element_bytes == UNDECIDED:
+        job.element_bytes = RAW
+
+
+def _write_small(disk: Disk, jobs: list[Job]) -> None:
+    contents = []
+    for job in jobs:
+        data, job.data = job.data, None
+        assert data is not None
+        job.checksum = xxhash.xxh3_64_intdigest(data)
+        contents.append(data)
+    for job, left in zip(jobs, disk.write_new([job.object_id for job in jobs], contents), strict=True):
+        if isinstance(left, Stamp):
+            _change(job).made(left)
+        else:
+            job.error = left
+            _undo(disk, job, job.size_bytes)
+
+
+def _write(disk: Disk, job: Job, data: memoryview) -> None:
+    if disk.direct and len(data) >= _DIRECT_FROM_BYTES and _address(data) % BLOCK_BYTES == 0:
+        try:
+            _write_direct(disk, job, data)
+            return
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+                raise
+            disk.direct = False
+    fd = disk.open_write(job.object_id, create=job.create, direct=False)
+    try:
+        lost_length = _begin(job, fd)
+        disk.write(fd, [data], job.start)
+        if job.stored_bytes or lost_length or (job.create and len(data) != job.file.size):
+            disk.set_length(fd, job.file.size)  # an encoded end does not reach the end
+        _change(job).end(fd)
+    finally:
+        disk.close_fd(fd)
+
+
+def _write_direct(disk: Disk, job: Job, data: memoryview) -> None:
+    whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
+    parts: list[memoryview | mmap.mmap] = [data[:whole]]
+    if whole < len(data):
+        # The end of the file: O_DIRECT writes whole blocks, the excess is cut off again.
+        last = mmap.mmap(-1, BLOCK_BYTES)
+        last[: len(data) - whole] = data[whole:]
+        parts.append(last)
+    fd = disk.open_write(job.object_id, create=job.create, direct=True)
+    try:
+        lost_length = _begin(job, fd)
+        disk.write(fd, parts, job.start)
+        if job.create or job.stored_bytes or lost_length or whole < len(data):
+            disk.set_length(fd, job.file.size)
+        _change(job).end(fd)
+    finally:
+        disk.close_fd(fd)
+
+
+def _undo(disk: Disk, job: Job, size: int) -> None:
+    """Give back what a failed write may have taken."""
+    try:
+        fd = disk.open_write(job.object_id, create=False, direct=False)
+    except FileNotFoundError:
+        return  # nothing was made
+    except OSError:
+        job.stray = True
+        return
+    try:
+        disk.punch(fd, job.start, job.start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
+        disk.set_length(fd, job.file.size)
+        _change(job).end(fd)
+    except OSError:
+        job.stray = True
+    finally:
+        disk.close_fd(fd)
+
+
+def _change(job: Job) -> Change:
+    assert job.change is not None
+    return job.change
+
+
+def _begin(job: Job, fd: int) -> bool:
+    """Look who had the object last. True if others have changed its length."""
+    return not job.create and not _change(job).begin(fd)
+
+
+def _address(data: memoryview) -> int:
+    address: int = np.frombuffer(data, dtype=np.uint8).ctypes.data
+    return address

@@ -1,0 +1,203 @@
+"""Commands: what `hfs status`, `hfs cache warm|evict|check|list` ask of the running daemon, and our own xattrs.
+
+`control` speaks with the client, this file does what it asks, over the same parts that serve readers: a warm is a
+prefetch that is reported, a check reads what is staged again. Paths are relative to the mount. A path that fails is
+counted and named, the rest goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from mountd.base.errors import HfsError, StagingError, VersionChanged
+from mountd.cache import CheckedFile, StagedRow, Staging
+from mountd.control.control import Report
+from mountd.control.status import Status
+from mountd.control.tally import Tally
+from mountd.control.warm import Warm
+from mountd.core.metrics import Metrics
+from mountd.fetch import Fetcher, Recorder, SmallFiles
+from mountd.files import ReadPath
+from mountd.hints import Learners
+from mountd.namespace import Namespace, Node
+from mountd.peers import Peers
+from mountd.source import Source
+from mountd.wire.protocol import Result, Row, Rows, Touches
+
+__all__ = ["Commands"]
+
+_ROWS = 1000
+
+EVERYTHING = (b"",)
+"""The prefix of all paths."""
+
+
+class Commands:
+    """Implements `control.Commands`."""
+
+    def __init__(
+        self,
+        status: Status,
+        namespace: Namespace,
+        staging: Staging,
+        source: Source,
+        read_path: ReadPath,
+        fetcher: Fetcher,
+        learners: Learners,
+        recorder: Recorder,
+        small_files: SmallFiles,
+        peers: Peers,
+        metrics: Metrics,
+    ) -> None:
+        self._status = status
+        self._namespace = namespace
+        self._staging = staging
+        self._source = source
+        self._read_path = read_path
+        self._fetcher = fetcher
+        self.learners = learners
+        """Who takes learners in."""
+        self._recorder = recorder
+        self._small_files = small_files
+        self._peers = peers
+        self._metrics = metrics
+        self.control_path = ""
+
+    async def status(self) -> dict[str, object]:
+        """The object of `hfs status --json`."""
+        await self._status.refresh()
+        return self._status.gather()
+
+    def directory(self) -> dict[str, object]:
+        """What `protocol.Directory` says."""
+        return self._peers.directory()
+
+    async def cluster(self) -> dict[str, object]:
+        """What `protocol.Cluster` says."""
+        return {"nodes": await self._peers.cluster(self._status.brief())}
+
+    def own_xattr(self, node: Node, name: str) -> bytes | None:
+        """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name."""
+        if name == "user.hfs.socket":
+            return self.control_path.encode("utf-8", "surrogateescape")
+        file = self._staging.file_nowait(node.version) if node.version is not None else None
+        if name == "user.hfs.state" and node.version is not None:
+            if file is None or not file.present:
+                return b"source" if node.version.size else b"complete"
+            return b"complete" if file.complete else b"%d/%d chunks" % (len(file.present), file.present.count)
+        if name == "user.hfs.tier" and node.version is not None:
+            return b"staged" if file is not None and file.complete else b"source"
+        return None
+
+    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
+        """Stage files and trees; returns when all that was staged would survive a crash."""
+        warm = Warm(
+            self._namespace,
+            self._staging,
+            self._read_path,
+            self._fetcher,
+            self._small_files,
+            self._metrics,
+            report,
+        )
+        return await warm.run(paths, jobs)
+
+    # -- evict, check, list -------------------------------------------------------------------------------------------
+
+    async def evict(
+        self,
+        paths: Sequence[bytes],
+        everything: bool,
+        report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
+    ) -> Result:
+        """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
+        await self._staging.wait_vouched()
+        prefixes = paths if paths and not everything else EVERYTHING
+        source_ids = None if everything else await self._source.ids_below()
+        skipped = 0
+        async with contextlib.aclosing(self._staging.rows(prefixes, source_ids)) as rows:
+            async for row in rows:
+                file = self._staging.file_nowait(row.version)
+                skipped += file is not None and file.pins > 0
+        files, freed_bytes = await self._staging.evict_paths(prefixes, source_ids)
+        return Result(files=files, bytes=freed_bytes, skipped=skipped)
+
+    async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
+        """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
+        tally = Tally()
+        source_ids = await self._source.ids_below() if paths or against_source else None
+        async with contextlib.aclosing(self._staging.check(paths or EVERYTHING, source_ids)) as found:
+            async for checked in found:
+                tally.files_total += 1
+                tally.bytes_total += checked.bytes
+                try:
+                    if checked.fault is not None:
+                        raise StagingError(checked.fault)
+                    if against_source:
+                        await self._compare(checked)
+                    tally.files += 1
+                    tally.bytes += checked.bytes
+                except HfsError as error:
+                    tally.fail(checked.path, error)
+                await report(tally.progress())
+        return tally.result()
+
+    async def _compare(self, checked: CheckedFile) -> None:
+        """Raise StagingError unless every staged chunk equals the source's bytes of the same version."""
+        node = await self._namespace.resolve(checked.path)
+        if node.version != checked.version:
+            raise VersionChanged("the source has another version now; the staged one is no longer served")
+        file = await self._staging.file(checked.version, checked.path)
+        self._staging.pin(file)
+        try:
+            for index in list(file.present):
+                if await self._staging.read_chunk(file, index) != await self._fetcher.alone(
+                    node, file, file.chunk(index)
+                ):
+                    self._staging.chunks_lost(file, [index])
+                    raise StagingError(f"chunk {index} differs from the source and is dropped")
+        finally:
+            self._staging.unpin(file)
+
+    async def record(self, report: Report) -> Result:
+        """Tell what is read, until the client goes."""
+        recording = self._recorder.start()
+        try:
+            await report(Touches([]))  # it has begun
+            while True:
+                touches, lost = await recording.take()
+                await report(Touches(touches, lost))
+        finally:
+            self._recorder.stop(recording)
+
+    async def list(self, paths: Sequence[bytes], report: Report) -> Result:
+        """Report what is staged, a thousand rows at a time."""
+        await self._staging.wait_vouched()
+        batch: list[Row] = []
+        files = total_bytes = 0
+        source_ids = await self._source.ids_below() if paths else None
+        async with contextlib.aclosing(self._staging.rows(paths or EVERYTHING, source_ids)) as rows:
+            async for row in rows:
+                files += 1
+                total_bytes += row.staged_bytes
+                batch.append(self._row(row))
+                if len(batch) == _ROWS:
+                    await report(Rows(batch))
+                    batch = []
+        if batch:
+            await report(Rows(batch))
+        return Result(files=files, bytes=total_bytes)
+
+    def _row(self, row: StagedRow) -> Row:
+        file = self._staging.file_nowait(row.version)
+        return Row(
+            path=row.path,
+            size=row.version.size,
+            staged_bytes=row.staged_bytes,
+            complete=row.complete,
+            source_id=row.version.source_id,
+            inode=row.version.inode,
+            opened=file is not None and file.pins > 0,
+            last_use_ns=row.last_use_s * 10**9,
+        )

@@ -1,0 +1,69 @@
+"""A learner's connection: frames in, short answers out, for as long as the job runs.
+
+`control` hands a connection over once it has asked to join. A frame that has begun must arrive within the time of a
+request; between frames a learner may be silent for days. The end of the connection is the end of the learner, whatever
+the reason was; nothing it sends can end anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from mountd.wire.hints import LearnerMessage, decode_learner
+from mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
+
+__all__ = ["Joins", "LearnerSession", "serve_learner"]
+
+log = logging.getLogger(__name__)
+
+
+class LearnerSession(Protocol):
+    """One learner, as the daemon knows it."""
+
+    async def receive(self, message: LearnerMessage) -> Result | Failure | None:
+        """What to answer, if anything."""
+
+    def leave(self) -> None:
+        """The connection has ended."""
+
+
+class Joins(Protocol):
+    """Who takes learners in."""
+
+    def join(self, join: Join, pid: int) -> tuple[LearnerSession | None, Result | Failure]:
+        """The session and the answer to send; without a session the connection ends with it."""
+
+
+async def serve_learner(
+    joins: Joins,
+    join: Join,
+    pid: int,
+    *,
+    next_frame: Callable[[], Awaitable[bytes | None]],
+    send: Callable[[Reply], Awaitable[None]],
+) -> None:
+    """Follow a learner until its connection ends. `next_frame` gives the body of a frame, None at the end."""
+    session, answer = joins.join(join, pid)
+    if session is None:
+        await send(answer)
+        return
+    try:
+        await send(answer)
+        while (body := await next_frame()) is not None:
+            message = decode_learner(body)
+            try:
+                reply = await session.receive(message)
+            except Exception as error:  # a defect, or no memory: the mount goes on
+                log.exception("control: the learner of process %d was let go", pid)
+                reply = Failure(f"the daemon failed: {error!r}; its log says more", 1)
+                await send(reply)
+                return
+            if reply is not None:
+                await send(reply)
+    except ProtocolError as error:
+        log.warning("control: the learner of process %d was let go: %s", pid, error)
+        await send(Failure(str(error), 2))
+    finally:
+        session.leave()

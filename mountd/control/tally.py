@@ -1,0 +1,78 @@
+"""The figures of one command while it runs: what `hfs cache` shows as progress and, at the end, as the result.
+
+Plain counting, no I/O; faults are named up to a bound and handed out once.
+"""
+
+from __future__ import annotations
+
+from mountd.base.errors import HfsError, StagingError
+from mountd.namespace import Node
+from mountd.wire.protocol import PathFault, Progress, Result
+
+__all__ = ["Tally"]
+
+_MAX_FAULTS = 1000
+"""Faults named in one command; more are only counted."""
+
+
+class Tally:
+    """Files and bytes done, skipped, failed and known of so far."""
+
+    def __init__(self) -> None:
+        self.files = self.bytes = self.failed = self.skipped = 0
+        self.files_total = self.bytes_total = 0
+        self.walking = False
+        self._named = 0
+        self._faults: list[PathFault] = []
+
+    def found(self, node: Node) -> None:
+        """A file that will be worked on."""
+        self.files_total += 1
+        self.bytes_total += node.attributes.size
+
+    def done(self, node: Node) -> None:
+        """A file is done."""
+        self.files += 1
+        self.bytes += node.attributes.size
+
+    def skip(self, node: Node) -> None:
+        """Nothing was to be done for a file, which counts as done."""
+        self.skipped += 1
+        self.done(node)
+
+    def fail(self, path: bytes, error: HfsError) -> None:
+        """A path failed."""
+        self.failed += 1
+        if self._named < _MAX_FAULTS:
+            self._named += 1
+            self._faults.append(PathFault(path, str(error)))
+
+    def lost(self, files: int, size_bytes: int, why: str) -> None:
+        """So many files that were done are so no longer; which, nobody knows."""
+        self.files -= files
+        self.bytes -= size_bytes
+        self.fail(b"", StagingError(f"{files:,} files {why}"))
+        self.failed += files - 1
+
+    def progress(self) -> Progress:
+        """How far it is; faults that were not told yet go with it."""
+        return Progress(
+            files=self.files,
+            bytes=self.bytes,
+            failed=self.failed,
+            skipped=self.skipped,
+            files_total=self.files_total,
+            bytes_total=self.bytes_total,
+            walking=self.walking,
+            faults=self._take_faults(),
+        )
+
+    def result(self) -> Result:
+        """The last word."""
+        return Result(
+            files=self.files, bytes=self.bytes, failed=self.failed, skipped=self.skipped, faults=self._take_faults()
+        )
+
+    def _take_faults(self) -> list[PathFault]:
+        faults, self._faults = self._faults, []
+        return faults

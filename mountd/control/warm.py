@@ -1,0 +1,339 @@
+"""One `hfs cache warm`: stages files and trees, and counts as done what would survive a crash, nothing else.
+
+Files are fetched many at a time and written behind, so a file that was fetched is done only when all its chunks are in
+the index: until then it is pending, and looked at again beside the work. What found no room, or what the cache disk did
+not take, failed, with the reason. A file of which all would not fit is not begun, or the last ones would all be there
+in part; unless it is larger than the cache, which then takes what it can.
+
+Where files were evicted meanwhile (`lru`, others that fill the disk), what was counted is looked up in the index at the
+end. Over the parts that serve readers; used by `commands` alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from mountd.base.errors import HfsError, StagingError, VersionChanged
+from mountd.cache import StagedFile, Staging
+from mountd.control.control import Report
+from mountd.control.tally import Tally
+from mountd.core.metrics import Metrics
+from mountd.fetch import BATCH_FILES, Become, Fetcher, SmallFiles
+from mountd.files import ReadPath
+from mountd.namespace import Namespace, Node
+from mountd.wire.protocol import Result
+from policies.admission import blocks_bytes, object_overhead_bytes
+
+__all__ = ["Warm"]
+
+_DEFAULT_JOBS = 16
+"""Files at a time: as many as there are prefetch threads."""
+
+_NAMES_AT_ONCE = 512
+_LOOKS = 64
+"""Pending files looked at beside each batch, of which at most sixteen are new."""
+_WATCH_EVERY_S = 1.0
+"""Groups of chunks become durable every two seconds."""
+_TRIES = 3
+"""A queue that was full is empty after each, so a file of the size of the queue is whole after two."""
+_LATE = 1000
+"""Files that are tried again at the end; more of them means that the disk is not to be waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A file that is being fetched, was fetched, or was found to be here."""
+
+    node: Node
+    file: StagedFile
+    was_here: bool
+    tries: int = 1
+    lacks_bytes: int = 0
+    """What it lacked when it was begun, and what was accounted for it then."""
+    room_bytes: int = 0
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What of that is not accounted for yet."""
+        return max(0, self.lacks_bytes - (self.file.room_bytes - self.room_bytes))
+
+
+class Warm:
+    """See the file's story. Made for one command."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        staging: Staging,
+        read_path: ReadPath,
+        fetcher: Fetcher,
+        small_files: SmallFiles,
+        metrics: Metrics,
+        report: Report,
+    ) -> None:
+        self._namespace = namespace
+        self._staging = staging
+        self._read_path = read_path
+        self._fetcher = fetcher
+        self._small_files = small_files
+        self._metrics = metrics
+        self._report = report
+        self._work = Tally()
+        self._pending: deque[_Pending] = deque()
+        self._late: list[_Pending] = []
+        self._errors = metrics["staging_errors"]
+        self._begun: set[_Pending] = set()
+        """Large files that are being fetched."""
+        self._held_bytes = 0
+        """What the files take that were fetched or found here."""
+        self._objects = array("Q")
+        """Of the files that are done, and the bytes of these: 8 bytes a file."""
+        self._objects_bytes = 0
+
+    async def run(self, paths: Sequence[bytes], jobs: int) -> Result:
+        """Stage files and trees. Returns when all is durable or has failed."""
+        await self._staging.wait_ready()  # after a crash nothing is staged until what it left is cleaned up
+        evicted = self._metrics["evicted_files"]
+        workers = jobs or _DEFAULT_JOBS
+        send, receive = trio.open_memory_channel[Node](1024)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self._watch)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._walk_all, paths, send)
+                for _ in range(workers):
+                    nursery.start_soon(self._stage_all, receive, workers)
+            watching.cancel_scope.cancel()
+        await self._settle_all()
+        await self._staging.evictor.wait_ahead()
+        if self._metrics["evicted_files"] != evicted:
+            await self._count_again()
+        return self._work.result()
+
+    # -- what there is to stage ---------------------------------------------------------------------------------------
+
+    async def _walk_all(self, paths: Sequence[bytes], send: trio.MemorySendChannel[Node]) -> None:
+        async with send:
+            self._work.walking = True
+            for path in paths:
+                try:
+                    await self._walk(await self._namespace.resolve(path), send)
+                except HfsError as error:
+                    self._work.fail(path, error)
+            self._work.walking = False
+
+    async def _walk(self, node: Node, send: trio.MemorySendChannel[Node]) -> None:
+        if node.version is not None:
+            self._work.found(node)
+            await send.send(node)
+            return
+        if node.children is None:
+            return  # symlinks and special files have nothing to stage
+        listing = await self._namespace.listing(node)
+        for start in range(0, len(listing), _NAMES_AT_ONCE):
+            names = [listing[i] for i in range(start, min(start + _NAMES_AT_ONCE, len(listing)))]
+            dentries = await self._namespace.children(node, names)
+            versions = [d.node.version for d in dentries if d.node is not None and d.node.version is not None]
+            await self._staging.prefetch_lookups(versions)
+            for dentry in dentries:
+                if dentry.node is None:
+                    continue
+                try:
+                    await self._walk(dentry.node, send)
+                except HfsError as error:
+                    self._work.fail(dentry.node.path, error)
+
+    # -- staging it ---------------------------------------------------------------------------------------------------
+
+    async def _stage_all(self, receive: trio.MemoryReceiveChannel[Node], workers: int) -> None:
+        async for node in receive:
+            small = [node] if self._is_small(node) else []
+            large = [] if small else [node]
+            # Each of those who work here has its part, also of a few files.
+            part = min(BATCH_FILES, 1 + receive.statistics().current_buffer_used // workers)
+            while small and len(small) < part:
+                try:
+                    more = receive.receive_nowait()
+                except (trio.WouldBlock, trio.EndOfChannel):
+                    break
+                (small if self._is_small(more) else large).append(more)
+            await self._stage_small(small)
+            for one in large:
+                await self._stage_large(one)
+            self._settle_some(_LOOKS)
+            await self._report(self._work.progress())
+
+    def _is_small(self, node: Node) -> bool:
+        # One that is open is read through the page cache, and soon.
+        return node.attributes.size <= self._small_files.limit_bytes and not node.opens
+
+    async def _stage_small(self, nodes: Sequence[Node]) -> None:
+        lacks = [await self._lacks_bytes(node) for node in nodes]
+        if any(lacks):
+            if self._is_too_much(sum(lacks)):
+                for node, size_bytes in zip(nodes, lacks, strict=True):
+                    if size_bytes:
+                        self._work.fail(node.path, StagingError(self._staging.what_limits()))
+                nodes = [node for node, size_bytes in zip(nodes, lacks, strict=True) if not size_bytes]
+            else:
+                await self._staging.evictor.wait_room(sum(lacks))
+        places = [(node.parent, node.name) for node in nodes if node.parent is not None]
+        for node, outcome in zip(nodes, await self._small_files.stage(places, push=False), strict=True):
+            if isinstance(outcome, HfsError):
+                self._failed(_Pending(node, await self._file(node), was_here=False), outcome)
+            elif outcome.node.version is None:
+                self._work.fail(node.path, VersionChanged("it is no file any more"))
+            elif outcome.become is Become.LARGE:  # it has grown, or an earlier run has staged it in smaller chunks
+                await self._stage_large(outcome.node)
+            else:
+                here = outcome.become is Become.HERE
+                self._hold(_Pending(outcome.node, await self._file(outcome.node), was_here=here))
+
+    async def _lacks_bytes(self, node: Node) -> int:
+        file = await self._file(node)
+        if file.complete or not self._fetcher.keeps(node.path, 0):
+            return 0
+        return blocks_bytes(file.size) + object_overhead_bytes(1)
+
+    def _is_too_much(self, more_bytes: int) -> bool:
+        """Whether with so much more the cache would be too small for what this command alone has staged."""
+        begun_bytes = sum(entry.lacks_bytes for entry in self._begun)
+        return self._held_bytes + begun_bytes + more_bytes > self._staging.limit_bytes()
+
+    def _hold(self, entry: _Pending) -> None:
+        self._held_bytes += entry.file.room_bytes
+        self._pending.append(entry)
+
+    async def _stage_large(self, node: Node) -> None:
+        entry = _Pending(node, await self._file(node), was_here=True)
+        try:
+            if not entry.file.complete:
+                entry.was_here = False
+                await self._fetch(entry)
+            self._hold(entry)
+        except HfsError as error:
+            self._failed(entry, error)
+
+    async def _file(self, node: Node) -> StagedFile:
+        assert node.version is not None
+        path = node.path
+        return self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+
+    async def _fetch(self, entry: _Pending) -> None:
+        """What the file lacks. Raises HfsError."""
+        file, path = entry.file, entry.node.path
+        lacks_bytes = sum(file.raw_room_bytes(i) for i in file.present.missing() if self._fetcher.keeps(path, i))
+        lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
+        is_part = lacks_bytes > self._staging.limit_bytes()
+        if not is_part and self._is_too_much(lacks_bytes):
+            raise StagingError(self._staging.what_limits())
+        entry.lacks_bytes, entry.room_bytes = lacks_bytes, file.room_bytes
+        self._begun.add(entry)
+        self._staging.pin(file)
+        try:
+            wanted_bytes = sum(begun.wanted_bytes for begun in self._begun)
+            if not is_part and not await self._staging.evictor.wait_room(wanted_bytes):
+                raise StagingError(self._staging.why_not(wanted_bytes) or self._staging.what_limits())
+            await self._read_path.stage_whole(entry.node, file)
+        finally:
+            self._staging.unpin(file)
+            self._begun.remove(entry)
+
+    # -- what became of it --------------------------------------------------------------------------------------------
+
+    def _settle_some(self, count: int) -> None:
+        """Look at so many of the pending files, each in its turn: one that hangs does not keep the others."""
+        for _ in range(min(count, len(self._pending))):
+            entry = self._pending.popleft()
+            if self._is_under_way(entry):
+                self._pending.append(entry)
+            else:
+                self._settle(entry)
+
+    async def _watch(self) -> None:
+        """Look and tell how far it is, also while all wait for the source. Never returns."""
+        while True:
+            await trio.sleep(_WATCH_EVERY_S)
+            done = self._work.files
+            self._settle_some(len(self._pending))
+            if self._work.files != done:
+                await self._report(self._work.progress())
+
+    async def _settle_all(self) -> None:
+        while self._pending or self._late:
+            await self._staging.wait_vouched()
+            while self._pending:
+                entry = self._pending.popleft()
+                if self._is_under_way(entry):
+                    await self._wait_for(entry)
+                self._settle(entry)
+            late, self._late = self._late, []
+            for entry in late:
+                entry.tries += 1
+                try:
+                    await self._fetch(entry)
+                    self._hold(entry)
+                except HfsError as error:
+                    self._failed(entry, error)
+                await self._staging.wait_vouched()
+                await self._report(self._work.progress())
+
+    async def _wait_for(self, entry: _Pending) -> None:
+        """A reader fetches it, what was damaged is being given up, or it is in doubt whether it is right."""
+        for index in entry.file.present.missing():
+            await self._fetcher.wait_flight(entry.file.version, index)
+        await self._staging.vouching.wait_believed(entry.file.version)
+        await self._staging.wait_vouched()
+        await self._staging.sweeper.wait_idle()
+
+    def _settle(self, entry: _Pending) -> None:
+        if self._is_durable(entry):
+            self._done(entry)
+        else:
+            self._held_bytes -= entry.file.room_bytes
+            self._failed(entry, StagingError(self._why_lost(entry)))
+
+    def _why_lost(self, entry: _Pending) -> str:
+        why = self._staging.why_not(entry.file.size)
+        if why is None and self._metrics["staging_errors"] != self._errors:
+            why = f"the cache disk did not take it ({self._staging.statistics().last_error})"
+        return why or str(self._staging.refusal(entry.file.size))
+
+    def _is_durable(self, entry: _Pending) -> bool:
+        file, path = entry.file, entry.node.path
+        return file.vouched.full or all(
+            index in file.vouched or not self._fetcher.keeps(path, index) for index in range(file.vouched.count)
+        )
+
+    def _is_under_way(self, entry: _Pending) -> bool:
+        file = entry.file
+        return file.unsettled > 0 or any(self._fetcher.is_coming(file.version, i) for i in file.present.missing())
+
+    def _done(self, entry: _Pending) -> None:
+        (self._work.skip if entry.was_here else self._work.done)(entry.node)
+        if entry.file.object_id is not None:
+            self._objects.append(entry.file.object_id)
+            self._objects_bytes += entry.file.size
+
+    def _failed(self, entry: _Pending, error: HfsError) -> None:
+        """Counted, or, where only the queue of the disk was full, tried again at the end."""
+        lost = isinstance(error, StagingError) and self._staging.why_not(entry.file.size) is None
+        if lost and entry.tries < _TRIES and len(self._late) < _LATE:
+            self._late.append(entry)
+        else:
+            self._work.fail(entry.node.path, error)
+
+    async def _count_again(self) -> None:
+        """Some files were evicted: whether any of these."""
+        files = size_bytes = 0
+        for start in range(0, len(self._objects), _NAMES_AT_ONCE):
+            there = await self._staging.still_staged(list(self._objects[start : start + _NAMES_AT_ONCE]))
+            files += there[0]
+            size_bytes += there[1]
+        if files < len(self._objects):
+            why = f"were staged and evicted again: {self._staging.what_limits()}"
+            self._work.lost(len(self._objects) - files, self._objects_bytes - size_bytes, why)

@@ -1,0 +1,191 @@
+"""The cache directory, held by its descriptor, and only if nobody but us can have put anything into it.
+
+A daemon of root overwrites files here and believes the index that it finds, so whoever can write here could have it
+overwrite any file of the machine, and show any bytes as the source's. What must hold, else a ConfigError that names
+path, fault and remedy:
+
+- The symbolic links on the way to it are of root or our own user (`cache_path`).
+- The directory, and what of it is ours (`_OURS`), belongs to our user, nobody else may write to it, and no file has a
+  second name: a hard link may be a file of somewhere else. What is none of ours is not looked at. Logs are not read
+  again, so they may have been open to others (umask 002 made them so), until they are written to.
+
+Directories above are not judged: all below is reached through the descriptor, so whoever can rename them takes the name
+away and nothing else. SQLite alone insists on paths: `check_opened` sees afterwards that what it opened lies here.
+
+Used by the index and the staged files, and by `hfs` before a daemon is started. All of it blocks. Knows nothing of what
+the files hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from types import TracebackType
+from typing import Self
+
+from mountd.base.errors import ConfigError
+from mountd.core.cache_path import walk
+
+__all__ = ["LOGS", "CacheDirectory", "open_cache_directory"]
+
+LOGS = "logs"
+_OURS = {"lock", "objects", LOGS}
+_OURS_BEGIN = ("index.", "objects.")
+"""The names that hfs uses, and how others of them begin; of directories among them also what lies directly in them is
+looked at."""
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def open_cache_directory(path: str, *, make: bool) -> CacheDirectory:
+    """The directory, checked as the story says; with `make` it is made for us alone if it is not there.
+
+    Raises ConfigError, and OSError where it is no directory, missing or cannot be reached.
+    """
+    with walk(path, make=make) as found:
+        if found.missing:
+            raise found.why or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        directory = CacheDirectory(
+            path, found.path, os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found.fd)
+        )
+    try:
+        directory.check()
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+class CacheDirectory:
+    """See the file's story. Names are of files in it, without a slash unless it says so."""
+
+    def __init__(self, path: str, where: str, fd: int) -> None:
+        self.path = path
+        """As it was given, for messages."""
+        self.real_path = where
+        """Without symbolic links: for SQLite."""
+        self.fd = fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def check(self) -> None:
+        """See that the directory and all of ours in it are as they must be. Raises ConfigError, OSError."""
+        self._check_itself(os.fstat(self.fd))
+        for name in os.listdir(self.fd):
+            if name in _OURS or name.startswith(_OURS_BEGIN):
+                self._check(name, os.lstat(name, dir_fd=self.fd))
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of a file, mode 0600 if it is made. Never follows a link. Raises OSError."""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+
+    def open_directory(self, name: str) -> int:
+        """A descriptor of the directory `name`, made for us alone if it is not there. Raises OSError, ConfigError."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self.fd)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            if name == LOGS:
+                os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_OTHERS_WRITE)
+            self._check_entry(name, os.fstat(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def exists(self, name: str) -> bool:
+        """Whether there is anything of that name."""
+        try:
+            os.lstat(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        """All names in it."""
+        return os.listdir(self.fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """Raises OSError."""
+        os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def unlink(self, name: str) -> None:
+        """Raises OSError."""
+        os.unlink(name, dir_fd=self.fd)
+
+    def check_opened(self, name: str, times: int) -> None:
+        """See that this process has the file open at least so many times: what was opened by path lies here.
+
+        Raises ConfigError: a directory above was replaced in between, as whoever may write there can do.
+        """
+        found = 0
+        with contextlib.suppress(FileNotFoundError):
+            wanted = os.lstat(name, dir_fd=self.fd)
+            for number in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    # By its name first: a stat of what lies on a file system that hangs would hang.
+                    if os.path.basename(os.readlink(f"/proc/self/fd/{number}")) == name:
+                        found += os.path.samestat(os.fstat(int(number)), wanted)
+        if found < times:
+            raise ConfigError(
+                f"cache {self.path}: {name} was opened elsewhere, so a directory above is being replaced by somebody; "
+                "give a directory below one that only you or root may write to"
+            )
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _check_itself(self, found: os.stat_result) -> None:
+        mode = stat.S_IMODE(found.st_mode)
+        ours = found.st_uid == os.geteuid()
+        faults = [] if ours else [f"belongs to user {found.st_uid}, not to user {os.geteuid()} who uses it"]
+        if mode & _OTHERS_WRITE:
+            faults.append(f"may be written to by others (mode {mode:04o})")
+            remedy = f"give one below it, such as {self.path.rstrip('/')}/hfs, which is made for you alone"
+            if ours:
+                remedy += f", or take the right away: chmod go-w {self.path}"
+        else:
+            remedy = "give a directory of your own, or one that is not there yet"
+        if faults:
+            raise ConfigError(f"cache {self.path}: {' and '.join(faults)}; {remedy}")
+
+    def _check(self, name: str, found: os.stat_result) -> None:
+        self._check_entry(name, found)
+        if stat.S_ISDIR(found.st_mode):
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+            try:
+                for inner in os.listdir(fd):
+                    self._check_entry(f"{name}/{inner}", os.lstat(inner, dir_fd=fd))
+            finally:
+                os.close(fd)
+
+    def _check_entry(self, name: str, found: os.stat_result) -> None:
+        mode, path = stat.S_IMODE(found.st_mode), f"{self.path.rstrip('/')}/{name}"
+        remedy = "remove it, or give another directory"
+        if stat.S_ISLNK(found.st_mode):
+            fault = "is a symbolic link"
+        elif not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            fault = "is neither a file nor a directory"
+        elif found.st_uid != os.geteuid():
+            fault = f"belongs to user {found.st_uid}, not to user {os.geteuid()} who uses it"
+        elif mode & _OTHERS_WRITE and name.split("/")[0] != LOGS:
+            fault = f"may be written to by others (mode {mode:04o})"
+            remedy = f"if nobody has, chmod go-w {path}; else remove all of the directory"
+        elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            fault = "is a hard link, to a file that may belong elsewhere"
+        else:
+            return
+        raise ConfigError(f"cache {self.path}: {name} {fault}; {remedy}")

@@ -1,0 +1,102 @@
+"""How this daemon is told to end, and what becomes of the mount then.
+
+SIGTERM and SIGINT mean: unmount, and end. The mount is the keeper's to take away, so it is told (SIGUSR1), and says
+when that is done (SIGUSR2: end, the mount is gone from the tree). SIGHUP means: make room for another daemon; what was
+not answered then is answered by that one. If the keeper has died this daemon unmounts by itself. A daemon that ends for
+any other reason, by a fault or by its own decision, leaves the mount where it is: dead, or taken up by the next one,
+and never an empty directory.
+
+Called by `daemon`. Event loop only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+import trio
+
+from mountd.supervisor.connection import device_at, unmount
+from mountd.wire.handover import Handover
+
+__all__ = ["Ending"]
+
+log = logging.getLogger(__name__)
+
+
+class Ending:
+    """The end of one daemon's mount. `handover` None: the mount was made by this daemon."""
+
+    def __init__(self, mountpoint: str, handover: Handover | None) -> None:
+        self._mountpoint = mountpoint
+        self._handover = handover
+        self._asked = False
+        self._keeper_fd = -1
+        if handover is not None:
+            with contextlib.suppress(OSError):  # a kernel before 5.3, or it has ended already
+                self._keeper_fd = os.pidfd_open(handover.keeper_pid)
+        self.announced = False
+        """Whether the caller of `hfs mount` was told that the mount answers; before that a fault takes it away."""
+
+    @property
+    def unmounts(self) -> bool:
+        """Whether this daemon takes its mount away when it closes its session."""
+        return self._handover is None and (self._asked or not self.announced)
+
+    @property
+    def keeper(self) -> dict[str, object]:
+        """For `hfs status`: what would start another daemon if this one crashed."""
+        given = self._handover
+        if given is None:
+            return {"pid": None, "reason": "the mount was made by this daemon, and ends with it"}
+        alive = self._has_keeper
+        return {
+            "pid": given.keeper_pid if alive else None,
+            "reason": None if alive else "the keeper has ended: after a crash of this daemon the mount is dead",
+            "restarts": given.restarts,
+            "last_end": given.last_end or None,
+            "mount_uptime_s": round(time.time() - given.mounted_s, 1),
+        }
+
+    @property
+    def _has_keeper(self) -> bool:
+        if self._keeper_fd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._keeper_fd, select.POLLIN)
+        return not poll.poll(0)
+
+    async def wait(self, terminate: Callable[[], None], make_room: Callable[[], None]) -> None:
+        """Wait for signals. `terminate` is called when it is time to answer no more, `make_room` when another daemon
+        will answer what was not. Runs until cancelled."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number in {signal.SIGUSR2, signal.SIGHUP}:
+                    takes_up = number == signal.SIGHUP and self._handover is not None and self._handover.resend
+                    log.info("this daemon %s", "makes room for another one" if takes_up else "ends")
+                    (make_room if takes_up else terminate)()
+                    continue
+                log.info("%s: unmounting", signal.Signals(number).name)
+                self._asked = True
+                if self._has_keeper:
+                    assert self._handover is not None
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._handover.keeper_pid, signal.SIGUSR1)
+                else:
+                    self._unmount()
+                    terminate()
+                signal.signal(number, signal.SIG_DFL)
+
+    def _unmount(self) -> None:
+        """Of a mount whose keeper has died."""
+        if self._handover is None or device_at(self._mountpoint) != self._handover.device:
+            return
+        try:
+            unmount(self._mountpoint)
+        except OSError as error:
+            log.warning("%s: cannot be unmounted: %s", self._mountpoint, error.strerror)

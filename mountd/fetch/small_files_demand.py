@@ -1,0 +1,153 @@
+"""One small file for a reader: what it is and all its bytes, with the look-up of its name.
+
+To look a new name up, open it and have its bytes cost three trips of a thread, a stat that the source's own open says
+again, and two requests that wait, 1.6 ms of the daemon's time. But who looks a name up and will open it
+(policies/followed.py) can have the whole file with the look-up: the source opens it once, which says what it is and
+gives its bytes, and the open that follows finds them in memory and is answered at once.
+
+Only for names of which nothing is known, and where nothing speaks for the file being here already. It never raises for
+what ails a file: then the name is looked up the usual way, and its reader hears what is said there. Called by `fuse`
+and `opening`. Event loop only.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import trio
+
+from mountd.base.errors import SourceError, SourceTimeout
+from mountd.cache import Staging
+from mountd.core.buffers import Buffers
+from mountd.core.flight import SingleFlight
+from mountd.fetch.batches import Batch, Place
+from mountd.fetch.fetcher import Fetcher
+from mountd.fetch.small_files import SmallFiles
+from mountd.namespace import Dentry, Namespace, Node
+from mountd.source import SmallRead, Source
+from policies.followed import Followed
+
+__all__ = ["SmallDemand"]
+
+_BYTES = 128 << 10
+"""Of the buffer that a file is read into whose size is not known yet: three times the mean of ImageNet's at 256 pixels.
+A larger file is opened again, and from then on buffers are as large as that."""
+
+
+class SmallDemand:
+    """See the file's story."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        staging: Staging,
+        fetcher: Fetcher,
+        source: Source,
+        buffers: Buffers,
+        small_files: SmallFiles,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._namespace = namespace
+        self._staging = staging
+        self._fetcher = fetcher
+        self._source = source
+        self._buffers = buffers
+        self._small_files = small_files
+        self._followed = Followed()
+        self._flights: SingleFlight[Place, None] = SingleFlight(nursery)
+        self._bytes = min(_BYTES, small_files.limit_bytes)
+        buffers.reuse(self._bytes)
+
+    async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
+        """As `Namespace.child`, for thread `thread_id`; if that is going to open it, with its bytes."""
+        place = (directory, name)
+        dentry = None
+        if self._followed.is_expected(thread_id) and self._is_new(place):
+            if self._small_files.reads_blindly:
+                with self._fetcher.reader_waits():
+                    await self._flights.run(place, lambda: self._fetch(place))
+                dentry = self._namespace.known_nowait(directory, name)
+            else:
+                dentry = await self._namespace.child(directory, name)
+                self._small_files.looked(place)
+        if dentry is None:
+            dentry = await self._namespace.child(directory, name)
+        node = dentry.node
+        if node is not None and node.version is not None and 0 < node.version.size <= self._small_files.limit_bytes:
+            self._followed.looked_up(thread_id, node)
+        return dentry
+
+    def opened(self, node: Node, thread_id: int) -> None:
+        """The thread has opened the file of `node`, or reads of it in a mount where opens are not told."""
+        self._followed.opened(thread_id, node)
+
+    def _is_new(self, place: Place) -> bool:
+        """Whether nothing is known of a name, and nothing says that its file may be here."""
+        directory, name = place
+        if directory.children is None or name in directory.children or self._namespace.is_coming(directory, name):
+            return False
+        path = directory.path + b"/" + name if directory.parent is not None else name
+        return not self._staging.was_put(path) and not self._fetcher.is_elsewhere(path, 0)
+
+    async def _fetch(self, place: Place) -> None:
+        """Have the file of a new name in memory, and what it is known; nothing of both if it cannot be had so."""
+        batches = self._fetcher.batches
+        if place in batches:
+            await batches.hurried(place)
+        if not self._is_new(place):
+            return
+        into = await self._fetcher.take_urgent(self._bytes)
+        # No checkpoint from here until it is registered.
+        if place in batches or not self._is_new(place):
+            return
+        batch = batches.take_off([place], patient=True)
+        try:
+            await self._read(place, batch, into)
+        except SourceTimeout:
+            raise  # to ask once more would take as long again
+        except SourceError:
+            pass  # met again by the look-up
+        finally:
+            del into
+            batches.land_all(batch)
+
+    async def _read(self, place: Place, batch: Batch, into: memoryview) -> None:
+        directory, name = place
+        asked_s = trio.current_time()
+        reads = await self._source.read_small(
+            [(directory.path, name)], into, batch.progress, limit_bytes=len(into), urgent=True
+        )
+        read = reads[0] if reads else SmallRead(None, None)
+        if read.attributes is None:
+            return
+        if read.data is not None:
+            version = read.attributes.version(self._source.source_id)
+            if self._staging.file_nowait(version) is None:
+                await self._staging.file(version)
+        # No checkpoint from here on.
+        node = self._namespace.found(directory, name, read.attributes, asked_s)
+        if node is None or node.version is None:
+            return
+        if read.data is None:
+            self._grow(node.version.size)
+        else:
+            self._land(place, batch, read, node)
+
+    def _land(self, place: Place, batch: Batch, read: SmallRead, node: Node) -> None:
+        assert read.attributes is not None
+        assert read.data is not None
+        version = read.attributes.version(self._source.source_id)
+        file = self._staging.file_nowait(version, node.path)
+        if node.version != version or file is None:
+            return  # something newer is known meanwhile
+        if file.present.full:
+            self._small_files.found_staged()
+        elif read.data and file.present.count == 1 and not self._fetcher.is_coming(version, 0):
+            self._fetcher.land_nowait(node, file, read.data, wanted=True, push=False, stage=True, hold=False)
+        self._fetcher.batches.land(batch, place, version, read.data)
+
+    def _grow(self, size: int) -> None:
+        """A file did not fit: have it fit next time, if it is a small one."""
+        if self._bytes < size <= self._small_files.limit_bytes:
+            self._bytes = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._buffers.reuse(self._bytes)

@@ -1,0 +1,25 @@
+"""Opened files: how each is served (passed through, from the page cache, by the daemon), read, and let go.
+
+One open and one read are told here from end to end. It never speaks FUSE and never asks the source but through `fetch`
+and `namespace`.
+"""
+
+from mountd.files.handles import DirectoryHandle, Handles
+from mountd.files.inheritance import have_names_looked_up, open_again
+from mountd.files.io_mode import IoMode
+from mountd.files.opening import Opening
+from mountd.files.passthrough import Passthrough
+from mountd.files.read_path import ReadPath
+from mountd.files.residency import Residency
+
+__all__ = [
+    "DirectoryHandle",
+    "Handles",
+    "IoMode",
+    "Opening",
+    "Passthrough",
+    "ReadPath",
+    "Residency",
+    "have_names_looked_up",
+    "open_again",
+]

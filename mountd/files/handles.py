@@ -1,0 +1,204 @@
+"""Open files and open directories: what one file handle of the kernel stands for.
+
+A file handle belongs to one version for as long as it is open. It keeps the node alive, the staged file pinned (never
+evicted while open) and the pattern of its reads. A directory handle holds the listing it was opened with, so that a
+directory that changes meanwhile is shown as one state. Handle numbers are never used twice in a mount's life.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import count
+
+from mountd.base.errors import SourceError
+from mountd.cache import StagedFile
+from mountd.namespace import Dentry, Journal, Node
+from mountd.source import Listing
+from policies.iomode import SMALL_BYTES
+from policies.readahead import Pattern
+from policies.successors import Trail
+
+__all__ = ["DirectoryHandle", "FileHandle", "Handles"]
+
+_RESENT = 1 << 63
+"""In the number of a request that the kernel sends again."""
+
+_GENERATION_BITS = 40
+"""Handles that one daemon of a mount has: a thousand a second for 30 years."""
+
+_MAX_STATELESS = 4096
+"""Handles of files that are read without an open; each holds the pattern of its reads."""
+
+
+@dataclass(eq=False, slots=True)
+class FileHandle:
+    """One open file."""
+
+    node: Node
+    file: StagedFile
+    backing_id: int | None = None
+    """The backing file that the kernel reads instead of asking us; None: through the page cache."""
+    backing_inode: int = 0
+    """Of the backing file."""
+    pattern: Pattern = field(default_factory=Pattern)
+    trail: Trail | None = None
+    """Made when its reads are neither sequential nor foreseen."""
+
+
+@dataclass(eq=False, slots=True)
+class DirectoryHandle:
+    """One open directory. `listing` is None until the first readdir.
+
+    `batch` holds what the names from position `batch_start` on are: the kernel takes some thirty entries a call, the
+    source is asked for hundreds at once. `whole`: its reader wants attributes, as far as is known.
+    """
+
+    node: Node
+    listing: Listing | None = None
+    batch: list[Dentry] = field(default_factory=list)
+    batch_start: int = 0
+    whole: bool = False
+    unique: int = 0
+    """The kernel's number of the request that has opened it; 0: not known."""
+    shown: int = 0
+    """So many names at most were shown, as far as is noted; `digest` of an earlier daemon's."""
+    digest: int | None = None
+    """Of what an earlier daemon has shown: who goes on there must find the same names before it."""
+
+    def begin(self, listing: Listing) -> None:
+        """Show `listing` from its first name on: opened, or rewound."""
+        self.listing, self.batch, self.shown, self.digest = listing, [], 0, None
+
+    async def go_on(self, listing: Listing, position: int) -> None:
+        """Show `listing` from `position` on, to a reader that an earlier daemon has shown what stands before.
+
+        Raises SourceError(ESTALE) if that cannot be said of it: a name would be missing, or come twice.
+        """
+        if self.digest is not None:
+            there = position <= self.shown and await listing.reaches(self.shown - 1)
+            if not there or listing.digest(self.shown) != self.digest:
+                raise SourceError(errno.ESTALE, f"{self.node.path!r} has changed while it was listed")
+        self.listing, self.digest = listing, None
+
+    def known(self, position: int) -> Dentry | None:
+        """What the name at `position` is, if the batch reaches there."""
+        ahead = position - self.batch_start
+        return self.batch[ahead] if 0 <= ahead < len(self.batch) else None
+
+
+class Handles:
+    """The table of open handles, by number."""
+
+    def __init__(self, journal: Journal) -> None:
+        """`journal`: notes each handle; the kernel may still hold those of daemons that have served the mount
+        before."""
+        self._journal = journal
+        self._numbers = count((journal.generation << _GENERATION_BITS) + 1)
+        self._files: dict[int, FileHandle] = {}
+        self._directories: dict[int, DirectoryHandle] = {}
+        self._stateless: OrderedDict[int, FileHandle] = OrderedDict()
+        self._answered: dict[int, int] = {}
+        """Handles of earlier daemons by the request that they were the answer to, which may not have left."""
+
+    def add_file(self, handle: FileHandle, unique: int = 0) -> int:
+        """Register an open file, whose node is noted; its number. `unique`: of the request that opens it."""
+        number = next(self._numbers)
+        self._files[number] = handle
+        self._journal.opened(number, handle.node.id, handle.backing_id or 0, handle.backing_inode, unique)
+        return number
+
+    def add_directory(self, handle: DirectoryHandle) -> int:
+        """Register an open directory; its number."""
+        number = next(self._numbers)
+        self._directories[number] = handle
+        self._journal.opened_directory(number, handle.node.id, handle.unique)
+        return number
+
+    def inherit_file(self, number: int, handle: FileHandle, unique: int) -> None:
+        """Take over an open file from an earlier daemon."""
+        self._files[number] = handle
+        self._answered[unique] = number
+
+    def inherit_directory(self, number: int, handle: DirectoryHandle) -> None:
+        """Take over an open directory from an earlier daemon."""
+        self._directories[number] = handle
+        self._answered[handle.unique] = number
+
+    def answered(self, unique: int) -> int | None:
+        """The handle that request `unique`, which the kernel has sent again, was about to be answered with."""
+        return self._answered.get(unique & ~_RESENT) if unique & _RESENT else None
+
+    def show(self, number: int, position: int) -> None:
+        """The reader of directory `number` is shown names before `position` now."""
+        handle = self._directories.get(number)
+        if handle is None or handle.listing is None or position <= handle.shown or not self._journal.on:
+            return
+        handle.shown, digest = handle.listing.marked(position)
+        self._journal.shown(number, handle.unique, handle.shown, digest)
+
+    def file(self, number: int) -> FileHandle:
+        """The open file `number`. Raises SourceError(ESTALE): opened when another daemon served the mount."""
+        try:
+            return self._files[number]
+        except KeyError:
+            raise SourceError(errno.ESTALE, f"file handle {number}") from None
+
+    def directory(self, number: int) -> DirectoryHandle:
+        """The open directory `number`. Raises SourceError(ESTALE), as `file`."""
+        try:
+            return self._directories[number]
+        except KeyError:
+            raise SourceError(errno.ESTALE, f"directory handle {number}") from None
+
+    def without_open(self, node_id: int) -> FileHandle | None:
+        """The handle of a node that the kernel reads without having opened it."""
+        handle = self._stateless.get(node_id)
+        if handle is None or handle.node.id != node_id:  # the id may be another node's now
+            return None
+        self._stateless.move_to_end(node_id)
+        return handle
+
+    def keep_without_open(self, handle: FileHandle) -> None:
+        """Remember `handle` for its node; the least recently used goes. It is no open: nothing is pinned."""
+        self._stateless[handle.node.id] = handle
+        while len(self._stateless) > _MAX_STATELESS:
+            self._stateless.popitem(last=False)
+
+    def has_file(self, number: int) -> bool:
+        """Whether the open file `number` is in the table."""
+        return number in self._files
+
+    def file_numbers(self) -> list[int]:
+        """All open files."""
+        return list(self._files)
+
+    def remove_file(self, number: int) -> FileHandle:
+        """Take the open file `number` out. Raises SourceError(ESTALE)."""
+        handle = self.file(number)
+        del self._files[number]
+        self._journal.closed(number)
+        return handle
+
+    def remove_directory(self, number: int) -> None:
+        """Take the open directory `number` out, if it is there."""
+        if self._directories.pop(number, None) is not None:
+            self._journal.closed_directory(number)
+
+    def statistics(self) -> dict[str, int]:
+        """Open files and directories."""
+        return {"files": len(self._files), "directories": len(self._directories)}
+
+    def reading_by_itself(self, file: StagedFile) -> Node | None:
+        """A node of which the kernel reads `file` without asking us; None: there is none."""
+        found = (handle for handle in self._files.values() if handle.file is file and handle.backing_id is not None)
+        handle = next(found, None)
+        return handle.node if handle is not None else None
+
+    def from_before_complete(self) -> int:
+        """Handles of large files that are read through us although the kernel could: opened again they would not be."""
+        return sum(
+            handle.backing_id is None and handle.file.durable and handle.file.size > SMALL_BYTES
+            for handle in self._files.values()
+        )

@@ -1,0 +1,69 @@
+"""Going on where an earlier daemon of the mount was killed: what its journal says is open is open again.
+
+Before the first request is answered. An open file has its staged file pinned again, by its version; one that the kernel
+reads by itself keeps its backing file, which the kernel has kept. What of a version is neither staged nor at the source
+any more answers ESTALE when it is read, as it would have before. An open directory goes on if its reader can be shown
+the rest of the same listing (`DirectoryHandle.go_on`).
+
+Called by `daemon`, once. Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mountd.cache import Staging
+from mountd.files.handles import DirectoryHandle, FileHandle, Handles
+from mountd.files.passthrough import Passthrough
+from mountd.kernel import forget_all_names, forget_names
+from mountd.namespace import ROOT_ID, Inherited, Journal, Namespace
+
+__all__ = ["have_names_looked_up", "open_again"]
+
+_NEVER = -1
+"""No listing has it for a digest."""
+
+
+async def open_again(
+    inherited: Inherited,
+    journal: Journal,
+    namespace: Namespace,
+    handles: Handles,
+    staging: Staging,
+    passthrough: Passthrough,
+) -> None:
+    """Take over the handles of `inherited`, whose nodes `namespace` has already."""
+    for directory in inherited.directories:
+        handle = DirectoryHandle(namespace.node(directory.node_id), unique=directory.unique)
+        unknown = directory.shown < 0  # whoever is not at its start was shown something
+        handle.shown, handle.digest = (0, _NEVER) if unknown else (directory.shown, directory.digest)
+        handles.inherit_directory(directory.number, handle)
+    if journal.mount.stateless:  # of no handle will a close be told
+        for opened in inherited.files:
+            journal.closed(opened.number)
+        return
+    nodes = {opened.node_id: namespace.node(opened.node_id) for opened in inherited.files}
+    await staging.prefetch_lookups({node.version for node in nodes.values() if node.version is not None})
+    for opened in inherited.files:
+        node = nodes[opened.node_id]
+        assert node.version is not None
+        file = await staging.file(node.version, node.path)
+        staging.pin(file)
+        namespace.opened(node)
+        if opened.backing_id:
+            passthrough.adopt(file, opened.backing_id, opened.backing_inode)
+            node.passed += 1
+        again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode)
+        handles.inherit_file(opened.number, again, opened.unique)
+
+
+async def have_names_looked_up(
+    namespace: Namespace, connection_fd: int, run_in_thread: Callable[..., Awaitable[Any]]
+) -> None:
+    """Once requests are answered, in stateless mode: a node that is not known any more would be opened all the same as
+    long as the kernel remembers its name, and its reads answer ESTALE."""
+    if await run_in_thread(forget_all_names, connection_fd):
+        return
+    names = list(await namespace.listing(namespace.root))
+    await run_in_thread(forget_names, connection_fd, ROOT_ID, names)

@@ -1,0 +1,150 @@
+"""The I/O mode of the mount: which one it is, why, and what stands in the way of the others.
+
+Decided when the mount is up, from what --io-mode asks for and what the kernel, libfuse and the extension offer; with
+`auto` and --immutable once more when the sizes of the first files are known (policies/iomode.py). Asked at every open
+by `read_path` and `fuse`, shown by `status`. The mode only ever changes to stateless: the kernel forgets how to open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from mountd.base.errors import ConfigError, StagingError
+from mountd.cache import Staging
+from mountd.files.passthrough import Passthrough
+from mountd.kernel import fastpath
+from mountd.namespace import Journal
+from policies.iomode import SMALL_BYTES, Choice, Wanted, choose
+
+__all__ = ["IoMode"]
+
+log = logging.getLogger(__name__)
+
+
+class IoMode:
+    """The mode of one mount."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        immutable: bool,
+        staging: Staging,
+        passthrough: Passthrough,
+        journal: Journal,
+        why_opens_are_needed: Callable[[], str | None],
+    ) -> None:
+        """`why_opens_are_needed`: why an open must not go by unseen; None if it may. Asked at each decision."""
+        self._wanted = wanted
+        self._journal = journal
+        self._immutable = immutable
+        self._staging = staging
+        self._passthrough = passthrough
+        self._why_opens_are_needed = why_opens_are_needed
+        self._extension_missing: str | None = "the mount is not up yet"
+        self._passthrough_missing: str | None = "the mount is not up yet"
+        self._free_backing_id = 0
+        """One that the kernel had not given out before."""
+        self._small_opens = 0
+        self._large_opens = 0
+        self.choice = Choice("daemon", "the mount is not up yet", final=False)
+
+    async def start(self, connection_fd: int) -> None:
+        """Decide, once the kernel's INIT has been answered. Raises ConfigError if --io-mode cannot be had."""
+        self._extension_missing = fastpath.extension_missing()
+        self._passthrough_missing = fastpath.passthrough_missing() or await self._try(connection_fd)
+        try:
+            self._choose()
+        except ValueError as error:
+            raise ConfigError(f"io-mode: {self._wanted} is not possible here: {error}") from None
+        if self._passthrough_missing is None and self.choice.mode == "passthrough":
+            self._passthrough.start(connection_fd)
+            if self._journal.generation:
+                self._passthrough.close_lost(self._free_backing_id)
+
+    @property
+    def stateless(self) -> bool:
+        """Opens are answered once and for all."""
+        return self.choice.mode == "stateless"
+
+    @property
+    def passes_files(self) -> bool:
+        """Staged files are passed through in this mount."""
+        return self.choice.mode == "passthrough"
+
+    def passes(self, size: int, *, pushed: bool) -> bool:
+        """Whether a file of `size` bytes is passed through once it is staged, as far as the mode goes.
+
+        `pushed`: all of it lies in the page cache of the mount. Then `auto` leaves it there: another open costs the
+        daemon 60 us, 100 us with a backing file to be made and dropped. Where it is not, or not any more, passing it
+        costs a fifth of pushing it.
+        """
+        if self.choice.mode != "passthrough":
+            return False
+        if self._wanted == "passthrough":
+            return True
+        return not pushed and (self.choice.final or size > SMALL_BYTES)
+
+    def opening(self, size: int) -> None:
+        """A file of `size` bytes is about to be opened: `auto` may learn from it."""
+        if self.choice.final:
+            return
+        if size > SMALL_BYTES:
+            self._large_opens += 1
+        else:
+            self._small_opens += 1
+        self._choose()
+
+    def describe(self) -> dict[str, object]:
+        """For `hfs status`."""
+        return {
+            "mode": self.choice.mode,
+            "reason": self.choice.reason,
+            "asked_for": self._wanted,
+            "passthrough": self._passthrough_missing or "available",
+            "stateless": self._stateless_missing or "available",
+            "extension": self._extension_missing or f"loaded, with libfuse {fastpath.libfuse_version()}",
+            "backing_files": len(self._passthrough),
+        }
+
+    @property
+    def _stateless_missing(self) -> str | None:
+        if self._extension_missing is not None:
+            return f"no extension: {self._extension_missing}"
+        if not self._immutable:
+            return "only with --immutable, since nothing is asked again at an open"
+        reason = self._why_opens_are_needed()
+        return f"opens are needed: {reason}" if reason is not None else None
+
+    def _choose(self) -> None:
+        if self._journal.mount.stateless:
+            if self._extension_missing is not None:
+                raise ValueError(f"the mount is stateless, and there is no extension: {self._extension_missing}")
+            self.choice = Choice("stateless", "the kernel was told so by an earlier daemon of this mount", True)
+            return
+        self.choice = choose(
+            self._wanted,
+            immutable=self._immutable,
+            passthrough_missing=self._passthrough_missing,
+            stateless_missing=self._stateless_missing,
+            small_opens=self._small_opens,
+            large_opens=self._large_opens,
+        )
+        if self.choice.mode == "stateless":
+            self._journal.becomes_stateless()  # before the kernel is told so
+        if self.choice.final:
+            log.info("io mode %s: %s", self.choice.mode, self.choice.reason)
+
+    async def _try(self, connection_fd: int) -> str | None:
+        """Why the kernel does not take a file of the cache as a backing file; None if it does."""
+        try:
+            backing_id = await self._staging.lend_empty(partial(fastpath.open_backing, connection_fd))
+        except StagingError as error:
+            return f"the cache directory cannot be written to: {error}"
+        except OSError as error:
+            return fastpath.why_refused(error)
+        fastpath.close_backing(connection_fd, backing_id)
+        self._free_backing_id = backing_id
+        return None

@@ -1,0 +1,10 @@
+"""The protocol adapter: pyfuse3's handlers, pages pushed to the kernel, interrupts. The only user of pyfuse3.
+
+Handlers are a few lines: names to `namespace`, bytes to `files`; every fault becomes an errno by the one table. It
+never decides.
+"""
+
+from mountd.fuse.fuse import Fuse
+from mountd.fuse.push import KernelPageCache
+
+__all__ = ["Fuse", "KernelPageCache"]

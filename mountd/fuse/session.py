@@ -1,0 +1,69 @@
+"""libfuse's session of a mount: made here with mount(8)'s help, or on the connection that the keeper holds.
+
+`fuse` calls `open_session` once. pyfuse3 does not tell its descriptor of /dev/fuse, which the extension and passthrough
+need; so it is found.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
+from mountd.kernel import fastpath
+
+# isort: split
+import pyfuse3
+
+from mountd.base.errors import MountError
+from mountd.fuse.polling import never_block
+from mountd.wire.handover import CannotTakeUp, Handover
+
+__all__ = ["open_session"]
+
+
+def open_session(
+    operations: pyfuse3.Operations,
+    mountpoint: str,
+    source: str,
+    *,
+    allow_other: bool,
+    noexec: bool,
+    handover: Handover | None,
+) -> int:
+    """Mount on `mountpoint`, or go on with the keeper's mount; the descriptor of /dev/fuse.
+
+    Raises RuntimeError as libfuse does, with its reason on standard error; CannotTakeUp; MountError.
+    """
+    two = fastpath.two_libfuses()
+    if two is not None:
+        raise MountError(f"{mountpoint}: {two}")
+    if handover is None:
+        device = _mount(operations, mountpoint, source, allow_other=allow_other, noexec=noexec)
+    else:
+        device = handover.connection_fd
+        fastpath.feed(handover.init)
+        pyfuse3.init(operations, f"/dev/fd/{device}", {"default_permissions"})  # whoever mounts has set the options
+        if handover.init and not fastpath.was_fed():
+            raise CannotTakeUp(f"a mount cannot be taken up by another daemon: {fastpath.extension_missing()}")
+    if fastpath.extension_missing() is None:
+        os.set_blocking(device, False)  # it asks whether there is another request
+    else:
+        never_block(device)
+    return device
+
+
+def _mount(operations: pyfuse3.Operations, mountpoint: str, source: str, *, allow_other: bool, noexec: bool) -> int:
+    options = {
+        "ro",
+        "default_permissions",
+        "subtype=hfs",
+        "fsname=hfs#" + source.replace("\\", "\\\\").replace(",", "\\,"),
+    }
+    if allow_other:
+        options.add("allow_other")
+    if noexec:
+        options.add("noexec")
+    before = fastpath.connections()
+    pyfuse3.init(operations, mountpoint, options)
+    (device,) = fastpath.connections() - before
+    return device

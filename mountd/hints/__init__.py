@@ -1,0 +1,14 @@
+"""The order of an epoch, told or recognised, and what is made of it: fetched in time, kept, freed, pushed.
+
+A hint can only make reads faster: whatever is wrong with it is an answer to its sender and a counter.
+"""
+
+from mountd.hints.files import HintsFiles
+from mountd.hints.hints import Hints
+from mountd.hints.history import History
+from mountd.hints.learners import Learners
+from mountd.hints.ready import HintsReady
+from mountd.hints.repeated import HintsRepeated
+from mountd.hints.room import HintsRoom
+
+__all__ = ["Hints", "HintsFiles", "HintsReady", "HintsRepeated", "HintsRoom", "History", "Learners"]

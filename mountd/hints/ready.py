@@ -1,0 +1,196 @@
+"""Making ready: what is staged and read next is brought into memory a moment before its use.
+
+Called by `hints` with the units that are near. Names are asked for again where their time is over, so that a look-up is
+answered at once. Bytes go where their reader takes them from: into the page cache of the mount, or into that of the
+staged files if the kernel reads these by itself. Bounded by units and bytes; what is not ready in time its reader
+fetches, as always. Event loop only; opens no path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Sequence
+
+import trio
+
+from mountd.base.errors import HfsError
+from mountd.base.version import Version
+from mountd.cache import StagedFile, Staging
+from mountd.core.memory import Memory
+from mountd.core.metrics import Metrics
+from mountd.fetch import Fetcher
+from mountd.hints.learners import Course
+from mountd.namespace import Namespace, Node
+from policies.geometry import Extent
+from policies.iomode import SMALL_BYTES
+
+__all__ = ["HintsReady"]
+
+_READY_BYTES = 64 << 20
+"""What is made ready at a time: six hundred images, a second of a fast reader."""
+
+_LOOKUPS_AT_ONCE = 16
+"""Names asked for at a time: what a shared file system answers in a few milliseconds."""
+
+
+_HELD_AT_ONCE = 8
+"""Files that other nodes are asked for at a time: a millisecond each."""
+
+_HOLD_S = 1.0
+"""A node that hangs must not hold up the rest."""
+
+_AGAIN_S = 60.0
+"""A chunk holds hundreds of samples; while they are read it stays in memory by itself."""
+
+
+class HintsReady:
+    """See the file's story. `pushes_small`: whether small files are read through the page cache of the mount."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        staging: Staging,
+        fetcher: Fetcher,
+        metrics: Metrics,
+        memory: Memory,
+        *,
+        pushes_small: Callable[[], bool],
+    ) -> None:
+        self._namespace = namespace
+        self._staging = staging
+        self._fetcher = fetcher
+        self._metrics = metrics
+        self._memory = memory
+        self._pushes_small = pushes_small
+        self._pushed: set[tuple[Version, int]] = set()
+        """Chunks put into the page cache, for all we know still there."""
+        self._read_ahead_s: dict[tuple[Version, int], float] = {}
+        """When chunks of staged files were read ahead."""
+
+    def pushed(self, version: Version, index: int) -> None:
+        """A chunk was put into the page cache when it came."""
+        self._pushed.add((version, index))
+
+    def asked(self, version: Version, index: int) -> None:
+        """A read of a chunk has come to us: the kernel has let it go, or part of it."""
+        self._pushed.discard((version, index))
+
+    def forget(self, versions: Collection[Version]) -> None:
+        """No order names these files any more. `versions`: a set, or what else is searched quickly."""
+        self._pushed = {key for key in self._pushed if key[0] not in versions}
+        self._read_ahead_s = {key: at_s for key, at_s in self._read_ahead_s.items() if key[0] not in versions}
+
+    # -- chunks of large files ----------------------------------------------------------------------------------------
+
+    async def chunks(self, course: Course, units: Sequence[int]) -> None:
+        """Make these chunks ready, the first ones first. Raises HfsError."""
+        budget_bytes = _READY_BYTES
+        ahead: list[tuple[StagedFile, Extent]] = []
+        for unit in units:
+            number, index = course.layout.place(unit)
+            file = course.staged.get(number)
+            if file is None or index is None or index not in file.present or (file.version, index) in self._pushed:
+                continue
+            node = await self._namespace.resolve(course.layout.path(number))
+            extent = file.chunk(index)
+            budget_bytes -= extent.size
+            if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
+                continue
+            if node.passed:
+                ahead += self._unless_asked_for(file, index)
+            elif node.opens and self._fetcher.pushes:
+                self._pushed.add((file.version, index))
+                await self._fetcher.push(node, extent.start, memoryview(await self._staging.read_chunk(file, index)))
+                self._metrics.add("hinted_pushes")
+        await self._read_ahead(ahead)
+
+    def _unless_asked_for(self, file: StagedFile, index: int) -> list[tuple[StagedFile, Extent]]:
+        """The chunk, unless it was read ahead a moment ago; the kernel does not tell us when it lets it go."""
+        now_s = trio.current_time()
+        key = file.version, index
+        if self._read_ahead_s.get(key, -math.inf) + _AGAIN_S > now_s:
+            return []
+        self._read_ahead_s[key] = now_s
+        return [(file, file.chunk(index))]
+
+    # -- small files --------------------------------------------------------------------------------------------------
+
+    async def files(self, course: Course, units: Sequence[int]) -> None:
+        """Make these files ready, the first ones first."""
+        nodes = await self._nodes(course, units)
+        budget_bytes = _READY_BYTES
+        ahead: list[tuple[StagedFile, Extent]] = []
+        elsewhere: list[tuple[Node, StagedFile]] = []
+        for unit in units:
+            node = nodes.get(unit)
+            if node is None or node.version is None:
+                continue  # its reader meets it
+            node.hinted = (course, unit)
+            budget_bytes -= node.version.size
+            file = self._staging.file_nowait(node.version)
+            if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
+                continue
+            if not file.complete:
+                if file.present.count == 1 and not self._fetcher.keeps(node.path, 0):
+                    elsewhere.append((node, file))
+                continue
+            if not self._memory.has_room(_READY_BYTES):
+                continue
+            if node.lookups and self._fetcher.pushes and self._pushes_small() and file.size <= SMALL_BYTES:
+                await self._push_small(node, file)
+            elif file.encoded or not self._staging.is_in_memory_nowait(file, file.size - 1):
+                ahead.append((file, Extent(0, file.size)))
+        await self._read_ahead(ahead)
+        await self._hold(elsewhere)
+
+    async def _hold(self, files: Sequence[tuple[Node, StagedFile]]) -> None:
+        """Have small files that other nodes stage in memory, for who reads them in a moment."""
+        left = list(reversed(files))
+
+        async def fetch() -> None:
+            while left:
+                node, file = left.pop()
+                with contextlib.suppress(HfsError):  # its reader meets it
+                    await self._fetcher.ahead(node, file, 0, stage=False, unless_held=True)
+
+        with trio.move_on_after(_HOLD_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(_HELD_AT_ONCE, len(left))):
+                    nursery.start_soon(fetch)
+
+    async def _nodes(self, course: Course, units: Sequence[int]) -> dict[int, Node]:
+        """The nodes of these files, as far as they are there, within the time-to-live."""
+        nodes: dict[int, Node] = {}
+        left = list(reversed(units))
+
+        async def look_up() -> None:
+            while left:
+                unit = left.pop()
+                try:
+                    nodes[unit] = await self._namespace.resolve(course.layout.path(unit))
+                except HfsError:
+                    pass  # its reader meets it
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_LOOKUPS_AT_ONCE, len(left))):
+                nursery.start_soon(look_up)
+        return nodes
+
+    async def _push_small(self, node: Node, file: StagedFile) -> None:
+        data = self._staging.read_nowait(file, Extent(0, file.size))
+        if data is None:
+            data = await self._staging.read_chunk(file, 0)
+        else:
+            await trio.lowlevel.checkpoint()
+        if node.opens or node.pushed or not node.lookups or not self._namespace.is_fresh_nowait(node):
+            return  # its reader was faster: bytes may be on their way to it. Or the source has another version
+        if not self._pushes_small():
+            return  # the kernel opens without asking now, so nobody knows who reads it: see `push_nowait`
+        node.pushed = self._fetcher.push_nowait(node, memoryview(data))
+        self._metrics.add("hinted_pushes")
+
+    async def _read_ahead(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
+        if extents:
+            await self._staging.will_need(extents)
+            self._metrics.add("hinted_readahead_bytes", sum(extent.size for _, extent in extents))

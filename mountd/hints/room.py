@@ -1,0 +1,268 @@
+"""Room for what hints name: what is needed last goes, so that what is needed sooner may stay (Belady, 1966).
+
+As long as the cache has room, whatever is foreseen is staged, as far ahead as the orders go. Once it has none, a small
+window is kept ahead of the readers, and of each unit in it is asked when it is needed *after* this use: if that is
+sooner than what of the staged is needed last, it takes its place; if not, it is only held in memory until it is used.
+So nothing is written that would not be read again, and where the next epoch's order is not known yet nothing moves.
+
+Asked by `hints` before a fetch; the eviction itself is staging's. What no order names is not chosen here: other jobs
+may be reading it, and `policies.eviction` decides about that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from mountd.cache import Staging
+from mountd.core.metrics import Metrics
+from mountd.hints.learners import Course, Learners
+from policies.admission import BLOCK_BYTES, blocks_bytes
+from policies.eviction import HINTED_IDLE_S
+
+__all__ = ["HintsRoom", "Stays"]
+
+_WINDOW_SHARE = 50
+"""2 % of the cache are kept ahead of the readers when it cannot hold everything, or what memory holds, if less."""
+
+_BATCH_SHARE = 100
+"""1 % of it makes room at a time: each eviction is a durable commit."""
+
+_CANDIDATE_SHARE = 20
+"""What 5 % of it hold is looked for at a time: what is needed last does not change quickly."""
+
+_LOOK_S_A_USE = 1e-6
+"""So long after a look until the next, for each next use that it has asked for (which takes 50 ns): a million staged
+files of eight learners are looked at every 16 s, some dozens every time."""
+
+_LOOK_AT_ONCE_USES = 50_000
+"""More is looked for in a thread: the mount answers meanwhile."""
+
+_TIGHT_S = 60.0
+"""For so long after a time without room the window is kept small."""
+
+_UNLIMITED_BYTES = 1 << 62
+
+
+_OVERHEAD_BYTES = 2 * BLOCK_BYTES
+"""An object takes whole blocks, and an inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """An answer: which of the units asked for stay, and the room that is promised to them."""
+
+    each: list[bool]
+    promised_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    course: Course
+    unit: int
+    room_bytes: int
+    """What it takes at most: it may be encoded."""
+
+    def is_here(self) -> bool:
+        """It is staged still."""
+        if self.course.objects is not None:
+            return bool(self.course.objects[self.unit])
+        number, index = self.course.layout.place(self.unit)
+        file = self.course.staged.get(number)
+        return file is not None and index is not None and index in file.present
+
+
+class HintsRoom:
+    """See the file's story. Event loop only. `held_bytes`: how much may be held in memory."""
+
+    def __init__(self, learners: Learners, staging: Staging, metrics: Metrics, held_bytes: int) -> None:
+        self._learners = learners
+        self._staging = staging
+        self._metrics = metrics
+        self._held_bytes = held_bytes
+        self._tight_until_s = -1.0
+        self._evicting = trio.Lock()
+        self._candidates: list[_Victim] = []
+        """What is needed last, the last first, as of the last look."""
+        self._look_again_s = -1.0
+        self._gone_since_look = False
+        self._promised_bytes = 0
+        """Room that was given out by `stays` and is not charged yet."""
+        staging.evictor.hinted = self.protects
+
+    @property
+    def is_tight(self) -> bool:
+        """There was no room a moment ago."""
+        return trio.current_time() < self._tight_until_s
+
+    def budget_bytes(self) -> int:
+        """How much may be fetched and not used."""
+        if not self.is_tight:
+            return _UNLIMITED_BYTES
+        return min(self._staging.limit_bytes() // _WINDOW_SHARE, self._held_bytes)
+
+    def protects(self, numbers: Collection[int]) -> set[int]:
+        """Those of the staged objects that an order names: they go when it says so."""
+        named: set[int] = set()
+        asked = np.fromiter(numbers, np.int64, len(numbers))
+        for course in self._learners.courses.values():
+            if course.learners and course.objects is not None:
+                named.update(asked[np.isin(asked, course.objects)].tolist())
+            elif course.learners:
+                held = {file.object_id for file in course.staged.values()}
+                named.update(number for number in numbers if number in held)
+        return named
+
+    async def stays(self, course: Course, units: Sequence[int]) -> Stays:
+        """Which of `units` are to be staged; the others are to be held in memory until they are used.
+
+        Makes room for those that are to be staged. Each call needs a `settled` when they are, or are not.
+        """
+        asked = np.array(units, np.int32)
+        needs = course.sizes(asked) + _OVERHEAD_BYTES
+        if not self._shortfall_bytes(int(needs.sum())):
+            return self._promise([True] * len(units), needs)
+        now_s = trio.current_time()
+        self._tight_until_s = now_s + _TIGHT_S
+        self._staging.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
+        again_s = course.schedule.second_use_s(asked, now_s)
+        stays = [False] * len(units)
+        async with self._evicting:
+            room_bytes = int(needs.sum()) - self._shortfall_bytes(int(needs.sum()))
+            for i in np.argsort(again_s, kind="stable").tolist():
+                # Several times, if need be: what is encoded gives back less than it holds.
+                while needs[i] > room_bytes and (freed := await self._evict(int(needs[i]), float(again_s[i]))):
+                    room_bytes += freed
+                if needs[i] > room_bytes:
+                    break  # nor for what is needed later still
+                room_bytes -= int(needs[i])
+                stays[i] = True
+            return self._promise(stays, needs)
+
+    def settled(self, stays: Stays) -> None:
+        """What was to stay has been charged, or will not be."""
+        self._promised_bytes -= stays.promised_bytes
+
+    def _promise(self, stays: list[bool], needs: NDArray[np.int64]) -> Stays:
+        promised_bytes = int(needs[np.array(stays, bool)].sum())
+        self._promised_bytes += promised_bytes
+        return Stays(stays, promised_bytes)
+
+    def _shortfall_bytes(self, wanted_bytes: int) -> int:
+        """How much must go before so much more fits, on top of what was promised."""
+        short_bytes = self._staging.shortfall_bytes(wanted_bytes + self._promised_bytes)
+        return min(short_bytes, wanted_bytes)
+
+    async def _evict(self, need_bytes: int, after_s: float) -> int:
+        """Evict what is needed last, if all of that is needed later than `after_s`. The bytes given back."""
+        if after_s == math.inf:
+            return 0
+        await self._look(need_bytes)
+        victims = self._choose(need_bytes, need_bytes, after_s)
+        if not victims:
+            return 0
+        victims += self._choose(self._staging.limit_bytes() // _BATCH_SHARE - need_bytes, 0, after_s)
+        freed_bytes = 0
+        objects: dict[int, _Victim] = {}
+        for victim in victims:
+            if victim.course.objects is not None:
+                objects[int(victim.course.objects[victim.unit])] = victim
+            else:
+                freed_bytes += await self._give_up(victim)
+        gone: dict[Course, list[int]] = {}
+        for number, room_bytes in (await self._staging.evict_objects(list(objects))).items():
+            victim = objects[number]
+            freed_bytes += room_bytes
+            if victim.course.objects is not None and victim.course.objects[victim.unit] == number:
+                gone.setdefault(victim.course, []).append(victim.unit)
+        for course, units in gone.items():
+            assert course.objects is not None
+            course.objects[units] = 0
+            course.schedule.evicted(np.array(units, np.int32))  # all at once: one by one it would be slow
+            self._metrics.add("hinted_evictions", len(units))
+        self._gone_since_look |= freed_bytes > 0
+        return freed_bytes
+
+    async def _give_up(self, victim: _Victim) -> int:
+        """Evict one chunk of a large file. The bytes given back."""
+        number, index = victim.course.layout.place(victim.unit)
+        file = victim.course.staged.get(number)
+        room_bytes = await self._staging.evict_chunk(file, index) if file is not None and index is not None else 0
+        if not room_bytes:
+            return 0
+        victim.course.schedule.evicted(np.array([victim.unit], np.int32))
+        self._metrics.add("hinted_evictions")
+        return room_bytes
+
+    def _choose(self, want_bytes: int, least_bytes: int, after_s: float) -> list[_Victim]:
+        """Take the first candidates that hold `want_bytes`, as far as they are here and needed later than `after_s`.
+
+        None of them, if these hold less than `least_bytes`.
+        """
+        count = 0
+        while want_bytes > 0 and count < len(self._candidates):
+            want_bytes -= self._candidates[count].room_bytes
+            count += 1
+        first, self._candidates = self._candidates[:count], self._candidates[count:]
+        first = [victim for victim in first if victim.is_here()]
+        chosen: list[_Victim] = []
+        others: list[_Victim] = []
+        now_s = trio.current_time()
+        for course in {victim.course for victim in first}:
+            its = [victim for victim in first if victim.course is course]
+            uses_s = course.schedule.next_use_s(np.array([victim.unit for victim in its], np.int32), now_s)
+            for victim, use_s in zip(its, uses_s.tolist(), strict=True):
+                (chosen if use_s > after_s else others).append(victim)
+        if sum(victim.room_bytes for victim in chosen) < least_bytes:
+            chosen, others = [], first
+        self._candidates = others + self._candidates
+        return chosen
+
+    def _are_few(self, need_bytes: int) -> bool:
+        for victim in self._candidates:
+            need_bytes -= victim.room_bytes
+            if need_bytes <= 0:
+                return False
+        return True
+
+    async def _look(self, need_bytes: int) -> None:
+        """Look for candidates, if it is time, or if those that there were have gone."""
+        now_s = trio.current_time()
+        if now_s < self._look_again_s and not (self._gone_since_look and self._are_few(need_bytes)):
+            return
+        self._gone_since_look = False
+        staged = [(course, course.staged_units()) for course in self._learners.courses.values()]
+        uses = sum(len(units) * max(1, 2 * len(course.learners)) for course, units in staged)
+        self._look_again_s = now_s + uses * _LOOK_S_A_USE
+        want_bytes = max(4 * need_bytes, self._staging.limit_bytes() // _CANDIDATE_SHARE)
+        if uses <= _LOOK_AT_ONCE_USES:
+            self._candidates = _last(staged, want_bytes, now_s)
+        else:
+            self._candidates = await self._learners.run_in_thread(_last, staged, want_bytes, now_s)
+
+
+def _last(staged: Sequence[tuple[Course, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:
+    """What of the staged units of courses is needed last, the last first, until `want_bytes` have come together.
+
+    May run in a thread beside changes of the schedules: whoever acts on it asks again.
+    """
+    found: list[_Victim] = []
+    uses_of: list[float] = []
+    for course, units in staged:
+        uses_s = course.schedule.next_use_s(units, now_s)
+        rooms = course.schedule.bytes_of(units) + BLOCK_BYTES
+        order = np.argsort(-uses_s, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(rooms[order]), want_bytes)) + 1
+        found += [_Victim(course, int(units[i]), blocks_bytes(int(rooms[i]))) for i in order[:enough]]
+        uses_of += uses_s[order[:enough]].tolist()
+    candidates = [found[i] for i in np.argsort(-np.array(uses_of), kind="stable")]
+    for i, victim in enumerate(candidates):
+        want_bytes -= victim.room_bytes
+        if want_bytes <= 0:
+            return candidates[: i + 1]
+    return candidates

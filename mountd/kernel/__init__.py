@@ -1,0 +1,12 @@
+"""What this kernel and this libfuse can do for a mount: the fast path, its settings, its page cache.
+
+Passthrough, stateless opens, limits in fusectl and /sys, and whose pages are in memory. Imported before pyfuse3, so
+that the extension stands before libfuse. It never learns of sources, caches or names.
+"""
+
+from mountd.kernel import fastpath
+from mountd.kernel.names import forget_all_names, forget_names
+from mountd.kernel.residency import resident
+from mountd.kernel.tuning import KernelSettings, device_of, tune
+
+__all__ = ["KernelSettings", "device_of", "fastpath", "forget_all_names", "forget_names", "resident", "tune"]

@@ -1,0 +1,35 @@
+"""Names, node ids, attributes, listings, permissions: what the kernel has been told, and how long it holds.
+
+The only writer of a node. One node id is one version of a file for ever. It asks the source through its bounded
+questions, serves what was known while the source is silent, and never touches bytes.
+"""
+
+from mountd.namespace.answers import Answers
+from mountd.namespace.believing import Believing
+from mountd.namespace.journal import Inherited, Journal, open_journal
+from mountd.namespace.namespace import ROOT_ID, Namespace, seconds
+from mountd.namespace.node import Dentry, Node, place_of
+from mountd.namespace.node_links import by_any_name
+from mountd.namespace.path_numbers import PathNumbers
+from mountd.namespace.permissions import Asker, Permissions, wanted_by
+from mountd.namespace.xattrs import Xattrs
+
+__all__ = [
+    "ROOT_ID",
+    "Answers",
+    "Asker",
+    "Believing",
+    "Dentry",
+    "Inherited",
+    "Journal",
+    "Namespace",
+    "Node",
+    "PathNumbers",
+    "Permissions",
+    "Xattrs",
+    "by_any_name",
+    "open_journal",
+    "place_of",
+    "seconds",
+    "wanted_by",
+]

@@ -1,0 +1,93 @@
+"""What the source has said of a node beside its attributes, kept at the node: ACLs, a link's target, who may open it.
+
+An answer is good for the time-to-live. After it the source is asked again; if that does not answer within two seconds,
+what it said last is served, as with names and attributes. What was never said is waited for: no answer is never "no
+ACL", and never "yes". Answers go with their node, and with what is written in them: a file has one version, and what
+was said of a link is about the inode that had its ctime.
+
+Called by `xattrs` and `permissions`. Event loop only; asks nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from mountd.base.errors import HfsError, SourceTimeout
+from mountd.namespace.node import Node
+from mountd.namespace.silence import Silence
+
+__all__ = ["Answers"]
+
+Value = TypeVar("Value")
+
+_MAX_ANSWERS = 16
+"""Kept at one node: two ACLs, and as many users and groups as read one file at a time. The oldest goes."""
+
+
+class _Answer(NamedTuple):
+    value: Any
+    expires_s: float
+    ctime_ns: int
+
+
+class Answers:
+    """See the file's story. `ttl_s`: math.inf for `--immutable`."""
+
+    def __init__(self, silence: Silence, clock: Callable[[], float], *, ttl_s: float) -> None:
+        self._silence = silence
+        self._clock = clock
+        self._ttl_s = ttl_s
+
+    def known_nowait(self, node: Node, key: Hashable) -> bool:
+        """Whether `ask` would not ask."""
+        held = _held(node, key)
+        return held is not None and held.expires_s > self._clock()
+
+    def suppose(self, node: Node, key: Hashable, value: object, expires_s: float) -> None:
+        """Where nothing is known of `node`: what the source has said of all its like, until then."""
+        if _held(node, key) is None:
+            self._keep(node, key, _Answer(value, expires_s, node.attributes.ctime_ns))
+
+    async def ask(self, node: Node, key: Hashable, question: Callable[[float | None], Awaitable[Value]]) -> Value:
+        """What is known of `node` under `key`, or else what `question(limit in seconds, or None)` gives.
+
+        What it raises is raised, and nothing of it is kept: SourceTimeout only where nothing was known.
+        """
+        held = _held(node, key)
+        if held is not None and (held.expires_s > self._clock() or self._silence.is_on()):
+            if held.expires_s <= self._clock():
+                self._silence.served()
+            return cast(Value, held.value)
+        asked_s, ctime_ns = self._clock(), node.attributes.ctime_ns
+        try:
+            value = await question(self._silence.limit_s(known=held is not None))
+        except SourceTimeout:
+            if not self._silence.begin(known=held is not None) or held is None:
+                raise
+            self._silence.served()
+            return cast(Value, held.value)
+        except HfsError:
+            self._silence.end()
+            if node.answers is not None:
+                node.answers.pop(key, None)
+            raise
+        self._silence.end()
+        self._keep(node, key, _Answer(value, asked_s + self._ttl_s, ctime_ns))
+        return value
+
+    @staticmethod
+    def _keep(node: Node, key: Hashable, answer: _Answer) -> None:
+        if node.answers is None:
+            node.answers = {}
+        node.answers.pop(key, None)
+        node.answers[key] = answer
+        if len(node.answers) > _MAX_ANSWERS:
+            del node.answers[next(iter(node.answers))]
+
+
+def _held(node: Node, key: Hashable) -> _Answer | None:
+    held: _Answer | None = (node.answers or {}).get(key)
+    if held is None or (held.ctime_ns != node.attributes.ctime_ns and not node.attributes.is_directory):
+        return None  # of another inode, or from before a change; a directory changes with every name in it
+    return held

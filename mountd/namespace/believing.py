@@ -1,0 +1,40 @@
+"""What follows from second looks at the source: bytes that were in doubt are committed, or their version is given up.
+
+Called by `source.doubts`. Event loop only.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mountd.base.version import Version
+from mountd.cache import Staging
+from mountd.core.background import start_guarded
+from mountd.namespace.namespace import Namespace
+
+__all__ = ["Believing"]
+
+
+class Believing:
+    """Implements `source_doubts.Believer`."""
+
+    def __init__(self, staging: Staging, namespace: Namespace, nursery: trio.Nursery) -> None:
+        self._staging = staging
+        self._namespace = namespace
+        self._nursery = nursery
+
+    def doubted(self, version: Version) -> None:
+        """Bytes of this version are in doubt."""
+        self._namespace.doubted(version, still=True)
+
+    def believed(self, version: Version) -> None:
+        """The bytes of this version are right."""
+        self._namespace.doubted(version, still=False)
+        self._staging.vouching.believe(version)
+
+    def refuted(self, version: Version) -> None:
+        """They may be of two states."""
+        self._staging.vouching.disbelieve(version)
+        self._namespace.distrust(version)
+        # Also where no name is known of it.
+        start_guarded(self._nursery, "supersede", self._staging.supersede, version)

@@ -1,0 +1,193 @@
+"""The names that are remembered: what each leads to, and which of them are let go.
+
+A file may have several names (hard links), so a node has a first name, which its path is made of, and a list of others
+where there are any. Every name is entered and taken out here and nowhere else, which keeps both sides equal: a dentry
+leads to a node exactly if the node lists it. A directory has one name: found under another it has been renamed.
+
+Names that the kernel does not hold are bounded in number, as a clock does it: all names stand in a ring; each new one
+beyond the bound looks at a few of the oldest and drops those that nobody has asked for since the hand came by last. So
+the bound costs a new name some microseconds and the event loop never more. `sweep` drops what is past its time, in
+slices. Neither drops a node that the kernel, a handle or work under way holds. Used by `namespace` only. Event loop
+only; between two slices anything may change, so each name is looked at as it is then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from mountd.namespace.node import Dentry, Node
+
+__all__ = ["Names"]
+
+_SLICE_S = 0.002
+"""How long a sweep keeps the event loop; a request takes 40 to 90 us of it."""
+
+_REST_S = 0.008
+"""Between two slices: a sweep takes a fifth of the loop at most."""
+
+_LOOKS_A_CLOCK = 64
+"""Names looked at between two looks at the clock: some 30 us."""
+
+_LOOKS_A_NAME = 8
+"""Old names that each new one beyond the bound looks at, some 2 us. So what is over the bound stays below an eighth of
+what the kernel holds, which is passed over."""
+
+_GONE = 1024
+"""Places in the ring of names that have gone: let be up to here, and up to a quarter of the names."""
+
+
+class Names:
+    """All dentries. Construct, then `put`, `drop`, and `sweep` now and then."""
+
+    def __init__(
+        self,
+        held: Callable[[], int],
+        unused: Callable[[Node], None],
+        *,
+        at_most: int,
+        clock: Callable[[], float],
+        stopwatch: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`held()`: how many nodes the kernel knows; `at_most`: how many names besides.
+
+        `unused(node)` is told of a node that has lost its last name and that nothing holds. `clock` says when names are
+        past their time, `stopwatch` how long a slice lasts; both in seconds.
+        """
+        self._held = held
+        self._unused = unused
+        self._at_most = at_most
+        self._clock = clock
+        self._stopwatch = stopwatch
+        self._ring: deque[Dentry] = deque()
+        """Each name once, and those that have gone since the hand came by."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, directory: Node, name: bytes, node: Node | None, expires_s: float) -> Dentry:
+        """`name` in `directory` leads to `node` until `expires_s`, or to nothing. What it led to before loses it."""
+        if directory.children is None:
+            return Dentry(node, expires_s)  # it is a file meanwhile: nothing is below it
+        before = directory.children.get(name)
+        if before is not None and before.node is node:
+            before.expires_s = expires_s
+            return before
+        dentry = directory.children[name] = Dentry(node, expires_s, directory, name)
+        self._ring.append(dentry)
+        if node is not None:
+            self._attach(node, dentry)
+        if before is None:
+            self._count += 1
+        else:
+            before.directory = None
+            if before.node is not None:
+                self._detach(before.node, before)
+        self._bound()
+        return dentry
+
+    def drop(self, dentry: Dentry) -> None:
+        """Remember nothing of this name. Who has the dentry from before may still use it."""
+        directory = dentry.directory
+        if directory is None or directory.children is None:
+            return  # it has gone already
+        del directory.children[dentry.name]
+        dentry.directory = None
+        self._count -= 1
+        if dentry.node is not None:
+            self._detach(dentry.node, dentry)
+        self._tell_unused(directory)
+
+    def of(self, node: Node) -> list[Dentry]:
+        """All names that lead to `node`, the first one first."""
+        first = self._first(node)
+        return ([first] if first is not None else []) + (node.links or [])
+
+    def _first(self, node: Node) -> Dentry | None:
+        siblings = node.parent.children if node.parent is not None else None
+        dentry = siblings.get(node.name) if siblings is not None else None
+        return dentry if dentry is not None and dentry.node is node else None
+
+    def _attach(self, node: Node, dentry: Dentry) -> None:
+        """`dentry` leads to `node` now."""
+        if node.parent is dentry.directory and node.name == dentry.name:
+            return
+        first = self._first(node)
+        if first is not None and node.children is None:
+            node.links = [*(node.links or ()), dentry]
+            return
+        node.parent, node.name = dentry.directory, dentry.name
+        if first is not None:
+            self.drop(first)  # a directory that was renamed
+
+    def _detach(self, node: Node, dentry: Dentry) -> None:
+        """`dentry` no longer leads to `node`, which keeps the place of its last name: its path is made of it."""
+        if node.links is not None:
+            if dentry in node.links:
+                node.links.remove(dentry)
+            else:  # the first one
+                first = node.links.pop()
+                node.parent, node.name = first.directory, first.name
+            node.links = node.links or None
+        self._tell_unused(node)
+
+    def _tell_unused(self, node: Node) -> None:
+        if not (node.is_held or node.children or self.of(node)):
+            self._unused(node)
+
+    # -- letting go ---------------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Drop names that are past their time and lead to nothing that is held. How many went."""
+        left, dropped = len(self._ring), 0
+        while left > 0:
+            end_s, now_s = self._stopwatch() + _SLICE_S, self._clock()
+            while left > 0:
+                looks = min(left, len(self._ring), _LOOKS_A_CLOCK)
+                dropped += sum(self._let_go_if_past(now_s) for _ in range(looks))
+                left = left - looks if looks else 0
+                if self._stopwatch() >= end_s:
+                    break
+            await trio.sleep(_REST_S if left else 0)
+        return dropped
+
+    @property
+    def gone(self) -> int:
+        """Names that are not remembered any more and still take some memory, until the next sweep."""
+        return len(self._ring) - self._count
+
+    def _let_go_if_past(self, now_s: float) -> bool:
+        """The hand goes on by one name. True if that was dropped."""
+        dentry = self._ring.popleft()
+        if dentry.directory is None:
+            return False
+        if dentry.expires_s <= now_s and _may_go(dentry):
+            self.drop(dentry)
+            return True
+        self._ring.append(dentry)
+        return False
+
+    def _bound(self) -> None:
+        """After each new name: let go of old ones, if there are more than may be."""
+        for _ in range(_LOOKS_A_NAME):
+            crowded = self._count - self._held() > self._at_most
+            if not crowded and self.gone <= self._count // 4 + _GONE:
+                return
+            dentry = self._ring.popleft()
+            if dentry.directory is None:
+                continue
+            if crowded and not dentry.used and _may_go(dentry):
+                self.drop(dentry)
+            else:
+                dentry.used = dentry.used and not crowded
+                self._ring.append(dentry)
+
+
+def _may_go(dentry: Dentry) -> bool:
+    """Nothing is lost but the answer to a question."""
+    node = dentry.node
+    return node is None or not (node.is_held or node.children)

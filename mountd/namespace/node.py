@@ -1,0 +1,153 @@
+"""Nodes and dentries: what is remembered of one inode and of one name.
+
+Plain records, changed only by `namespace` (and `pushed`, `passed` and `sent_away` by `read_path`). A million of them
+may exist: slots, no back-references but the parent, which every path is made from, and the other names of hard links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from mountd.base.attributes import Attributes
+from mountd.base.version import Version
+
+__all__ = ["Dentry", "Node", "is_at", "is_below", "place_of", "same_file", "same_inode", "same_version"]
+
+
+class Node:
+    """One inode: a directory, one version of a file, or anything else that has attributes."""
+
+    __slots__ = (
+        "answers",
+        "attributes",
+        "children",
+        "expires_s",
+        "hinted",
+        "holds",
+        "id",
+        "links",
+        "lookups",
+        "name",
+        "opens",
+        "parent",
+        "passed",
+        "pushed",
+        "retired",
+        "sent_away",
+        "stale",
+        "version",
+    )
+
+    def __init__(self, attributes: Attributes, version: Version | None, parent: Node | None, name: bytes) -> None:
+        self.id = 0
+        """0 until the kernel is told of it."""
+        self.attributes = attributes
+        self.version = version
+        """None unless a regular file."""
+        self.parent = parent
+        self.name = name
+        self.links: list[Dentry] | None = None
+        """The other names that lead here, besides `name` in `parent`; None if none is known. Kept by `Names`."""
+        self.expires_s = 0.0
+        """trio time until which the attributes need not be asked for again."""
+        self.lookups = 0
+        self.opens = 0
+        """Open handles, of either mode."""
+        self.passed = 0
+        """Those of them that the kernel reads from the staged file by itself; all or none."""
+        self.retired = False
+        """Its name leads to another node of the same version now, with an I/O mode of its own."""
+        self.sent_away: set[int] | None = None
+        """Threads whose open was answered with ESTALE because of the I/O mode."""
+        self.holds = 0
+        """Work under way that names the node to the kernel: its id must not go to another meanwhile."""
+        self.hinted: tuple[Any, int] | None = None
+        """The course that names it, and its unit there. Known to `hints` alone."""
+        self.pushed = False
+        """All its bytes were put into the kernel's page cache."""
+        self.stale = False
+        """The source has another version under this name now."""
+        self.answers: dict[Hashable, Any] | None = None
+        """What else the source has said of it. Known to `answers` alone."""
+        self.children: dict[bytes, Dentry] | None = {} if attributes.is_directory else None
+
+    @property
+    def is_held(self) -> bool:
+        """Its id may not go to another file: the kernel knows it, or a handle, or work under way."""
+        return self.lookups > 0 or self.opens > 0 or self.holds > 0
+
+    @property
+    def places(self) -> list[tuple[Node, bytes]]:
+        """The directory and name of each name that is known; of a file that has lost all, where it was seen last."""
+        first = [(self.parent, self.name)] if self.parent is not None else []
+        return first + [(dentry.directory, dentry.name) for dentry in self.links or () if dentry.directory is not None]
+
+    @property
+    def paths(self) -> list[bytes]:
+        """Of all its places, relative to the source."""
+        return [b"/".join(filter(None, (directory.path, name))) for directory, name in self.places]
+
+    @property
+    def path(self) -> bytes:
+        """Where it was last seen, relative to the source; empty for the root. The first name of several."""
+        parts: list[bytes] = []
+        node: Node | None = self
+        while node is not None and node.name:
+            parts.append(node.name)
+            node = node.parent
+        return b"/".join(reversed(parts))
+
+    @property
+    def directory(self) -> bytes:
+        """The path of the directory it was last seen in."""
+        return self.parent.path if self.parent is not None else b""
+
+
+class Dentry:
+    """What a name meant when it was last looked up: a node, or None for a name that did not exist."""
+
+    __slots__ = ("directory", "expires_s", "name", "node", "used")
+
+    def __init__(self, node: Node | None, expires_s: float, directory: Node | None = None, name: bytes = b"") -> None:
+        self.node = node
+        """Never another one: a name that leads elsewhere gets another dentry."""
+        self.expires_s = expires_s
+        self.directory = directory
+        """None once the name is not remembered any more."""
+        self.name = name
+        self.used = False
+        """Asked for since `Names` came by last."""
+
+
+def place_of(attributes: Attributes) -> tuple[str, int, int]:
+    """What identifies a directory while the daemon lives: inode numbers repeat on file systems mounted below, and what
+    is mounted later may have the st_dev of what was there before."""
+    return attributes.file_system, attributes.device, attributes.inode
+
+
+def same_inode(one: Attributes, other: Attributes) -> bool:
+    """Whether these are of one inode that is not a regular file, as far as that can be told."""
+    return place_of(one) == place_of(other) and one.mode == other.mode and one.rdev == other.rdev
+
+
+def same_version(one: Node, other: Node) -> bool:
+    """One node, or two of one version: then they differ in I/O mode only."""
+    return one is other or (one.version is not None and one.version == other.version)
+
+
+def same_file(one: Version, other: Version) -> bool:
+    """Whether these are versions of one file."""
+    return (one.source_id, one.inode) == (other.source_id, other.inode)
+
+
+def is_at(node: Node, attributes: Attributes) -> bool:
+    """Whether `node` is the directory with these attributes."""
+    return node.children is not None and place_of(node.attributes) == place_of(attributes)
+
+
+def is_below(node: Node | None, directory: Node) -> bool:
+    """Whether `node` is `directory` or below it."""
+    while node is not None and node is not directory:
+        node = node.parent
+    return node is directory

@@ -1,0 +1,194 @@
+"""Who may open what, where the kernel's own check of our mount is not enough.
+
+The kernel lets users do what mode bits and POSIX ACLs allow. On a file system that knows more, an open by anybody but
+the daemon's own user is asked of the source as that user (`source.as_user`), and so are listing a directory, following
+a link and reading extended attributes. A "yes" is good for the time-to-live and kept at the node; a "no" is not kept.
+Names and attributes are not asked for: what stat(2) shows of a path that a user can name may be seen by whoever passes
+the mode bits of the directories above.
+
+A mount that is read without opens (stateless) could not ask: there is none where SOURCE needs it, and what is found to
+need it later, mounted below SOURCE, is shown to its owner alone. Called by `fuse` and `fuse.at_once`. Event loop only.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+
+from mountd.base.attributes import Attributes
+from mountd.base.errors import ConfigError, SourceError, VersionChanged
+from mountd.core.caller import Credentials, credentials_of
+from mountd.core.metrics import Metrics
+from mountd.namespace.answers import Answers
+from mountd.namespace.namespace import Namespace
+from mountd.namespace.node import Node
+from mountd.namespace.node_links import by_any_name
+from mountd.source import FileSystemSeen, Source, SourceAsUser, Wanted, why_impossible
+from policies.permissions import why_not_by_mode
+
+__all__ = ["Asker", "Permissions", "wanted_by"]
+
+log = logging.getLogger(__name__)
+
+_FMODE_EXEC = 0x20
+"""In the flags of an open for execve(2): the kernel's own, <linux/fs.h>."""
+
+_OTHERS = 0o077
+
+_MAX_SYSTEMS = 4096
+"""File systems below SOURCE that are remembered: snapshots and automounts may come and go for months."""
+
+Asker = tuple[int, int, int]
+"""fsuid, fsgid and thread id of a request, as the kernel says them."""
+
+
+def wanted_by(flags: int) -> Wanted:
+    """What an open with these flags is for."""
+    return Wanted.RUN if flags & _FMODE_EXEC else Wanted.READ
+
+
+class Permissions:
+    """See the file's story. Construct, then `await start()`."""
+
+    def __init__(
+        self,
+        source: Source,
+        as_user: SourceAsUser,
+        answers: Answers,
+        namespace: Namespace,
+        metrics: Metrics,
+        *,
+        others: bool,
+    ) -> None:
+        """`others`: users besides the one who has mounted may come here at all (allow-other)."""
+        self._source = source
+        self._as_user = as_user
+        self._answers = answers
+        self._namespace = namespace
+        self._metrics = metrics
+        self._others = others
+        self._own_uid = os.geteuid()
+        self._reasons: dict[tuple[str, int], str | None] = {}
+        """File system -> why its users are asked for; None: its mode bits and POSIX ACLs say all."""
+        self._impossible: str | None = None
+        self._told = False
+
+    async def start(self) -> None:
+        """Look at SOURCE. Raises ConfigError if its users have to be asked for, and cannot."""
+        if not self._others:
+            return
+        reason = await self._reason(self._namespace.root)
+        self._impossible = why_impossible()
+        if reason is not None and self._impossible is not None:
+            raise ConfigError(
+                f"allow-other: {reason}, so what other users may read has to be asked as these users, and that is not "
+                f"possible here ({self._impossible}); give hfs CAP_SETUID and CAP_SETGID, or -o allow-other=false"
+            )
+
+    @property
+    def why_opens_are_needed(self) -> str | None:
+        """Why no open may go by unseen: a file system whose users have to be asked for; None if there is none."""
+        return next((reason for reason in self._reasons.values() if reason is not None), None)
+
+    def figures(self) -> dict[str, object]:
+        """For the status."""
+        return {"asked_as_user": sorted({reason for reason in self._reasons.values() if reason is not None})}
+
+    # -- what is shown ------------------------------------------------------------------------------------------------
+
+    def is_known_nowait(self, node: Node) -> bool:
+        """Whether the attributes of `node` may be shown for longer than this moment."""
+        return not self._others or node.attributes.system in self._reasons
+
+    async def learn(self, node: Node) -> None:
+        """Find out about the file system of `node`."""
+        if self._others:
+            await self._reason(node)
+
+    def shown(self, node: Node, *, stateless: bool) -> Attributes:
+        """The attributes of `node`, as narrow as they must be where opens do not reach us."""
+        attributes = node.attributes
+        if not self._others or not stateless or self._reasons.get(attributes.system) is None:
+            return attributes
+        return attributes._replace(mode=attributes.mode & ~_OTHERS)
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    def allows_nowait(self, node: Node, wanted: Wanted, asker: Asker) -> bool:
+        """Whether it is known that `check` would not refuse, nor ask."""
+        if self._is_free(node, asker[0]):
+            return True
+        who = credentials_of(asker[2], asker[0], asker[1]) if asker[2] else None
+        return who is not None and self._answers.known_nowait(node, (who, wanted))
+
+    def _is_free(self, node: Node, uid: int) -> bool:
+        """Whether the kernel's own check is enough for this user, as far as is known."""
+        return not self._others or uid == self._own_uid or self._reasons.get(node.attributes.system, "") is None
+
+    async def check(self, node: Node, wanted: Wanted, asker: Asker) -> None:
+        """Returns if the one who asks may do this at the source. Raises SourceError, EACCES or as the source says."""
+        if not await self._is_asked(node, asker):
+            return
+        who, attributes = self._who(asker), node.attributes
+
+        async def ask(limit_s: float | None) -> bool:
+            async def by_name(directory: bytes, name: bytes) -> None:
+                self._metrics.add("permissions_asked")
+                await self._as_user.ask(who, directory, name, wanted, attributes, limit_s=limit_s)
+
+            await by_any_name(node, by_name)
+            return True
+
+        try:
+            await self._answers.ask(node, (who, wanted), ask)
+        except VersionChanged:
+            self._namespace.expire(node)
+            raise
+        except SourceError:
+            self._metrics.add("permissions_refused")
+            raise
+
+    async def check_xattr(self, node: Node, name: bytes | None, asker: Asker) -> None:
+        """The same for one extended attribute, or (None) for the names of all. Not remembered: few read them."""
+        if await self._is_asked(node, asker):
+            who = self._who(asker)
+            self._metrics.add("permissions_asked")
+            await by_any_name(node, lambda directory, its: self._as_user.ask_xattr(who, directory, its, name))
+
+    async def _is_asked(self, node: Node, asker: Asker) -> bool:
+        if self._is_free(node, asker[0]):
+            return False
+        return await self._reason(node) is not None
+
+    async def _reason(self, node: Node) -> str | None:
+        system = node.attributes.system
+        if system not in self._reasons:
+            seen = await self._kind_of(node)
+            reason = why_not_by_mode(seen.kind, seen.options, seen.xattrs)
+            if reason is not None and system not in self._reasons:
+                log.info("%s: what other users open is asked for as these users", reason)
+            self._reasons[system] = reason
+            if len(self._reasons) > _MAX_SYSTEMS:
+                del self._reasons[next(iter(self._reasons))]  # it is found out again
+        return self._reasons[system]
+
+    async def _kind_of(self, node: Node) -> FileSystemSeen:
+        device = node.attributes.device
+        try:
+            return await by_any_name(node, lambda directory, name: self._source.kind_of(directory, name, device))
+        except VersionChanged:
+            self._namespace.expire(node)
+            raise
+
+    def _who(self, asker: Asker) -> Credentials:
+        uid, gid, thread_id = asker
+        who = credentials_of(thread_id, uid, gid) if thread_id and self._impossible is None else None
+        if who is not None:
+            return who
+        self._metrics.add("permissions_refused")
+        if not self._told:
+            self._told = True
+            why = self._impossible or "its process cannot be seen from here: run the daemon in its pid namespace"
+            log.warning("user %d was refused, since what it may read cannot be asked as this user: %s", uid, why)
+        raise SourceError(errno.EACCES, f"asking as user {uid}")

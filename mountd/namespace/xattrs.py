@@ -1,0 +1,110 @@
+"""Extended attributes, ACLs and link targets: what the source says of a node beside what stat(2) shows.
+
+The kernel asks for ACLs at every permission check, and for the target at every step over a link: what is known of those
+is served while the source is silent (see `answers`), so that a staged file stays readable for everybody who may read
+it. A file system without ACLs is asked once for all its files, and again past the time-to-live; it says nothing of
+others below SOURCE. An ACL is that of the version whose bytes are shown, or VersionChanged: what stands under the name
+by now may be open to users who were never to see those bytes.
+
+Called by `fuse`. Event loop only.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from mountd.base.errors import SourceError, VersionChanged
+from mountd.namespace.answers import Answers
+from mountd.namespace.node import Node
+from mountd.namespace.node_links import by_any_name
+from mountd.source import Source
+
+__all__ = ["Xattrs"]
+
+_ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
+
+_TARGET = "target"
+
+_MAX_SYSTEMS = 4096
+"""File systems without ACLs that are remembered: snapshots and automounts may come and go for months."""
+
+
+class Xattrs:
+    """See the file's story. `ttl_s`: as of `answers`."""
+
+    def __init__(
+        self,
+        source: Source,
+        answers: Answers,
+        clock: Callable[[], float],
+        *,
+        ttl_s: float,
+        changed: Callable[[Node], object],
+    ) -> None:
+        """`changed` is told of a node under whose name something else stands now."""
+        self._source = source
+        self._changed = changed
+        self._answers = answers
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._without_acls: dict[tuple[str, int], float] = {}
+        """File system and st_dev, which is used again -> when it is asked again."""
+
+    @staticmethod
+    def is_acl(name: bytes) -> bool:
+        """What the kernel asks for to check permissions, in whosever name."""
+        return name in _ACLS
+
+    async def get(self, node: Node, name: bytes) -> bytes:
+        """The value of one. Raises SourceError (ENODATA if it is not there, and as the source says)."""
+        if name not in _ACLS:
+            return await by_any_name(node, lambda directory, its: self._source.xattr(directory, its, name))
+        until_s = self._without_acls.get(node.attributes.system)
+        if until_s is not None:
+            self._answers.suppose(node, name, None, until_s)
+        try:
+            value = await self._answers.ask(node, name, lambda limit_s: self._acl(node, name, limit_s))
+        except VersionChanged:
+            self._changed(node)
+            raise
+        if value is None:
+            raise SourceError(errno.ENODATA, f"ACL of {node.path!r}")
+        return value
+
+    async def _acl(self, node: Node, name: bytes, limit_s: float | None) -> bytes | None:
+        """None: there is none. Everything else that is not an ACL is an error, and lets nobody in."""
+        attributes, asked_s = node.attributes, self._clock()
+
+        async def by_name(directory: bytes, its: bytes) -> bytes | None:
+            try:
+                return await self._source.xattr(directory, its, name, of=attributes, limit_s=limit_s)
+            except SourceError as error:
+                if error.errno == errno.EOPNOTSUPP:
+                    if attributes.is_file or attributes.is_directory:  # a link has none on any file system
+                        self._remember(attributes.system, asked_s + self._ttl_s)
+                elif error.errno != errno.ENODATA:
+                    raise
+                return None
+
+        return await by_any_name(node, by_name)
+
+    def _remember(self, system: tuple[str, int], until_s: float) -> None:
+        self._without_acls.pop(system, None)
+        self._without_acls[system] = until_s
+        if len(self._without_acls) > _MAX_SYSTEMS:
+            del self._without_acls[next(iter(self._without_acls))]
+
+    async def names(self, node: Node) -> list[bytes]:
+        """The names of all."""
+        return await by_any_name(node, self._source.xattrs)
+
+    async def target(self, node: Node) -> bytes:
+        """Where a symbolic link leads, as it stands. Raises SourceError(EINVAL) for anything else."""
+        return await self._answers.ask(
+            node,
+            _TARGET,
+            lambda limit_s: by_any_name(
+                node, lambda directory, name: self._source.readlink(directory, name, limit_s=limit_s)
+            ),
+        )

@@ -1,0 +1,46 @@
+/* What the files of the extension share; see _fastpath.c. */
+#ifndef HFS_FASTPATH_H
+#define HFS_FASTPATH_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+#include <stdint.h>
+
+#define HAS_PASSTHROUGH (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
+
+/* An entry with this generation stands for the names told just before. pyfuse3 lets the generation be set alone. */
+#define NAME_ONLY UINT64_MAX
+
+/* Loaded with RTLD_GLOBAL: only what stands in front of libfuse may be seen from outside. */
+#pragma GCC visibility push(hidden)
+
+extern struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
+extern PyObject *at_once;               /* mountd/fuse/at_once.py; NULL: everything goes to pyfuse3 */
+
+extern int give_way_to;                 /* a descriptor; see _fastpath_at_once.c */
+extern int wrapped;                     /* the session has our operations; if not, nothing here has a part in it */
+
+extern struct request { /* the request that is being handed to pyfuse3 */
+    uint64_t token;
+    uint64_t unique; /* the kernel's number of it, also while it is shown to `at_once` */
+    pid_t pid;
+    fuse_ino_t node; /* of a read */
+    int plain;       /* a READDIR, which pyfuse3 takes for a READDIRPLUS */
+} request;
+
+void show_inode(fuse_ino_t node, struct stat *st); /* the number that was asked for, if any, in place of the node id */
+void show_inode(fuse_ino_t node, struct stat *st); /* the number that was asked for, if any, in place of the node id */
+void *real(const char *name);  /* libfuse's own function of this name */
+void begin(fuse_req_t req);    /* `req` is handed to pyfuse3 now */
+void answer_at_once(struct fuse_lowlevel_ops *ops); /* puts the operations of _fastpath_at_once.c in */
+
+PyObject *fastpath_names(PyObject *self, PyObject *args); /* methods of the extension, in _fastpath_names.c */
+PyObject *fastpath_taken(PyObject *self, PyObject *noargs);
+
+#pragma GCC visibility pop
+
+#endif

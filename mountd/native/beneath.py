@@ -1,0 +1,54 @@
+"""Opening directories strictly below another one: openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS.
+
+O_NOFOLLOW guards only the last component of a path; a directory that somebody swaps for a symlink while we walk would
+lead out of the source. Called by `mountd/source/source.py` only. Blocking: runs in its threads. Where the system call
+is missing or forbidden (old kernels, some container sandboxes) the path is walked one component at a time with
+O_NOFOLLOW, which promises the same and costs a system call a component.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from mountd.native.openat2 import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, How, open_waiting
+
+__all__ = ["open_directory"]
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MISSING = {errno.ENOSYS, errno.EPERM}
+"""EPERM: seccomp filters that predate openat2 answer so."""
+
+_HOW = How(_DIRECTORY, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
+
+
+def open_directory(root_fd: int, path: bytes) -> int:
+    """An O_PATH descriptor of the directory `path` (relative, no leading slash; empty for the root itself).
+
+    Raises OSError: ELOOP or ENOTDIR where a component is a symlink or no directory, EXDEV where it leads out.
+    """
+    relative = path or b"."
+    while True:
+        fd = open_waiting(root_fd, relative, _HOW)
+        if fd >= 0:
+            return fd
+        number = -fd
+        if number in _MISSING:
+            return _walk(root_fd, path)
+        if number not in (errno.EINTR, errno.EAGAIN):  # EAGAIN: a rename raced with the walk (openat2(2))
+            raise OSError(number, os.strerror(number), path)
+
+
+def _walk(root_fd: int, path: bytes) -> int:
+    fd = os.open(b".", _DIRECTORY, dir_fd=root_fd)
+    try:
+        for component in filter(None, path.split(b"/")):
+            if component == b"..":
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+            below = os.open(component, _DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

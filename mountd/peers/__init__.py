@@ -1,0 +1,14 @@
+"""The daemons of other nodes: who owns a chunk, asking them, answering them, and turns at the source.
+
+Transports (MPI) are imported here only, once they are asked for. A peer that is slow, lost or wrong costs time, never a
+read: every question has an end and the next rung follows. It never reads the source.
+"""
+
+from mountd.peers.answering import Bytes
+from mountd.peers.ending import end_mpi
+from mountd.peers.job import JobPeers
+from mountd.peers.joining import Limits
+from mountd.peers.opening import Joining, open_joining
+from mountd.peers.peers import Came, Peers
+
+__all__ = ["Bytes", "Came", "JobPeers", "Joining", "Limits", "Peers", "end_mpi", "open_joining"]

@@ -1,0 +1,156 @@
+"""Answering peers: what they wish of this node, a bounded number at a time.
+
+Few are answered at a time, since each holds a chunk in memory until it has left; some more wait, which costs next to
+nothing; beyond that the answer is no, at once. A peer that does not take its bytes is not answered any more until it
+has. While a wish takes its time its peer is told so.
+
+Called by `peers.job`. The bytes come from `Answers`, handed in by the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import NamedTuple, Protocol
+
+import trio
+
+from mountd.base.errors import HfsError
+from mountd.base.version import Version
+from mountd.core.background import start_guarded
+from mountd.core.metrics import Metrics
+from mountd.peers.transport import Transport
+from mountd.peers.words import Offer, Patience, Refusal, Wish, encode
+from policies.geometry import Extent
+
+__all__ = ["Answering", "Answers", "Bytes"]
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 16
+"""As many as there are prefetch threads: each may wait for the source."""
+_WAITING = 1024
+"""1 KB each. Seven peers with 16 threads that fetch ahead, and as many readers, wish for 224 at a time."""
+TAKEN_S = 10.0
+"""A peer that has not taken its bytes by then hangs."""
+_SHARE = 4
+"""A quarter of the buffers' size is on its way to peers at most, for one at least."""
+
+
+class Bytes(NamedTuple):
+    """An answer."""
+
+    data: memoryview
+    checksum: int
+
+
+class Answers(Protocol):
+    """Where the bytes come from."""
+
+    async def bytes_of(
+        self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, *, here_only: bool
+    ) -> Bytes | None:
+        """`extent` of a file; None if it cannot be had here. Empty: have its chunk staged. Raises HfsError."""
+
+
+class Answering:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        answers: Answers,
+        nursery: trio.Nursery,
+        metrics: Metrics,
+        *,
+        buffer_bytes: int,
+        patience_s: float,
+    ) -> None:
+        """`patience_s`: so often a peer hears that its answer comes."""
+        self._transport = transport
+        self._answers = answers
+        self._nursery = nursery
+        self._metrics = metrics
+        self._patience_s = patience_s
+        self._limit_bytes = buffer_bytes // _SHARE
+        self._begun = 0
+        self._slots = trio.CapacityLimiter(_AT_ONCE)
+        self._sending_bytes = 0
+        self._room = trio.lowlevel.ParkingLot()
+        self._stuck: Counter[int] = Counter()
+        """Nodes that have not taken what was sent."""
+
+    def wished(self, sender: int, wish: Wish) -> None:
+        """A wish has come."""
+        if self._begun >= _AT_ONCE + _WAITING or self._stuck[sender] > 0:
+            self._metrics.add("peer_refused_busy")
+            self._transport.send_nowait(sender, encode(Refusal(wish.request, busy=True)))
+            return
+        self._begun += 1
+        start_guarded(self._nursery, "answer to a peer", self._answer, sender, wish)
+
+    async def _answer(self, sender: int, wish: Wish) -> None:
+        came = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._be_patient, sender, wish, came)
+                await self._serve(sender, wish, came)
+                came.set()
+                nursery.cancel_scope.cancel()
+        except Exception:  # a defect: its reader goes to the source
+            self._metrics.add("unexpected_errors")
+            log.exception("unforeseen error while a peer was answered")
+            self._transport.send_nowait(sender, encode(Refusal(wish.request)))
+        finally:
+            self._begun -= 1
+
+    async def _be_patient(self, sender: int, wish: Wish, came: trio.Event) -> None:
+        while True:
+            await trio.sleep(self._patience_s)
+            if came.is_set():
+                return
+            self._transport.send_nowait(sender, encode(Patience(wish.request)))
+
+    async def _serve(self, sender: int, wish: Wish, came: trio.Event) -> None:
+        async with self._slots:
+            while self._sending_bytes and self._sending_bytes + wish.size > self._limit_bytes:
+                await self._room.park()
+            self._sending_bytes += wish.size
+            try:
+                await self._send(sender, wish, came)
+            finally:
+                self._sending_bytes -= wish.size
+                self._room.unpark_all()
+
+    async def _send(self, sender: int, wish: Wish, came: trio.Event) -> None:
+        extent = Extent(wish.start, wish.start + wish.size)
+        try:
+            found = await self._answers.bytes_of(
+                wish.path, wish.version, wish.chunk_bytes, extent, here_only=wish.here_only
+            )
+        except HfsError as error:
+            log.debug("peers: %r for node %d: %s", wish.path, sender, error)
+            found = None
+        came.set()
+        if found is None or self._stuck[sender] > 0:
+            self._transport.send_nowait(sender, encode(Refusal(wish.request)))
+            return
+        self._transport.send_nowait(sender, encode(Offer(wish.request, wish.size, found.checksum)))
+        self._metrics.add("peer_served")
+        self._metrics.add("peer_served_bytes", wish.size)
+        if wish.size:
+            await self._give(sender, wish, found.data)
+
+    async def _give(self, sender: int, wish: Wish, data: memoryview) -> None:
+        taken = trio.Event()
+        self._transport.give_nowait(sender, wish.request, data, taken.set)
+        del data
+        with trio.move_on_after(TAKEN_S):
+            await taken.wait()
+            return
+        self._stuck[sender] += 1
+        start_guarded(self._nursery, "peer that takes nothing", self._unstick, sender, taken)
+
+    async def _unstick(self, sender: int, taken: trio.Event) -> None:
+        await taken.wait()
+        self._stuck[sender] -= 1

@@ -1,0 +1,185 @@
+"""Asking peers: one wish, its answer, and what may go wrong between the two.
+
+A peer that says nothing for a while (`peer-timeout`) is left alone for some time, and the source is asked; as long as
+it says that its answer comes, it is waited for, since its source is ours and would not be faster. Bytes whose checksum
+is wrong are not used. An answer that comes too late is taken off the network into memory of its own: the bytes of a
+wish that was given up must not land in a buffer that is used again, and a sender must not wait for ever.
+
+Called by `peers.job`. Event loop only; knows nothing of homes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+import xxhash
+
+from mountd.base.version import Version
+from mountd.core.metrics import Metrics
+from mountd.peers.peers import Came
+from mountd.peers.silent import SilentPeers
+from mountd.peers.transport import Transport
+from mountd.peers.words import Offer, Patience, Refusal, Wish, encode
+from policies.geometry import Extent
+
+__all__ = ["Asking"]
+
+log = logging.getLogger(__name__)
+
+_HASH_IN_THREAD_BYTES = 256 << 10
+"""20 us of xxh3: less than the way into a thread and back."""
+
+
+class _Asked:
+    """A wish under way."""
+
+    __slots__ = ("answer", "checksum", "heard", "home", "size", "taking")
+
+    def __init__(self, home: int, size: int) -> None:
+        self.home = home
+        self.size = size
+        self.heard = trio.Event()
+        """Something has come: looked at, and replaced."""
+        self.answer: Came | None = None
+        self.checksum = 0
+        self.taking = False
+        """The bytes are on their way into the buffer."""
+
+
+class Asking:
+    """`run_in_thread`: as trio.to_thread.run_sync."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        metrics: Metrics,
+        silent: SilentPeers,
+        run_in_thread: Callable[..., Awaitable[Any]],
+        *,
+        silence_s: float,
+        total_limit_s: float,
+    ) -> None:
+        """`silence_s`: a peer that has said nothing for so long hangs: the bytes of a chunk take milliseconds, and
+        while it waits itself it says so several times in that time. `total_limit_s`: as long a wish lasts at most,
+        however often patience is asked for; 0: for ever."""
+        self._transport = transport
+        self._metrics = metrics
+        self._silent = silent
+        self._run_in_thread = run_in_thread
+        self._silence_s = silence_s
+        self._total_limit_s = total_limit_s or math.inf
+        self._asked: dict[int, tuple[_Asked, memoryview]] = {}
+        self._given_up: dict[int, int] = {}
+        """Wishes that nobody waits for any more, and their sizes."""
+        self._next = 0
+        self._warned_s = -math.inf
+
+    async def ask(
+        self,
+        home: int,
+        path: bytes,
+        version: Version,
+        chunk_bytes: int,
+        extent: Extent,
+        into: memoryview,
+        *,
+        here_only: bool,
+    ) -> Came:
+        """Ask `home` for `extent`; with an empty `into`, only to stage its chunk. Never raises."""
+        number = self._number()
+        asked = _Asked(home, len(into))
+        self._asked[number] = asked, into
+        wish = Wish(number, path, version, chunk_bytes, extent.start, len(into), here_only)
+        self._transport.send_nowait(home, encode(wish))
+        try:
+            with trio.move_on_after(self._total_limit_s):
+                while asked.answer is None:
+                    with trio.move_on_after(self._silence_s) as silence:
+                        await asked.heard.wait()
+                    if silence.cancelled_caught and asked.answer is None:
+                        self._hangs(home)
+                        break
+                    asked.heard = trio.Event()
+        finally:
+            self._asked.pop(number, None)
+            if asked.answer is None and not asked.taking:
+                self._given_up[number] = asked.size
+        if asked.answer is None:
+            return Came.NEVER if asked.taking else Came.NO
+        if asked.answer is Came.YES and len(into):
+            if len(into) < _HASH_IN_THREAD_BYTES:
+                found = xxhash.xxh3_64_intdigest(into)
+            else:
+                found = await self._run_in_thread(xxhash.xxh3_64_intdigest, into)
+            if found != asked.checksum:
+                self._fault(f"node {home} has sent bytes of {path!r} whose checksum is wrong")
+                return Came.NO
+        return asked.answer
+
+    # -- what comes from the transport --------------------------------------------------------------------------------
+
+    def heard(self, sender: int, word: Offer | Refusal | Patience) -> None:
+        """An answer."""
+        self._silent.answered(sender)
+        number = word.request
+        if number in self._given_up:
+            self._heard_late(sender, word)
+            return
+        entry = self._asked.get(number)
+        if entry is None or entry[0].home != sender or entry[0].taking:
+            return  # nothing that was asked for, or asked twice
+        asked, into = entry
+        if isinstance(word, Refusal):
+            asked.answer = Came.NO
+        elif isinstance(word, Offer):
+            if word.size != asked.size:
+                self._fault(f"node {sender} offers {word.size} bytes for {asked.size}")
+                asked.answer = Came.NO
+            elif not asked.size:
+                asked.answer = Came.YES
+            else:
+                asked.checksum = word.checksum
+                asked.taking = True
+
+                def came(whole: bool) -> None:
+                    asked.answer = Came.YES if whole else Came.NO
+                    asked.heard.set()
+
+                self._transport.take_nowait(sender, number, into, came)
+        asked.heard.set()
+
+    def lost(self, node: int) -> None:
+        """A node has gone: whoever waits for it need not."""
+        for asked, _ in self._asked.values():
+            if asked.home == node and asked.answer is None:
+                asked.answer = Came.NEVER if asked.taking else Came.NO
+                asked.heard.set()
+
+    def _heard_late(self, sender: int, word: Offer | Refusal | Patience) -> None:
+        if isinstance(word, Patience):
+            return
+        size = self._given_up.pop(word.request)
+        if isinstance(word, Offer) and size and word.size == size:
+            self._transport.take_nowait(sender, word.request, memoryview(bytearray(size)), lambda _whole: None)
+
+    def _number(self) -> int:
+        """A tag that no wish under way or given up has."""
+        while True:
+            self._next = self._next % self._transport.last_tag + 1
+            if self._next not in self._asked and self._next not in self._given_up:
+                return self._next
+
+    def _hangs(self, node: int) -> None:
+        rest_s = self._silent.hangs(node)
+        self._fault(f"node {node} has not answered for {self._silence_s:g} s; it is left alone for {rest_s:.0f} s")
+
+    def _fault(self, text: str) -> None:
+        self._metrics.add("peer_faults")
+        now_s = trio.current_time()
+        if now_s >= self._warned_s + 60:
+            self._warned_s = now_s
+            log.warning("peers: %s; the source is read instead", text)

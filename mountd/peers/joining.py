@@ -1,0 +1,124 @@
+"""Joining: the daemons of a job agree on who they are, or all refuse with the difference that keeps them apart.
+
+Pure but for the card's encoding: every node has the same cards, so every node comes to the same answer. Called by
+`peers.opening`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from mountd.base.errors import ConfigError
+from mountd.peers.words import Card
+from policies.placement import Nodes, Placement, choose
+
+__all__ = ["Agreed", "Limits", "agree", "card_bytes", "read_cards"]
+
+_SAME: tuple[tuple[str, Callable[[Card], object], str], ...] = (
+    ("the version of hfs", lambda card: card.hfs_version, "install the same release on all nodes"),
+    ("the source", lambda card: card.source_id, "give all the same SOURCE, or its identity with --source-id"),
+    ("the directory of the source", lambda card: card.root_inode, "give all the same SOURCE"),
+    ("--chunk", lambda card: card.chunk_bytes, "give all the same"),
+    ("--placement", lambda card: card.placement, "give all the same"),
+    ("-o stagger-job", lambda card: card.stagger_job, "give all the same"),
+    ("-o peer-timeout", lambda card: card.peer_timeout_s, "give all the same"),
+)
+"""What, of a card, and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What this daemon may take and wait for, as it was configured."""
+
+    buffer_bytes: int
+    source_timeout_s: float
+    """As long a wish lasts at most, however often its home asks for patience; 0: for ever."""
+    peer_timeout_s: float
+    stagger: int
+    """Chunks of one file that each node reads from the source at a time."""
+    stagger_job: int
+    """The same, of all nodes together."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all daemons of a job know of it."""
+
+    names: tuple[str, ...]
+    """One each, in the order of their numbers: its host, and a number where several are on one."""
+    nodes: Nodes
+    placement: Placement
+    data_bytes: int | None = None
+    """How much data there is; None: nobody has looked, or more than could be told."""
+
+    def share_bytes(self, number: int) -> int | None:
+        """How much of it node `number` would keep; None: see `data_bytes`."""
+        weights = self.nodes.weights
+        if self.data_bytes is None or self.placement == "replicate":
+            return self.data_bytes
+        return int(self.data_bytes * weights[number] / sum(weights)) if weights[number] else 0
+
+
+def card_bytes(card: Card) -> bytes:
+    """A card as it is sent."""
+    return msgspec.msgpack.encode(card)
+
+
+def read_cards(cards: Sequence[bytes]) -> list[Card]:
+    """The cards of all nodes. Raises ConfigError where one is not of this release."""
+    found = []
+    for number, data in enumerate(cards):
+        try:
+            found.append(msgspec.msgpack.decode(data, type=Card))
+        except msgspec.DecodeError:
+            raise ConfigError(
+                f"peers: daemon {number} is of another release of hfs; install the same on all nodes"
+            ) from None
+    return found
+
+
+def agree(cards: Sequence[Card]) -> Agreed:
+    """What follows from the cards, the same on every node. Raises ConfigError, with what differs and where."""
+    names = _names([card.host for card in cards])
+    faults = [
+        f"peers: {name} cannot start: {card.fault}" for name, card in zip(names, cards, strict=True) if card.fault
+    ]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    for what, of, remedy in _SAME:
+        values: dict[object, list[str]] = {}
+        for name, card in zip(names, cards, strict=True):
+            values.setdefault(of(card), []).append(name)
+        if len(values) > 1:
+            shown = "; ".join(f"{value} on {_some(nodes)}" for value, nodes in values.items())
+            faults.append(f"peers: {what} differs: {shown}; {remedy}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    capacities = [card.capacity_bytes for card in cards]
+    placement: Placement = "replicate" if cards[0].placement == "replicate" else "partition"
+    if cards[0].placement == "auto" and cards[0].data_bytes is not None:
+        placement = choose(cards[0].data_bytes, capacities)
+    hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
+    return Agreed(
+        names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, cards[0].data_bytes
+    )
+
+
+def _names(hosts: Sequence[str]) -> tuple[str, ...]:
+    count = Counter(hosts)
+    seen: Counter[str] = Counter()
+    names = []
+    for host in hosts:
+        names.append(host if count[host] == 1 else f"{host}#{seen[host]}")
+        seen[host] += 1
+    return tuple(names)
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")

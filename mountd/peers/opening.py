@@ -1,0 +1,147 @@
+"""Opening the peers: MPI is started first, everybody joins when he knows his part, and MPI ends last.
+
+Called by `daemon`. A daemon that cannot start tells the others why in place of joining, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import metadata
+from typing import Any
+
+import trio
+
+from mountd.core.metrics import Metrics
+from mountd.peers.job import JobPeers
+from mountd.peers.joining import Limits, agree, card_bytes, read_cards
+from mountd.peers.mpi import MpiTransport
+from mountd.peers.peers import NoPeers
+from mountd.peers.words import Card
+
+__all__ = ["Joining", "open_joining"]
+
+log = logging.getLogger(__name__)
+
+_JOIN_LIMIT_S = 120.0
+"""Between the start of MPI and joining lies the opening of source and cache: a damaged index is made anew meanwhile."""
+_FAULT_LIMIT_S = 10.0
+
+
+class Joining:
+    """See the file's story. `transport` None: there is nobody to join."""
+
+    def __init__(self, transport: MpiTransport | None, why_alone: str = "--peers none") -> None:
+        self.transport = transport
+        self._why_alone = why_alone
+        self.joined = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this daemon is the one that looks for what all need to know."""
+        return self.transport is not None and self.transport.count > 1 and self.transport.number == 0
+
+    @property
+    def count(self) -> int:
+        """Daemons of the job."""
+        return 1 if self.transport is None else self.transport.count
+
+    @property
+    def is_alone(self) -> bool:
+        """There is nobody else who could look."""
+        return self.count == 1
+
+    async def join(
+        self,
+        nursery: trio.Nursery,
+        metrics: Metrics,
+        run_in_thread: Callable[..., Awaitable[Any]],
+        *,
+        source_id: str,
+        root_inode: int,
+        chunk_bytes: int,
+        placement: str,
+        capacity_bytes: int,
+        data_bytes: int | None,
+        limits: Limits,
+    ) -> JobPeers | NoPeers:
+        """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
+        if self.transport is None:
+            return NoPeers(self._why_alone, chunk_bytes, wanted=self._why_alone != "--peers none")
+        if self.transport.count == 1:
+            reason = "the only daemon of its job: started without mpirun, or started again, after which none can rejoin"
+            log.warning("peers: this is %s; it runs alone", reason)
+            self.joined = True
+            return NoPeers(reason, chunk_bytes, wanted=True)
+        card = Card(
+            host=socket.gethostname(),
+            hfs_version=metadata.version("hfs-cache"),
+            source_id=source_id,
+            root_inode=root_inode,
+            chunk_bytes=chunk_bytes,
+            placement=placement,
+            capacity_bytes=capacity_bytes,
+            data_bytes=data_bytes,
+            stagger_job=limits.stagger_job,
+            peer_timeout_s=limits.peer_timeout_s,
+        )
+        cards = await self._gather(card, _JOIN_LIMIT_S)
+        agreed = agree(read_cards(cards))
+        names = agreed.names
+        log.info(
+            "peers: %s is one of %d nodes, placement %s", names[self.transport.number], len(names), agreed.placement
+        )
+        return JobPeers(
+            self.transport,
+            agreed,
+            nursery,
+            metrics,
+            run_in_thread,
+            chunk_bytes=chunk_bytes,
+            limits=limits,
+        )
+
+    async def _gather(self, card: Card, limit_s: float) -> list[bytes]:
+        assert self.transport is not None
+        self.joined = True
+        return await self.transport.gather(card_bytes(card), limit_s)
+
+    async def refuse(self, fault: str) -> None:
+        """Tell the others, who wait for this daemon, why it does not come."""
+        if self.transport is None or self.transport.count == 1 or self.joined:
+            return
+        empty = Card(socket.gethostname(), "", "", 0, 0, "", 0, 0, 0, fault=fault)
+        with trio.CancelScope(shield=True):
+            await self._gather(empty, _FAULT_LIMIT_S)
+
+
+@asynccontextmanager
+async def open_joining(peers: str, generation: int) -> AsyncIterator[Joining]:
+    """`peers`: of the configuration. `generation`: how many daemons of this mount there were before; MPI takes the
+    first alone. Raises ConfigError without MPI, MountError if it does not start."""
+    if peers == "none":
+        yield Joining(None)
+        return
+    if generation:
+        log.warning("peers: this daemon follows one that has ended; none can rejoin the job, so it runs alone")
+        yield Joining(None, "the daemon before this one has ended, and none can rejoin the job")
+        return
+    transport = MpiTransport()
+    await transport.start()
+    joining = Joining(transport)
+    try:
+        yield joining
+    except Exception as error:
+        leaf: BaseException = error
+        while isinstance(leaf, BaseExceptionGroup):
+            leaf = leaf.exceptions[0]
+        try:
+            await joining.refuse(str(leaf) or repr(leaf))
+        except Exception as also:  # noqa: BLE001 - what is raised below says more
+            log.debug("peers: %s", also)
+        raise
+    finally:
+        transport.leave_nowait()  # once more where it is said already: nobody counts
+        transport.end()

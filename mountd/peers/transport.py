@@ -1,0 +1,40 @@
+"""What the peers need of a network: small messages in order, and bytes under a tag. MPI is one; tests have another.
+
+Called by the peers' files on the event loop; implemented by `peers.mpi` and, in tests, by a fake in virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Transport"]
+
+
+class Transport(Protocol):
+    """Between this node and `count` - 1 others. Event loop only; no method waits, every callback comes on the loop."""
+
+    number: int
+    """Of this node, in [0, count)."""
+    count: int
+    last_tag: int
+    """Tags are in [1, last_tag]."""
+    received: Callable[[int, bytes], None]
+    """(from, message): set by whoever listens."""
+    lost: Callable[[int], None]
+    """(node): it has left or failed, and will never answer again."""
+
+    def leave_nowait(self) -> None:
+        """Tell all others that this node goes: they hear that it is lost."""
+
+    def send_nowait(self, to: int, message: bytes) -> None:
+        """Send a small message. To a node that has gone it is lost without a word."""
+
+    def give_nowait(self, to: int, tag: int, data: memoryview, done: Callable[[], None]) -> None:
+        """Send bytes; they are read until `done`, which for a node that hangs may never be called."""
+
+    def take_nowait(self, giver: int, tag: int, into: memoryview, done: Callable[[bool], None]) -> None:
+        """Receive all of `into`; it may be written to until `done`, which says whether it is whole.
+
+        For a node that hangs or has gone `done` may never be called, and `into` is never free.
+        """

@@ -1,0 +1,175 @@
+"""What the daemons of a job say to each other: small messages, and one card each when they join.
+
+    asks                                     answers
+      Wish(request, path, extent) ------->
+                                 <-------    Patience(request), every few seconds as long as it takes
+                                 <-------    Offer(request, checksum), and the bytes under the tag `request`
+                                 <-------    or Refusal(request)
+      Question(request) ---------------->
+                                 <-------    Figures(request)
+      Turn, Done                 <------>    Stay, Go: see `peers.turns`
+
+A request's number is the MPI tag that its bytes come under. Messages are msgpack of the structs below, behind a
+checksum; whoever gets one that means nothing drops it and counts it. Knows nothing of MPI.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+import xxhash
+
+from mountd.base.errors import HfsError
+from mountd.base.version import Version
+
+__all__ = [
+    "Card",
+    "Done",
+    "Figures",
+    "Go",
+    "Offer",
+    "Patience",
+    "Question",
+    "Refusal",
+    "Stay",
+    "Turn",
+    "Wish",
+    "Word",
+    "WordError",
+    "decode",
+    "encode",
+]
+
+
+class WordError(HfsError):
+    """A message that means nothing."""
+
+
+class _Word(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class Wish(_Word, frozen=True, tag=1):
+    """Bytes [start, start + size) of a file, all in one chunk of it. With size 0: only have that chunk staged."""
+
+    request: int
+    path: bytes
+    """Relative to the root of the mount."""
+    version: Version
+    chunk_bytes: int
+    start: int
+    size: int
+    here_only: bool = False
+    """Not if the source would have to be asked."""
+
+
+class Offer(_Word, frozen=True, tag=2):
+    """The bytes follow, unless none were asked for."""
+
+    request: int
+    size: int
+    checksum: int
+    """xxh3_64 of the bytes."""
+
+
+class Refusal(_Word, frozen=True, tag=3):
+    """Go to the source."""
+
+    request: int
+    busy: bool = False
+
+
+class Patience(_Word, frozen=True, tag=4):
+    """It takes longer, and will come."""
+
+    request: int
+
+
+class Question(_Word, frozen=True, tag=5):
+    """How are you?"""
+
+    request: int
+
+
+class Figures(_Word, frozen=True, tag=6):
+    """The answer to a Question."""
+
+    request: int
+    figures: dict[str, int]
+
+
+class Turn(_Word, frozen=True, tag=7):
+    """Chunk `index` of a file is to be read from the source."""
+
+    request: int
+    """Of the turns of the node that says it: they have numbers of their own."""
+    path: bytes
+    index: int
+    urgent: bool
+    """A reader waits for it."""
+
+
+class Stay(_Word, frozen=True, tag=8):
+    """Others read; your turn comes."""
+
+    request: int
+
+
+class Go(_Word, frozen=True, tag=9):
+    """Read."""
+
+    request: int
+
+
+class Done(_Word, frozen=True, tag=10):
+    """It is read, or not wanted any more."""
+
+    request: int
+
+
+Word: TypeAlias = Wish | Offer | Refusal | Patience | Question | Figures | Turn | Stay | Go | Done
+
+
+class Card(msgspec.Struct, frozen=True):
+    """What a daemon says of itself when it joins."""
+
+    host: str
+    hfs_version: str
+    source_id: str
+    root_inode: int
+    """Of the directory that is shown: paths are relative to it."""
+    chunk_bytes: int
+    placement: str
+    """As it was configured."""
+    stagger_job: int
+    peer_timeout_s: float
+    capacity_bytes: int
+    """0: nothing is staged there."""
+    data_bytes: int | None = None
+    """Of all files, as the first node has found; None: too many to tell, or more than any node holds."""
+    fault: str = ""
+    """Why this daemon cannot start: then none does."""
+
+
+_DIGEST_BYTES = 8
+"""A wish with one wrong bit would be answered with wrong bytes, their checksum right."""
+
+_encoder = msgspec.msgpack.Encoder()
+_words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+
+
+def encode(word: Word) -> bytes:
+    """The message of a word."""
+    body = _encoder.encode(word)
+    return xxhash.xxh3_64_digest(body) + body
+
+
+def decode(message: bytes | memoryview) -> Word:
+    """The word of a message. Raises WordError."""
+    if len(message) < _DIGEST_BYTES or xxhash.xxh3_64_digest(message[_DIGEST_BYTES:]) != message[:_DIGEST_BYTES]:
+        raise WordError("a message of a peer whose checksum is wrong")
+    try:
+        return _words.decode(message[_DIGEST_BYTES:])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WordError(f"a message of a peer that means nothing: {error}") from None

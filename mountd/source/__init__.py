@@ -1,0 +1,31 @@
+"""The only reader of the shared file system: stat, listings, large and small reads, identities, users.
+
+Nobody else opens a path below SOURCE. Everything blocks in threads of its own with a time limit; what hangs is
+abandoned and counted, and takes a bounded share. It never writes to the source, never keeps bytes, and knows of no
+cache and no names that the kernel holds.
+"""
+
+from mountd.source.as_user import SourceAsUser, Wanted, open_as_user
+from mountd.source.identity import identify
+from mountd.source.kind import FileSystemSeen
+from mountd.source.listing import Listing
+from mountd.source.small import Progress, SmallRead
+from mountd.source.source import Source
+from mountd.source.threads import SourceThreads
+from mountd.source.user_context import why_impossible
+from mountd.source.volume import data_bytes
+
+__all__ = [
+    "FileSystemSeen",
+    "Listing",
+    "Progress",
+    "SmallRead",
+    "Source",
+    "SourceAsUser",
+    "SourceThreads",
+    "Wanted",
+    "data_bytes",
+    "identify",
+    "open_as_user",
+    "why_impossible",
+]

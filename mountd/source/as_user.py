@@ -1,0 +1,146 @@
+"""Asking the source as another user: may it open this, list it, follow it, read its attributes?
+
+For file systems whose mode bits do not say all (policies/permissions.py). The whole way from SOURCE is walked as that
+user, as a program of the user's would, and what it ends at must be the inode that the question is about, and the same
+version of it: otherwise a name that somebody has swapped, or a file that was written anew and given to others, would
+answer for the bytes that were there before. Opening is what really asks: an NFS server
+decides at OPEN, a FUSE one too, and access(2) is not even sent to most of those.
+
+The threads here become users and never the daemon again, so they do nothing else. Called by `permissions`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, VersionChanged
+from mountd.core.caller import Credentials
+from mountd.core.metrics import Metrics
+from mountd.core.workers import Workers
+from mountd.native.beneath import open_directory
+from mountd.native.statx import is_still
+from mountd.source.threads import SourceThreads
+from mountd.source.user_context import become
+from mountd.source.xattrs import names_of, value_of
+
+__all__ = ["SourceAsUser", "Wanted", "open_as_user"]
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""As `source` opens: what became a FIFO or a terminal meanwhile must do nothing to us."""
+
+_THREADS = 32
+"""As many as a busy metadata server answers at once (see `Source.stats_at_once`)."""
+
+_SYS_FACCESSAT2 = 439  # the same on every architecture (since Linux 5.8)
+_AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Wanted(enum.Enum):
+    """What a user wants to do. What may be run but not read cannot be asked for, and is refused."""
+
+    READ = "read"
+    RUN = "run"
+    LIST = "list"
+    FOLLOW = "follow"
+
+
+_FLAGS = {Wanted.LIST: _OPEN | os.O_DIRECTORY, Wanted.FOLLOW: os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC}
+
+
+class SourceAsUser:
+    """See the file's story. `threads`: its own, used by nobody else, since they become users."""
+
+    def __init__(self, root_fd: int, threads: SourceThreads) -> None:
+        self._root_fd = root_fd
+        self._threads = threads
+        self._local = threading.local()
+
+    async def ask(
+        self,
+        who: Credentials,
+        directory: bytes,
+        name: bytes,
+        wanted: Wanted,
+        of: Attributes,
+        *,
+        limit_s: float | None = None,
+    ) -> None:
+        """Returns if the source lets `who` do it. `of`: the attributes of what is meant.
+
+        Raises SourceError (EACCES, EPERM: it does not), SourceTimeout as `Source.stat`, and VersionChanged if something
+        else stands there, or another version of it, or nothing.
+        """
+        await self._call(who, directory, name, lambda at: _do(at, name, wanted, of), limit_s)
+
+    async def ask_xattr(self, who: Credentials, directory: bytes, name: bytes, attribute: bytes | None) -> None:
+        """Returns if the source lets `who` read one extended attribute, or (None) the names of all. Raises as `ask`."""
+
+        def read(at: int) -> None:
+            if attribute is None:
+                names_of(at, name)
+            else:
+                value_of(at, name, attribute)
+
+        await self._call(who, directory, name, read, None)
+
+    async def _call(
+        self, who: Credentials, directory: bytes, name: bytes, function: Callable[[int], None], limit_s: float | None
+    ) -> None:
+        shown = (directory + b"/" + name).decode("utf-8", "backslashreplace")
+        what = f"{shown} as user {who.uid}"
+        try:
+            await self._threads.call(
+                "metadata", what, self._as, who, directory, function, directory=directory, limit_s=limit_s
+            )
+        except SourceError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
+                raise VersionChanged(f"{what}: {error}") from error
+            raise
+
+    def _as(self, who: Credentials, directory: bytes, function: Callable[[int], None]) -> None:
+        """In a thread."""
+        if getattr(self._local, "who", None) != who:
+            self._local.who = None
+            become(who)
+            self._local.who = who
+        at = open_directory(self._root_fd, directory)
+        try:
+            function(at)
+        finally:
+            os.close(at)
+
+
+@asynccontextmanager
+async def open_as_user(root_fd: int, metrics: Metrics, *, time_limit_s: float) -> AsyncIterator[SourceAsUser]:
+    """The asker of one mount, with threads of its own. `root_fd`: SOURCE, which stays the caller's."""
+    workers = Workers()
+    threads = SourceThreads(
+        metrics, demand=1, prefetch=1, metadata=_THREADS, time_limit_s=time_limit_s, run_in_thread=workers.run_patient
+    )
+    async with workers.running():
+        yield SourceAsUser(root_fd, threads)
+
+
+def _do(at: int, name: bytes, wanted: Wanted, of: Attributes) -> None:
+    fd = os.open(name or b".", _FLAGS.get(wanted, _OPEN), dir_fd=at)
+    try:
+        if not is_still(fd, of):
+            raise VersionChanged("something else stands there now")
+        if wanted is Wanted.FOLLOW:
+            os.readlink(b"", dir_fd=fd)
+        if wanted is Wanted.RUN and _libc.syscall(
+            _SYS_FACCESSAT2, fd, b"", os.X_OK, _AT_EACCESS | _AT_EMPTY_PATH
+        ):  # glibc's own guesses from the mode bits where it does not know the call
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(fd)

@@ -1,0 +1,227 @@
+"""Doubts: bytes that were read before the tick of their file's ctime was over, and the second look at them.
+
+Such bytes may be of a state that was written over since, with the same size and times (see `source.clock`). They are
+served, since nobody can know better yet, but what is staged of their version is not committed, not given to other nodes
+and so not passed through to the kernel. Once the tick is over they are read again, and compared:
+
+    the same      they were of the last state: what was staged is committed
+    others        two states had one version. The version stays that of the first, which open handles and their pages
+                  have; its file gets another identity, good for this daemon's life, and with it another node. Later
+                  daemons read the last state under the version's own name, of which nothing was committed.
+
+A second look waits for a while longer than it must: newer stamps that are seen meanwhile may prove that the tick was
+over when the bytes were read, and then there is nothing to read again. Files that nobody writes to are nearly always
+older than their directory's ctime, which is seen before them, so they are never doubted.
+
+Bounded: of a version with too many doubts, or where all together are too many, all counts as others. Event loop only,
+but for `Rewritten`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import trio
+
+from mountd.base.errors import HfsError, VersionChanged
+from mountd.base.version import Version, passing_id
+from mountd.core.metrics import Metrics
+from mountd.source.clock import tick_ns
+from policies.geometry import Extent
+
+__all__ = ["Believer", "Doubts", "Rereader", "Rewritten", "Seen"]
+
+_MAX_DOUBTS = 65_536
+"""Reads in doubt: 10 MB, and more than a source answers in two seconds."""
+
+_PATIENCE = 4
+"""So many ticks a second look waits for proof, unless the time-to-live is over before."""
+
+_RETRY_S = (1.0, 5.0, 15.0)
+"""After a second look that the source did not answer. After the last the bytes are given up: somebody may wait."""
+
+_MAX_REWRITTEN = 65_536
+
+
+class Seen(NamedTuple):
+    """One read of a file."""
+
+    directory: bytes
+    name: bytes
+    extent: Extent
+    digest: int
+    """xxh3_64 of its bytes."""
+    at_ns: int
+    """When it began, by time.monotonic_ns."""
+
+
+class Rereader(Protocol):
+    """The source, as a second look needs it."""
+
+    def is_over(self, version: Version, at_ns: int) -> bool:
+        """Whether the tick of its ctime was over at `at_ns`, for all that is known now."""
+
+    async def digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
+        """xxh3_64 of the bytes as they are now. Raises HfsError."""
+
+
+class Believer(Protocol):
+    """Who acts on what comes of it."""
+
+    def doubted(self, version: Version) -> None:
+        """Bytes of this version are in doubt."""
+
+    def believed(self, version: Version) -> None:
+        """The bytes of this version are right."""
+
+    def refuted(self, version: Version) -> None:
+        """They may be of two states: nothing of it is to be served to whoever has not got it open."""
+
+
+class Rewritten:
+    """Versions that were two states, and what those of the last state are called now. Any thread."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[Version, str] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def __contains__(self, version: Version) -> bool:
+        return version in self._ids
+
+    def add(self, version: Version) -> None:
+        """From now on a file that looks like `version` is another one, on a file system of its own, as it were."""
+        self._ids[version] = passing_id()
+        if len(self._ids) > _MAX_REWRITTEN:
+            self._ids.popitem(last=False)
+
+    def name(self, version: Version) -> str:
+        """The identity that a file which looks like `version` has."""
+        return self._ids.get(version, version.source_id)
+
+
+class Doubts:
+    """See the file's story. `ttl_s`: a change is to be seen after it, and one tick."""
+
+    def __init__(self, metrics: Metrics, *, ttl_s: float, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._metrics = metrics
+        self._ttl_s = ttl_s
+        self._clock_ns = clock_ns
+        self.rewritten = Rewritten()
+        self._seen: OrderedDict[Version, list[Seen]] = OrderedDict()
+        self._due_ns: dict[Version, int] = {}
+        self._tries: dict[Version, int] = {}
+        self._believer: Believer | None = None
+        self._count = 0
+        self._overflown: set[Version] = set()
+        self._changed = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def holds(self, version: Version) -> bool:
+        """Whether bytes of `version` are in doubt."""
+        return version in self._seen
+
+    def refutes(self, version: Version) -> bool:
+        """Whether bytes of `version` turned out to be of two states: none of it is to be kept."""
+        return version in self.rewritten
+
+    def hurry(self, version: Version) -> None:
+        """Somebody waits until it is known: look as soon as the tick is over, without patience."""
+        mine = self._seen.get(version)
+        if mine and version not in self._tries:
+            soonest_ns = mine[-1].at_ns + tick_ns(version.ctime_ns)
+            if soonest_ns < self._due_ns[version]:
+                self._due_ns[version] = soonest_ns
+                self._tell()
+
+    def add(self, version: Version, seen: Seen) -> None:
+        """Bytes that were read before the tick of their ctime was over."""
+        self._metrics.add("racy_reads")
+        mine = self._seen.get(version)
+        if mine is None:
+            mine = self._seen[version] = []
+            if self._believer is not None:
+                self._believer.doubted(version)
+        if self._count < _MAX_DOUBTS:
+            mine.append(seen)
+            self._count += 1
+        else:
+            self._overflown.add(version)
+        tick = tick_ns(version.ctime_ns)
+        self._due_ns[version] = seen.at_ns + tick + min(int(min(self._ttl_s, 1e6) * 1e9), _PATIENCE * tick)
+        self._tell()
+
+    async def wait_none(self) -> None:
+        """Until nothing is in doubt."""
+        while self._seen:
+            await self._changed.wait()
+
+    async def run(self, source: Rereader, believer: Believer) -> None:
+        """Take second looks, one after the other. Never returns."""
+        self._believer = believer
+        for version in self._seen:
+            believer.doubted(version)
+        while True:
+            changed = self._changed
+            due = min(self._due_ns, key=self._due_ns.__getitem__, default=None)
+            if due is None:
+                await changed.wait()
+                continue
+            wait_s = (self._due_ns[due] - self._clock_ns()) / 1e9
+            if wait_s > 0:
+                with trio.move_on_after(wait_s):
+                    await changed.wait()
+                continue
+            await self._look(due, source, believer)
+
+    async def _look(self, version: Version, source: Rereader, believer: Believer) -> None:
+        right, same = True, True
+        try:
+            for seen in list(self._seen[version]):
+                if not source.is_over(version, self._clock_ns()):
+                    self._due_ns[version] = self._clock_ns() + tick_ns(version.ctime_ns)
+                    return  # nothing was seen of its clock for long: it goes on at the rate of ours
+                if not source.is_over(version, seen.at_ns):
+                    self._metrics.add("racy_reads_again")
+                    digest = await source.digest(seen.directory, seen.name, version, seen.extent)
+                    same = digest == seen.digest
+                    if not same:
+                        break  # whatever becomes of the others
+                self._seen[version].remove(seen)
+                self._count -= 1
+        except VersionChanged:
+            right = False  # there is nothing left to compare with, and nothing of it to be served to anybody
+        except HfsError:
+            tries = self._tries[version] = self._tries.get(version, 0) + 1
+            if tries <= len(_RETRY_S):
+                self._due_ns[version] = self._clock_ns() + int(_RETRY_S[tries - 1] * 1e9)
+                return
+            right = False
+        if not same:
+            self._metrics.add("racy_rewrites")
+        if right and same and self._seen[version]:
+            return  # more were added meanwhile; their due is set
+        right = right and same and version not in self._overflown
+        self._forget(version)
+        if right:
+            believer.believed(version)
+        else:
+            self.rewritten.add(version)
+            believer.refuted(version)
+        self._tell()
+
+    def _forget(self, version: Version) -> None:
+        self._count -= len(self._seen.pop(version))
+        self._due_ns.pop(version, None)
+        self._tries.pop(version, None)
+        self._overflown.discard(version)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()

@@ -1,0 +1,243 @@
+"""Threads that wait for the source, so that nothing else has to.
+
+Three bounded pools: metadata, demand reads and prefetch reads; a source that hangs for one kind does not stop another,
+and never the event loop. A part of the source that hangs does not stop the rest (`source.places`). Each call has a time
+limit with retries inside. A call that is past it is abandoned: its thread stays stuck in the system call (nothing can
+end it), the pool gets another place, and it is counted. Past a bound of stuck threads new calls fail at once: by then
+the source is dead, and each further thread would only cost memory.
+
+Used by `mountd/source/source.py` only. Knows no paths; never touches the cache. Tests give `run_in_thread` a fake.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import trio
+
+from mountd.base.errors import SourceError, SourceTimeout
+from mountd.core.background import call_guarded
+from mountd.core.metrics import Metrics
+from mountd.core.open_files import OpenFiles, is_refusal
+from mountd.source.places import Places
+from policies.hanging import Hanging
+
+__all__ = ["Pool", "SourceThreads"]
+
+Pool = Literal["metadata", "demand", "prefetch"]
+Value = TypeVar("Value")
+
+_MAX_ABANDONED = 512
+"""Stuck threads we keep: 8 KiB of kernel stack and some 100 KiB of their own each. Also how many may hang that somebody
+still waits for."""
+
+_SLOW_S: dict[Pool, float] = {"metadata": 1.0, "demand": 5.0, "prefetch": math.inf}
+"""Longer than a call takes where nothing hangs: a stat of a busy server some 10 ms, a chunk of 8 MiB a second of a slow
+one. What is fetched ahead is waited for by nobody: it takes no more threads than it has."""
+
+_TRANSIENT = frozenset(
+    {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEM}
+)
+"""What a failover or a lost lease of Lustre, GPFS or NFS answers for a moment, and a kernel that reclaims memory."""
+
+_BACKOFF_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Five tries more, 1.6 s in all. A reader of the source itself would have had the error at once; a moment's patience
+survives an eviction by a metadata server, and a disk block that is really lost is reported soon enough."""
+
+
+_DESCRIPTOR_S = 30.0
+"""How long a call waits for a descriptor: by then others have closed theirs, or something of us leaks them."""
+
+_PLENTY = 1 << 16
+"""Open files, for who says nothing about it."""
+
+
+class SourceThreads:
+    """Runs blocking functions against the source. `time_limit_s` 0 means for ever."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        demand: int,
+        prefetch: int,
+        metadata: int = 64,
+        time_limit_s: float,
+        open_files: OpenFiles | None = None,
+        run_in_thread: Callable[..., Any] = trio.to_thread.run_sync,
+    ) -> None:
+        """`open_files`: of this process."""
+        self._metrics = metrics
+        self.open_files = open_files or OpenFiles(_PLENTY)
+        self._hanging = Hanging(_MAX_ABANDONED)
+        counts: dict[Pool, int] = {"metadata": metadata, "demand": demand, "prefetch": prefetch}
+        self._places = {pool: Places(count, self._hanging, slow_s=_SLOW_S[pool]) for pool, count in counts.items()}
+        self._unlimited = trio.CapacityLimiter(math.inf)
+        self.time_limit_s = time_limit_s or math.inf
+        self._run_in_thread = run_in_thread
+        self._stuck = 0
+
+    @property
+    def stuck(self) -> int:
+        """Threads abandoned and not yet back."""
+        return self._stuck
+
+    def statistics(self) -> dict[str, int]:
+        """Calls running and waiting, by pool."""
+        figures = {"stuck": self._stuck, "hanging": len(self._hanging)}
+        for pool, places in self._places.items():
+            figures[f"{pool}_running"] = places.running
+            figures[f"{pool}_waiting"] = places.waiting
+        return figures
+
+    @property
+    def demand_waits(self) -> bool:
+        """True while a demand read waits for a thread: then nothing should be fetched ahead."""
+        return self._places["demand"].in_line > 0
+
+    async def call(
+        self,
+        pool: Pool,
+        what: str,
+        function: Callable[..., Value],
+        *args: Any,
+        directory: bytes = b"",
+        limit_s: float | None = None,
+    ) -> Value:
+        """`function(*args)` in a thread of `pool`, tried again after transient errors, within the time limit.
+
+        `directory`: the path of the one that it asks, relative to the source.
+        Raises SourceError with the errno of the last try, SourceTimeout when the limit (`limit_s`, or the general one)
+        is over, and whatever else the function raises.
+        """
+        deadline = trio.current_time() + (self.time_limit_s if limit_s is None else limit_s)
+        for pause_s in (*_BACKOFF_S, None):
+            try:
+                return await self._with_descriptors(pool, what, deadline, function, args, directory)
+            except OSError as error:
+                number = error.errno or errno.EIO
+                if number not in _TRANSIENT or pause_s is None or trio.current_time() + pause_s >= deadline:
+                    if number in _TRANSIENT:
+                        self._metrics.add("source_errors")
+                    raise SourceError(number, what) from error
+            self._metrics.add("source_retries")
+            await trio.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    async def _with_descriptors(
+        self,
+        pool: Pool,
+        what: str,
+        deadline: float,
+        function: Callable[..., Value],
+        args: tuple[Any, ...],
+        directory: bytes,
+    ) -> Value:
+        """As `_once`, tried again while there is no descriptor for it: the source has nothing to do with that."""
+        patience_s = min(deadline, trio.current_time() + _DESCRIPTOR_S)
+        pause_s = _BACKOFF_S[0] / 8
+        while True:
+            try:
+                return await self._once(pool, what, deadline, function, args, directory)
+            except OSError as error:
+                if not is_refusal(error) or trio.current_time() + pause_s >= patience_s:
+                    raise
+            self.open_files.refuse()
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _BACKOFF_S[-1])
+
+    async def _once(
+        self,
+        pool: Pool,
+        what: str,
+        deadline: float,
+        function: Callable[..., Value],
+        args: tuple[Any, ...],
+        directory: bytes,
+    ) -> Value:
+        if self._stuck >= _MAX_ABANDONED:
+            self._metrics.add("source_errors")
+            raise SourceTimeout(f"{what}: {self._stuck} threads are stuck in the source, not adding another")
+        call = _Call(self, function, args, trio.lowlevel.current_trio_token())
+        places = self._places[pool]
+        with trio.move_on_at(deadline):
+            place = await places.enter(directory)
+            try:
+                value: Value = await self._run_in_thread(call.run, abandon_on_cancel=True, limiter=self._unlimited)
+            except trio.Cancelled:
+                if self._abandon(call, lambda: places.leave(place)):
+                    places.hangs(place)
+                else:
+                    places.leave(place)
+                raise
+            except BaseException:
+                places.leave(place)
+                raise
+            places.leave(place)
+            return value
+        self._metrics.add("source_errors")
+        raise SourceTimeout(f"{what}: no answer within the time limit")
+
+    def _abandon(self, call: _Call, leave: Callable[[], None]) -> bool:
+        """True if its thread is stuck: `leave` is called when it has come back after all."""
+        with call.lock:
+            call.abandoned = True
+            if not call.running:
+                return False  # it is over, or will not begin
+            call.leave = leave
+        self._stuck += 1
+        self._metrics.add("source_abandoned")
+        return True
+
+    def returned(self, call: _Call) -> None:
+        """An abandoned thread has come back after all."""
+        if call.leave is not None:
+            self._stuck -= 1
+            call.leave()
+
+
+class _Call:
+    """One try: remembers whether its thread runs, so that giving it up can be told from never having started."""
+
+    __slots__ = ("_args", "_function", "_owner", "_token", "abandoned", "leave", "lock", "running")
+
+    def __init__(
+        self,
+        owner: SourceThreads,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        token: trio.lowlevel.TrioToken,
+    ) -> None:
+        self._owner = owner
+        self._function = function
+        self._args = args
+        self._token = token
+        self.lock = threading.Lock()
+        """A thread that ends just when it is given up is stuck for both sides, or for neither."""
+        self.running = False
+        self.abandoned = False
+        self.leave: Callable[[], None] | None = None
+
+    def run(self) -> Any:  # noqa: ANN401 - whatever the function gives
+        with self.lock:
+            if self.abandoned:
+                return None  # given up before it began: nobody waits for the result
+            self.running = True
+        try:
+            return self._function(*self._args)
+        finally:
+            if self._end():
+                try:
+                    self._token.run_sync_soon(call_guarded, "return of a stuck thread", self._owner.returned, self)
+                except trio.RunFinishedError:
+                    pass  # the daemon has stopped meanwhile
+
+    def _end(self) -> bool:
+        """The function is over. True if the call was given up meanwhile."""
+        with self.lock:
+            self.running = False
+            return self.abandoned

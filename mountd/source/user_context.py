@@ -1,0 +1,104 @@
+"""Being another user, in one thread: the file system then decides about that user, and not about the daemon.
+
+fsuid, fsgid, supplementary groups and capabilities belong to a thread; glibc's setgroups changes all threads, so the
+system call is made directly. A thread that has become somebody keeps no capability but the two it needs to become
+somebody else, and never becomes the daemon again: it is to be used for nothing else. Called by `source.as_user` only.
+Knows no paths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import threading
+
+from mountd.core.caller import Credentials
+
+__all__ = ["become", "why_impossible"]
+
+_SETGROUPS = {
+    "x86_64": 116,
+    "aarch64": 159,
+    "riscv64": 159,
+    "loongarch64": 159,
+    "ppc64le": 81,
+    "s390x": 206,
+}.get(platform.machine())
+"""The number of the system call, <asm/unistd.h>."""
+
+_CAP_SETGID, _CAP_SETUID = 6, 7
+_NEEDED = 1 << _CAP_SETGID | 1 << _CAP_SETUID
+_CAPABILITY_VERSION_3 = 0x20080522
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_NOBODY = 0xFFFFFFFF
+"""No user's id: setfsuid(2) with it changes nothing, and tells who is who."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_setfsuid, _setfsgid = _libc.setfsuid, _libc.setfsgid
+_setfsuid.argtypes = _setfsgid.argtypes = [ctypes.c_uint32]
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Capabilities(ctypes.Structure):
+    """Two of these: capabilities 0 to 31, and those from 32 on."""
+
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+def become(who: Credentials) -> None:
+    """The calling thread is `who` for file systems from now on. Raises OSError, and is then nobody to work for."""
+    if _SETGROUPS is None:
+        raise OSError(errno.ENOSYS, f"setgroups(2) is not known for {platform.machine()}")
+    if who.uid == 0:
+        raise OSError(errno.EINVAL, "root is not another user")  # and would have its capabilities back
+    dumpable = _libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    groups = (ctypes.c_uint32 * len(who.groups))(*who.groups)
+    _checked(_libc.syscall(_SETGROUPS, len(who.groups), groups), "setgroups")
+    _setfsgid(who.gid)
+    _setfsuid(who.uid)
+    _keep_only(_NEEDED)
+    if _setfsuid(_NOBODY) & 0xFFFFFFFF != who.uid or _setfsgid(_NOBODY) & 0xFFFFFFFF != who.gid:
+        raise OSError(errno.EPERM, f"user {who.uid}, group {who.gid}: refused by setfsuid(2) or setfsgid(2)")
+    if dumpable == 1:  # another fsuid takes it from the whole process, and with it core dumps
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def why_impossible() -> str | None:
+    """Why no thread of this process can become another user; None if one can."""
+    found: list[str | None] = []
+
+    def try_it() -> None:
+        try:
+            become(Credentials(os.geteuid() + 1, os.getegid() + 1, (os.getegid() + 2,)))
+            found.append(None)
+        except OSError as error:
+            found.append(error.strerror or str(error))
+
+    thread = threading.Thread(target=try_it, name="hfs-as-user", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        return str(error)
+    thread.join()
+    return found[0]
+
+
+def _keep_only(wanted: int) -> None:
+    """Take all other effective capabilities from the calling thread; what it may have back stays permitted."""
+    header = _Header(_CAPABILITY_VERSION_3, 0)
+    sets = (_Capabilities * 2)()
+    _checked(_libc.capget(ctypes.byref(header), sets), "capget")
+    sets[0].effective = sets[0].permitted & wanted
+    sets[1].effective = 0
+    _checked(_libc.capset(ctypes.byref(header), sets), "capset")
+
+
+def _checked(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}(2): {os.strerror(number)}")

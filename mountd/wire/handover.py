@@ -1,0 +1,65 @@
+"""What the keeper of a mount hands to each daemon that it starts on the mount's connection.
+
+It comes on stdin beside the configuration, as the key `handover` of the same JSON object (`init` in base64, since JSON
+has no bytes); the descriptors come as ancillary data of the same message, in the order of their fields. Only data:
+opens, reads and closes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from mountd.base.errors import ConfigError, HfsError
+
+__all__ = ["DESCRIPTORS", "CannotTakeUp", "Handover", "handed_over"]
+
+
+DESCRIPTORS = 4
+"""That come with it: connection, source, two of the journal."""
+
+
+class CannotTakeUp(HfsError):
+    """A connection whose INIT somebody else has read is of no use to this daemon; the message says why."""
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """One daemon's share of a mount that outlives it."""
+
+    connection_fd: int
+    """The descriptor of /dev/fuse that the mount answers on."""
+    init: bytes
+    """The kernel's INIT request as it was read. Answered once, by the first daemon; each later one is fed it again.
+    Empty: nobody has read it, and this is the first daemon."""
+    source_fd: int
+    """SOURCE's directory, opened before the mount was made."""
+    journal_fds: tuple[int, int]
+    """Two memfds that live as long as the mount."""
+    generation: int
+    """0 for the first daemon of a mount, one more for each that follows."""
+    resend: bool = True
+    """Whether this kernel can be asked to send again what the daemon before had taken."""
+    device: str = ""
+    """"MAJOR:MINOR" of the mount, as in mountinfo."""
+    keeper_pid: int = 0
+    mounted_s: float = 0.0
+    """When the mount was made, in seconds since the epoch."""
+    restarts: int = 0
+    """Daemons that ended without being asked to, since the mount was made."""
+    last_end: str = ""
+    """How the last of them ended, in words; empty if none has."""
+
+
+def handed_over(data: bytes, descriptors: Sequence[int]) -> Handover | None:
+    """The handover in what a daemon got on stdin; None if there is none. Raises ConfigError for something else."""
+    try:
+        record = json.loads(data).get("handover")
+        if record is None:
+            return None
+        connection, source, *journal = descriptors
+        numbers = {"connection_fd": connection, "source_fd": source, "journal_fds": journal}
+        return msgspec.convert({**record, **numbers}, Handover)
+    except (ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"the handover cannot be read: {error}") from None

@@ -1,0 +1,153 @@
+"""What a learner says on its connection after it has joined, for both ends.
+
+    learner                                daemon
+      Join (mountd/wire/protocol.py)  ---->
+                                 <----     Result {"layout": "known" | "wanted"}, or Failure and the end
+      LayoutPart, one or more    ---->     only if it is wanted
+                                 <----     Result, or Failure and the end
+      Order, one or more parts   ---->
+                                 <----     Result after the last part; Failure: this order is not followed
+      At, Waited, Over           ---->     never answered
+
+Frames are those of `mountd/wire/protocol.py`. Indices are little-endian int64 arrays as bytes: an epoch of 1.28 million
+samples is one frame of 10 MB. Used by `mountd/control/control.py` and `hfs/hint.py`; knows nothing of what it is good
+for.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+import xxhash
+
+from mountd.wire.protocol import Message, ProtocolError
+
+__all__ = [
+    "MAX_LAYOUT_BYTES",
+    "MAX_ORDER_SAMPLES",
+    "PART_BYTES",
+    "At",
+    "LayoutFrame",
+    "LayoutPart",
+    "LearnerMessage",
+    "Order",
+    "Over",
+    "Waited",
+    "decode_layout",
+    "decode_learner",
+    "encode_layout",
+    "layout_digest",
+]
+
+PART_BYTES = 16 * 1024**2
+"""Bytes of a layout, or indices of an order, in one frame: far below the longest, and no long wait at either end."""
+
+MAX_LAYOUT_BYTES = 1024**3
+"""A list of ten million files of a hundred bytes each."""
+
+MAX_ORDER_SAMPLES = 1 << 28
+"""2 GiB of indices: what one learner of a node may say of one epoch."""
+
+
+class LayoutFrame(msgspec.Struct, frozen=True):
+    """A layout: which bytes of which files each sample is.
+
+    With `extents` empty sample i is the whole of file i. Otherwise sample i is the extents `starts[i]` to
+    `starts[i + 1]` (half-open), or the one extent i if `starts` is empty, and extent j is `sizes[j]` bytes at
+    `offsets[j]` of file `extents[j]`.
+    """
+
+    files: bytes
+    """Paths relative to the root of the mount, no leading slash, joined by zero bytes."""
+    extents: bytes = b""
+    """int32: the number of the file that each extent lies in."""
+    offsets: bytes = b""
+    """int64."""
+    sizes: bytes = b""
+    """int64, each at least 1."""
+    starts: bytes = b""
+    """int64, one more than there are samples, from 0, ascending; a sample without bytes has no extent."""
+    file_sizes: bytes = b""
+    """int64, bytes of each file when the layout was made; may be missing when there are no extents."""
+
+
+class LayoutPart(Message, frozen=True):
+    """Some bytes of the encoding of a layout (`encode_layout`), in order."""
+
+    data: bytes
+    last: bool
+
+
+class Order(Message, frozen=True):
+    """The samples that this learner will read in an epoch, in order; a sample may come more than once.
+
+    A new order replaces the one before: the epoch has begun. With `following` it is that of the epoch after the one
+    under way, which makes it known what is needed again and when.
+    """
+
+    epoch: int
+    indices: bytes
+    """int64."""
+    start: int = 0
+    """Position of the first of these in the epoch: 0, or where the part before ended."""
+    last: bool = True
+    following: bool = False
+
+
+class At(Message, frozen=True):
+    """The sampler has given out so many samples of the epoch."""
+
+    position: int
+
+
+class Waited(Message, frozen=True):
+    """Where the time of an epoch went so far, as the job has measured it. Totals of the epoch, in seconds."""
+
+    epoch: int
+    exposed_s: float
+    """Waiting for data."""
+    compute_s: float
+    other_s: float
+    batches: int = 0
+
+
+class Over(Message, frozen=True):
+    """The epoch has ended, at its end or before: nothing more of its order will be read."""
+
+    epoch: int
+
+
+LearnerMessage: TypeAlias = LayoutPart | Order | At | Waited | Over
+
+_messages: msgspec.msgpack.Decoder[LearnerMessage] = msgspec.msgpack.Decoder(LearnerMessage)
+_layouts: msgspec.msgpack.Decoder[LayoutFrame] = msgspec.msgpack.Decoder(LayoutFrame)
+
+
+def decode_learner(body: bytes) -> LearnerMessage:
+    """The message in a frame's body. Raises ProtocolError."""
+    try:
+        return _messages.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a learner's message that means nothing: {error}") from None
+
+
+def encode_layout(layout: LayoutFrame) -> bytes:
+    """The encoding that is sent in parts. Raises ProtocolError when it is longer than MAX_LAYOUT_BYTES."""
+    blob = msgspec.msgpack.encode(layout)
+    if len(blob) > MAX_LAYOUT_BYTES:
+        raise ProtocolError(f"a layout of {len(blob)} bytes is longer than {MAX_LAYOUT_BYTES}")
+    return blob
+
+
+def decode_layout(blob: bytes) -> LayoutFrame:
+    """The inverse. Raises ProtocolError; the arrays in it are not looked at."""
+    try:
+        return _layouts.decode(blob)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"a layout that means nothing: {error}") from None
+
+
+def layout_digest(blob: bytes) -> str:
+    """What a layout is recognised by: 32 hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(blob)
