@@ -18,10 +18,10 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from hfs import orders
-from hfs.hint_session import Hints
 from hfs.layouts.files import Path
 from hfs.layouts.layout import Layout
+from hfs.training import sampler_order as orders
+from hfs.training.hint_session import Hints
 
 __all__ = ["Hinted", "Hints", "hinted", "hints_of"]
 

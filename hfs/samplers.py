@@ -16,13 +16,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hfs.directory import Directory
-from hfs.job import nodes_of_ranks, rank_and_world
+from hfs.client.directory import Directory
 from hfs.layouts.files import Path
 from hfs.layouts.layout import Layout
+from hfs.training.launcher import nodes_of_ranks, rank_and_world
 from mountd.base.errors import HfsError
-from policies.locality import node_epoch, slice_epoch
-from policies.placement import Nodes
+from policies.cluster.locality import node_epoch, slice_epoch
+from policies.cluster.placement import Nodes
 
 __all__ = ["GroupShuffleSampler", "LocalityAwareSampler"]
 

@@ -19,7 +19,7 @@ from mountd.cache.objects.encoding import Encoder
 from mountd.cache.opening import open_staging
 from mountd.cache.staging import Staging
 from mountd.core.metrics import Metrics
-from policies.eviction import Policy
+from policies.cache.eviction import Policy
 from tests.faults import (
     CAPACITY_BYTES,
     CHUNK_BYTES,

@@ -29,8 +29,8 @@ from mountd.cache.opening import open_staging
 from mountd.cache.staging import StagedFile, Staging
 from mountd.core.config import VerifyWanted
 from mountd.core.metrics import Metrics
-from policies.encoding import EncodingChoice
-from policies.eviction import Policy
+from policies.cache.encoding import EncodingChoice
+from policies.cache.eviction import Policy
 from policies.geometry import Extent
 from tests.pattern import check, pattern
 

@@ -95,7 +95,7 @@ def check(
     What is damaged is dropped and counts as failed.
     """
     if directory is not None:
-        from hfs import offline
+        from hfs.mounting import offline
 
         if against_source:
             raise ConfigError("--against-source needs the mount: give a path below it instead of --cache")
@@ -132,7 +132,7 @@ def evict(
     --all means everything in the cache of the mount: of the one that PATH lies in, or of the only one.
     """
     if directory is not None:
-        from hfs import offline
+        from hfs.mounting import offline
 
         if bool(paths) == everything:
             raise ConfigError("give either PATHs or --all")
@@ -170,7 +170,7 @@ def list_(
         return news
 
     if directory is not None:
-        from hfs import offline
+        from hfs.mounting import offline
 
         results = [offline.list_rows(directory, _inside(paths), rows(None))]
     else:

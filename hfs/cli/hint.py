@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 import hfs
-from hfs import mountinfo
 from hfs.cli import Group
 from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
 from hfs.cli.hint_input import read_list, read_order, within
 from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
-from hfs.client import DaemonSilent
-from hfs.job import job_name, process_token, rank_and_world
+from hfs.client.client import DaemonSilent
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.learner import Learner
+from hfs.mounting import mountinfo
+from hfs.training.launcher import job_name, process_token, rank_and_world
+from hfs.training.learner import Learner
 from mountd.base.errors import ConfigError
 from mountd.wire.hints import encode_layout, layout_digest
 from mountd.wire.protocol import Join

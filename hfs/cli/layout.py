@@ -9,10 +9,10 @@ from typing import Any
 import click
 import numpy as np
 
-from hfs import mountinfo
 from hfs.cli import Group, render
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout, LayoutError
+from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
 
 __all__ = ["layout"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from hfs import mounting
 from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared
-from hfs.client import Client, find_socket
-from hfs.places import check_places
+from hfs.client.client import Client, find_socket
+from hfs.mounting import mounting
+from hfs.mounting.preflight import check_places
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config import Config
 

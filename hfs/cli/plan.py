@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from hfs.cli.shared import complain
-from hfs.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
-from hfs.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
+from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
+from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config_quantities import parse_size
 
@@ -163,8 +163,8 @@ def _measured(
     given: set[str],
 ) -> dict[str, Given]:
     """The rates that can be measured here, but those that are given. What could not be is said."""
-    from hfs import mountinfo
-    from hfs.client import Client, find_socket
+    from hfs.client.client import Client, find_socket
+    from hfs.mounting import mountinfo
 
     paths = list(found.paths)
     place = mountinfo.canonical(path)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hfs.cli.plan_tables import show_imbalance
 from mountd.base.errors import ConfigError
-from policies.cost_model import expected_imbalance, imbalance
+from policies.cluster.cost_model import expected_imbalance, imbalance
 
 __all__ = ["simulate"]
 

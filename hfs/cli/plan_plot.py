@@ -7,7 +7,7 @@ from typing import Any
 
 from hfs.cli.plan_tables import TITLES
 from mountd.base.errors import ConfigError
-from policies.cost_model import WAYS
+from policies.cluster.cost_model import WAYS
 
 __all__ = ["COLOURS", "draw_epochs", "draw_imbalance", "new_figure"]
 

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hfs.cli.render import duration, size, stdout
-from hfs.planning import RATES
-from policies.cost_model import WAYS
+from hfs.planning.planning import RATES
+from policies.cluster.cost_model import WAYS
 
 __all__ = ["TITLES", "show", "show_imbalance"]
 
@@ -24,7 +24,7 @@ TITLES = {
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print what `hfs.planning.epochs` has found."""
+    """Print what `hfs.planning.planning.epochs` has found."""
     console = stdout()
     console.print(_inputs_table(found["inputs"]))
     table = _table("an epoch after the first", "nodes", "training", *(TITLES[way] for way in WAYS))

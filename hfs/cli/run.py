@@ -14,12 +14,12 @@ from typing import Any
 import click
 import msgspec
 
-from hfs import command as commands
-from hfs import mountinfo, mounting
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.mount import ready_to_mount
 from hfs.cli.shared import complain, hold, load_config, mount_flags
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
+from hfs.mounting import command as commands
+from hfs.mounting import mountinfo, mounting
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config import Config
 

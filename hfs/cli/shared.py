@@ -15,8 +15,8 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
-from hfs import mountinfo
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
+from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
 from mountd.core.config import Config, config_files, load, state_directory
 
@@ -107,8 +107,8 @@ def load_config(arguments: Mapping[str, Any], *, required: bool = True) -> tuple
 
 def prepared(config: Config) -> Config:
     """The same with absolute paths, and a log file unless in the foreground."""
-    from hfs import logs
-    from hfs.places import absolute
+    from hfs.mounting import logs
+    from hfs.mounting.preflight import absolute
 
     config = absolute(config)
     if config.log_file is None and not config.foreground:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from hfs import mountinfo
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complete_mounts, control_option, printable, sole_mount, target_of
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
+from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
 
 __all__ = ["status"]

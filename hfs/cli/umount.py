@@ -6,8 +6,8 @@ import os
 
 import click
 
-from hfs import mountinfo, mounting
 from hfs.cli.shared import complete_mounts
+from hfs.mounting import mountinfo, mounting
 
 __all__ = ["umount"]
 

@@ -24,7 +24,7 @@ from hfs.codecs.container import pack, unpack
 from hfs.codecs.dataset import SUFFIX, read
 from hfs.codecs.sample import decode_all, decode_entry, encode_entry
 from hfs.codecs.sources import Source, load
-from hfs.whole_file import whole_file
+from hfs.training.atomic_write import whole_file
 
 __all__ = ["Outcome", "decode_file", "encode_sample", "in_processes"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hfs import mountinfo
 from hfs.layouts.layout import Layout
+from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
 
 __all__ = ["OutsideRoot", "files_layout", "relative_names", "versions"]

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hfs.whole_file import whole_file
+from hfs.training.atomic_write import whole_file
 from mountd.base.errors import HfsError
 
 __all__ = ["FORMAT", "Integers", "LayoutError", "mapped", "packed", "spread", "text", "write"]

@@ -16,7 +16,7 @@ import trio
 from mountd.cache.index import Index, IndexFailed, StagedRow
 from mountd.cache.objects import Disk, Ground, Names, pages_of, stamp_of, sync_disk
 from mountd.cache.sweeper import Sweeper, remove_objects
-from policies.admission import blocks_bytes
+from policies.cache.admission import blocks_bytes
 from policies.geometry import chunk_count, chunk_extent
 
 __all__ = ["clean_up", "drop_passing"]

@@ -2,7 +2,7 @@
 
 Woken when a put found no room, and every second while anything is written, since others write to the disk too. Under
 `lru` it keeps some room free ahead of the puts, which cannot wait for it. Chooses among pages of the oldest rows of the
-index, corrected by what memory knows better; never looks at all rows. The choice itself is policies/eviction.py.
+index, corrected by what memory knows better; never looks at all rows. The choice itself is policies/cache/eviction.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import Ground
 from mountd.cache.sweeper import Sweeper
 from mountd.cache.vouching import Vouching
-from policies.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
+from policies.cache.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
 
 __all__ = ["Evictor"]
 

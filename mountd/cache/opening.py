@@ -25,7 +25,7 @@ from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from mountd.core.config import VerifyWanted
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
-from policies.eviction import Policy
+from policies.cache.eviction import Policy
 
 __all__ = ["open_staging"]
 

@@ -45,11 +45,11 @@ from mountd.cache.verifying import Verifying
 from mountd.cache.vouching import Vouching
 from mountd.cache.writing import Job, Writing
 from mountd.core.config import VerifyWanted
-from policies.admission import blocks_bytes, object_overhead_bytes
-from policies.encoding import EncodingChoice
-from policies.eviction import Policy
+from policies.cache.admission import blocks_bytes, object_overhead_bytes
+from policies.cache.encoding import EncodingChoice
+from policies.cache.eviction import Policy
 from policies.geometry import Extent
-from policies.path_filter import PathFilter
+from policies.prefetch.path_filter import PathFilter
 
 __all__ = ["CheckedFile", "StagedFile", "StagedRow", "Staging", "StagingStatistics"]
 

@@ -21,7 +21,7 @@ from mountd.cache.files import Files
 from mountd.cache.index import IndexFailed
 from mountd.cache.objects import Change, Descriptors, Disk, Ground, Names, StagedFile, Unlinked
 from mountd.core.background import guarded
-from policies.admission import BLOCK_BYTES
+from policies.cache.admission import BLOCK_BYTES
 
 __all__ = ["Sweeper", "remove_objects"]
 

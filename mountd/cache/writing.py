@@ -29,7 +29,7 @@ import xxhash
 from mountd.cache.index import Stamp
 from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Encoder, Ground, StagedFile
 from mountd.core.background import call_guarded, note_fault
-from policies.admission import BLOCK_BYTES
+from policies.cache.admission import BLOCK_BYTES
 
 __all__ = ["Job", "Writing", "write_batch"]
 

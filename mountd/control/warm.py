@@ -27,7 +27,7 @@ from mountd.fetch import BATCH_FILES, Become, Fetcher, SmallFiles
 from mountd.files import ReadPath
 from mountd.namespace import Namespace, Node
 from mountd.wire.protocol import Result
-from policies.admission import blocks_bytes, object_overhead_bytes
+from policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 __all__ = ["Warm"]
 

@@ -9,8 +9,8 @@ and remembers that place as the key's origin. A key has one name: `cache-size` o
 faults are reported together in one ConfigError: one line each with key, value, origin and what is allowed. Only a
 variable that begins with HFS_ and names no key is no fault but a warning: the environment is not ours alone.
 
-Here only what can be judged without the file system; whether SOURCE exists is for `hfs/mounting.py`. Never changes the
-environment, never writes a file.
+Here only what can be judged without the file system; whether SOURCE exists is for `hfs/mounting/mounting.py`. Never
+changes the environment, never writes a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mountd.core.config_faults import Fault, impossible, shown
 from mountd.core.config_options import mount_options
 from mountd.core.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.core.socket_places import MAX_PATH_BYTES
-from policies.encoding import EncodingWanted
+from policies.cache.encoding import EncodingWanted
 from policies.iomode import Wanted
 
 __all__ = [

@@ -50,8 +50,8 @@ from mountd.peers import JobPeers, Joining, Limits, end_mpi, open_joining
 from mountd.source import Source, SourceThreads, identify, open_as_user
 from mountd.source import data_bytes as look_through
 from mountd.wire.handover import Handover
-from policies.encoding import choose
-from policies.siblings import Siblings
+from policies.cache.encoding import choose
+from policies.prefetch.siblings import Siblings
 
 __all__ = ["run"]
 

@@ -36,9 +36,9 @@ from mountd.fetch.stagger import Staggered
 from mountd.namespace import Node, by_any_name
 from mountd.peers import Came, Peers
 from mountd.source import Source
-from policies.density import BLOCK_BYTES
 from policies.geometry import Extent, chunk_extent
 from policies.iomode import SMALL_BYTES
+from policies.prefetch.density import BLOCK_BYTES
 
 __all__ = ["PUSH_STEP_BYTES", "UNSTAGED_SHARE", "Fetcher", "PageCache", "Push"]
 
@@ -66,7 +66,7 @@ class PageCache(Protocol):
 
 _PAGE_BYTES = mmap.PAGESIZE
 PUSH_STEP_BYTES = 4 << 20
-"""As far as readahead takes a read for the next one of a stream (policies/readahead.py)."""
+"""As far as readahead takes a read for the next one of a stream (policies/prefetch/readahead.py)."""
 
 _SHOWN_BYTES = 256 << 10
 """One READ. With all pushed, windows ran dry since nobody saw the reader go on; with nothing pushed, a sequential read

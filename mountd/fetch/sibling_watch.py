@@ -1,4 +1,4 @@
-"""Watching directories of small files: joins `policies.siblings` to nodes and listings.
+"""Watching directories of small files: joins `policies.prefetch.siblings` to nodes and listings.
 
 The policy knows directories by their places and names as bytes; here they are nodes, and a listing that it wants is
 fetched in the background. Called by `read_path`; the fetching itself is ordered by `prefetch`. Event loop only.
@@ -14,7 +14,7 @@ from mountd.base.errors import HfsError
 from mountd.core.background import start_guarded
 from mountd.namespace import Node, place_of
 from mountd.source import Listing
-from policies.siblings import Siblings
+from policies.prefetch.siblings import Siblings
 
 __all__ = ["SiblingWatch"]
 

@@ -2,8 +2,8 @@
 
 To look a new name up, open it and have its bytes cost three trips of a thread, a stat that the source's own open says
 again, and two requests that wait, 1.6 ms of the daemon's time. But who looks a name up and will open it
-(policies/followed.py) can have the whole file with the look-up: the source opens it once, which says what it is and
-gives its bytes, and the open that follows finds them in memory and is answered at once.
+(policies/prefetch/followed.py) can have the whole file with the look-up: the source opens it once, which says what it
+is and gives its bytes, and the open that follows finds them in memory and is answered at once.
 
 Only for names of which nothing is known, and where nothing speaks for the file being here already. It never raises for
 what ails a file: then the name is looked up the usual way, and its reader hears what is said there. Called by `fuse`
@@ -25,7 +25,7 @@ from mountd.fetch.fetcher import Fetcher
 from mountd.fetch.small_files import SmallFiles
 from mountd.namespace import Dentry, Namespace, Node
 from mountd.source import SmallRead, Source
-from policies.followed import Followed
+from policies.prefetch.followed import Followed
 
 __all__ = ["SmallDemand"]
 

@@ -1,4 +1,5 @@
-"""Large reads of one source file wait here for their turn: see `policies/stagger.py`, which decides whose it is.
+"""Large reads of one source file wait here for their turn: see `policies/cluster/stagger.py`, which decides whose it
+is.
 
 Called by `fetcher` around each read of a chunk, when the chunk has its buffer. Never reads.
 """
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Hashable
 
 import trio
 
-from policies.stagger import Place, Stagger
+from policies.cluster.stagger import Place, Stagger
 
 __all__ = ["Staggered"]
 

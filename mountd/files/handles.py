@@ -17,8 +17,8 @@ from mountd.cache import StagedFile
 from mountd.namespace import Dentry, Journal, Node
 from mountd.source import Listing
 from policies.iomode import SMALL_BYTES
-from policies.readahead import Pattern
-from policies.successors import Trail
+from policies.prefetch.readahead import Pattern
+from policies.schedule.successors import Trail
 
 __all__ = ["DirectoryHandle", "FileHandle", "Handles"]
 

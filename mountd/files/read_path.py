@@ -4,7 +4,7 @@ One read: cut to the end of the file, split at chunk boundaries; each piece from
   staged   on NVMe: without waiting if its pages are in memory, else in a thread
   held     arrived from the source, not written yet
   coming   a fetch under way: join it
-  source   alone (a small extent) or its whole chunk, as `policies.density` decides
+  source   alone (a small extent) or its whole chunk, as `policies.prefetch.density` decides
 Staging can only make it faster: its faults are counted and the next tier is asked. Errors of the source reach the
 reader.
 
@@ -29,12 +29,12 @@ from mountd.files.handles import FileHandle
 from mountd.hints import Hints, History
 from mountd.namespace import Namespace, Node
 from mountd.source import Source
-from policies.density import PATIENCE_S, TINY_BYTES, Decision, Density, Fetch, Follow, alone_extent
-from policies.faults import Again, Faults, neighbours
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.iomode import SMALL_BYTES
-from policies.readahead import Advice, Kind, Limits, advise
-from policies.successors import Trail
+from policies.prefetch.density import PATIENCE_S, TINY_BYTES, Decision, Density, Fetch, Follow, alone_extent
+from policies.prefetch.faults import Again, Faults, neighbours
+from policies.prefetch.readahead import Advice, Kind, Limits, advise
+from policies.schedule.successors import Trail
 
 __all__ = ["ReadPath"]
 

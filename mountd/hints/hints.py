@@ -1,10 +1,10 @@
 """Hints: what the learners' orders mean for fetching, staging and evicting.
 
-Three loops joined by bounded work, as in Chainer's prefetch through node-local storage (Serizawa & Tatebe, 2019):
-the orders (in `learners`), the staging of what they name (`next_work` and `carry_out`, called by the workers of
+Three loops joined by bounded work, as in Chainer's prefetch through node-local storage (Serizawa & Tatebe, 2019): the
+orders (in `learners`), the staging of what they name (`next_work` and `carry_out`, called by the workers of
 `prefetch`), and a moment before use the making ready of what is staged (`run`): attributes known, bytes in the page
-cache. When the cache is full, what is needed last makes room for what is needed first (`policies.schedule`), so a data
-set larger than the cache is read as seldom as can be.
+cache. When the cache is full, what is needed last makes room for what is needed first (`policies.schedule.schedule`),
+so a data set larger than the cache is read as seldom as can be.
 
 A hint can only make it faster: what it names and cannot be had is counted, and its reader meets the error itself.
 Event loop only; opens no path.
@@ -30,8 +30,8 @@ from mountd.hints.learners import Course, Learners, Work
 from mountd.hints.ready import HintsReady
 from mountd.hints.room import HintsRoom
 from mountd.namespace import Namespace, Node
-from policies.concurrency import Concurrency
-from policies.density import Turn
+from policies.prefetch.concurrency import Concurrency
+from policies.prefetch.density import Turn
 
 __all__ = ["Hints"]
 

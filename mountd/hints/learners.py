@@ -38,8 +38,8 @@ from mountd.wire.hints import (
 )
 from mountd.wire.layout import Layout, LayoutFault
 from mountd.wire.protocol import Failure, Join, Result
-from policies.schedule import GUARD_SAMPLES, Schedule
-from policies.sweep import Sweep
+from policies.prefetch.sweep import Sweep
+from policies.schedule.schedule import GUARD_SAMPLES, Schedule
 
 __all__ = ["Course", "Learner", "Learners", "Work"]
 
@@ -53,7 +53,7 @@ _MAX_MEMORY_BYTES = 2 << 30
 in this epoch and the next, take 1.5 GB."""
 
 _BYTES_A_USE = 16
-"""What a schedule keeps of each use of an order (policies/schedule.py)."""
+"""What a schedule keeps of each use of an order (policies/schedule/schedule.py)."""
 _BYTES_A_UNIT = 21
 """What a schedule and a course keep of each unit, and 4 more for each order."""
 _BYTES_A_UNIT_OF_AN_ORDER = 4

@@ -1,9 +1,9 @@
 """Repeated orders: where files are opened in the same order pass after pass, that is a hint that nobody has to give.
 
 Validation sets and epochs that are not shuffled do so. Every open of a small file that no learner has named is shown to
-`policies.repetition`; once it recognises a pass, its order is followed as if a learner had sent it, and the pass after
-it is expected to be the same; when the opens go another way, that learner leaves. Called by `opening`. Event loop only;
-what takes longer is done in a thread.
+`policies.schedule.repetition`; once it recognises a pass, its order is followed as if a learner had sent it, and the
+pass after it is expected to be the same; when the opens go another way, that learner leaves. Called by `opening`. Event
+loop only; what takes longer is done in a thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mountd.hints.learners import Learner, Learners
 from mountd.namespace import Node, PathNumbers
 from mountd.wire.hints import LayoutFrame, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join
-from policies.repetition import MAX_ITEMS, Repetition
+from policies.schedule.repetition import MAX_ITEMS, Repetition
 
 __all__ = ["HintsRepeated"]
 
 log = logging.getLogger(__name__)
 
 _EVERY = 64
-"""Opens between two words about progress: what `policies.repetition` looks at together."""
+"""Opens between two words about progress: what `policies.schedule.repetition` looks at together."""
 
 
 class HintsRepeated:

@@ -6,7 +6,7 @@ sooner than what of the staged is needed last, it takes its place; if not, it is
 So nothing is written that would not be read again, and where the next epoch's order is not known yet nothing moves.
 
 Asked by `hints` before a fetch; the eviction itself is staging's. What no order names is not chosen here: other jobs
-may be reading it, and `policies.eviction` decides about that.
+may be reading it, and `policies.cache.eviction` decides about that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from mountd.cache import Staging
 from mountd.core.metrics import Metrics
 from mountd.hints.learners import Course, Learners
-from policies.admission import BLOCK_BYTES, blocks_bytes
-from policies.eviction import HINTED_IDLE_S
+from policies.cache.admission import BLOCK_BYTES, blocks_bytes
+from policies.cache.eviction import HINTED_IDLE_S
 
 __all__ = ["HintsRoom", "Stays"]
 

@@ -1,4 +1,4 @@
-"""Stat-ahead: joins `policies.statahead` to look-ups and listings.
+"""Stat-ahead: joins `policies.prefetch.statahead` to look-ups and listings.
 
 Told of every look-up. Where a listing of the directory is held, it finds out whether names are looked up in its order,
 and has the attributes of the next ones asked for in the background, many at once; a look-up of a name that is on its
@@ -20,7 +20,7 @@ from mountd.core.background import start_guarded
 from mountd.namespace.listings import Listings
 from mountd.namespace.node import Node
 from mountd.source import Listing
-from policies.statahead import NEAR, Reader
+from policies.prefetch.statahead import NEAR, Reader
 
 __all__ = ["StatAhead"]
 

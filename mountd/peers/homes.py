@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from mountd.peers.joining import Agreed
-from policies.placement import NOBODY, homes, keys
+from policies.cluster.placement import NOBODY, homes, keys
 
 __all__ = ["Homes"]
 

@@ -24,8 +24,8 @@ from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
 from mountd.peers.turns import Turns
 from mountd.peers.words import Done, Figures, Go, Question, Refusal, Stay, Turn, Wish, Word, WordError, decode, encode
+from policies.cluster.placement import NOBODY
 from policies.geometry import Extent
-from policies.placement import NOBODY
 
 __all__ = ["JobPeers"]
 

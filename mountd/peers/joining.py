@@ -16,7 +16,7 @@ import xxhash
 
 from mountd.base.errors import ConfigError
 from mountd.peers.words import Card
-from policies.placement import Nodes, Placement, choose
+from policies.cluster.placement import Nodes, Placement, choose
 
 __all__ = ["Agreed", "Limits", "agree", "card_bytes", "read_cards"]
 

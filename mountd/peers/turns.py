@@ -1,9 +1,9 @@
 """Turns: how many nodes of a job read one large file from the source at a time, and in the order of the file.
 
-For each file one node keeps the turns, found as homes are (policies/placement.py), so nobody has to be asked which. Who
-wants to read a chunk from the source asks it and reads when it says so; a turn is given back when the read has ended.
-It is the order of the disks that is kept here, never a promise: whatever ails the keeper, its readers read at once, and
-whoever holds a turn and is lost, or hangs, holds it for a while at most.
+For each file one node keeps the turns, found as homes are (policies/cluster/placement.py), so nobody has to be asked
+which. Who wants to read a chunk from the source asks it and reads when it says so; a turn is given back when the read
+has ended. It is the order of the disks that is kept here, never a promise: whatever ails the keeper, its readers read
+at once, and whoever holds a turn and is lost, or hangs, holds it for a while at most.
 
     asks                                     keeps
       Turn(request, path, index) -------->
@@ -11,7 +11,7 @@ whoever holds a turn and is lost, or hangs, holds it for a while at most.
                                  <--------   Go(request)
       Done(request) --------------------->
 
-Called by `peers.job`. Event loop only. The policy is policies/stagger.py, the same as within a node.
+Called by `peers.job`. Event loop only. The policy is policies/cluster/stagger.py, the same as within a node.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
 from mountd.peers.silent import SilentPeers
 from mountd.peers.words import Done, Go, Stay, Turn
-from policies.placement import NOBODY
-from policies.stagger import Place, Stagger
+from policies.cluster.placement import NOBODY
+from policies.cluster.stagger import Place, Stagger
 
 __all__ = ["HELD_S", "Turns"]
 

@@ -1,7 +1,7 @@
 """The keeper's own socket: what state the mount is in, and requests to change what answers on it.
 
 One JSON object on a line, one JSON object back. Only root and the owner of the mount are answered; a client that is
-slow is dropped, since there is one thread. `hfs/keeper.py` is the other side.
+slow is dropped, since there is one thread. `hfs/mounting/keeper.py` is the other side.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keeper: what it does when it is started, when a daemon speaks or ends, and when somebody asks it to stop.
 
 It is given its order as one JSON object: `config` and `origins` as a daemon gets them, and `keeper`, see order.py. It
-answers whoever has started it with one line: `ready` or `error` (see hfs/mounting.py).
+answers whoever has started it with one line: `ready` or `error` (see hfs/mounting/mounting.py).
 
 Signals: SIGTERM, SIGINT (and SIGUSR1, by which a daemon that got one of them tells us) unmount and end the daemon; a
 second SIGTERM kills it. What is sent to a daemon is told in mountd/daemon/ending.py.

@@ -9,7 +9,7 @@ __all__ = ["Order"]
 
 @dataclass(frozen=True)
 class Order:
-    """See hfs/mounting.py, where it is written."""
+    """See hfs/mounting/mounting.py, where it is written."""
 
     daemon: list[str]
     """The command that is a daemon."""

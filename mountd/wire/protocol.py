@@ -10,8 +10,8 @@ below. One connection carries one request; a client that wants to stop one close
 the other: a frame that is too long, means nothing or has a number out of its range is a ProtocolError. After a Join the
 connection stays open and speaks the words of `mountd/wire/hints.py`.
 
-`mountd/control/control.py` (trio) and `hfs/client.py` (plain sockets, inside training jobs) use it. It imports no event
-loop and touches no socket itself.
+`mountd/control/control.py` (trio) and `hfs/client/client.py` (plain sockets, inside training jobs) use it. It imports
+no event loop and touches no socket itself.
 """
 
 from __future__ import annotations
@@ -109,11 +109,10 @@ class Record(Message, frozen=True):
 class Directory(Message, frozen=True):
     """Which node has what? The answer is one Result whose `detail` tells how to compute it, the same on all nodes:
 
-    {"nodes": names, "hashes": 64-bit hashes of them, "weights": of `policies.placement.Nodes`, "node": the number of
-    the one that answers, "placement": "partition" or "replicate", "chunk_bytes": int, "gone": numbers of nodes that
-    the one that answers has lost: only these may differ}. A daemon without peers names itself alone; if it was to have
-    some, "alone" says why it has none.
-    """
+    {"nodes": names, "hashes": 64-bit hashes of them, "weights": of `policies.cluster.placement.Nodes`, "node": the
+    number of the one that answers, "placement": "partition" or "replicate", "chunk_bytes": int, "gone": numbers of
+    nodes that the one that answers has lost: only these may differ}. A daemon without peers names itself alone; if it
+    was to have some, "alone" says why it has none."""
 
 
 class Cluster(Message, frozen=True):

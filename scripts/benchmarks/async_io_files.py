@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
 from scripts.benchmarks.common import READER_LIMIT_S, BenchError, Mount, Reader, SlowFs, Work, files_at, reader
 
 BATCH = 32

@@ -1,9 +1,9 @@
 """Caches of files of one size under random epochs, simulated: what each way of evicting reads from the source.
 
 Pure. A job reads files in the given order of each epoch; a cache holds some of them. Each function gives, for each
-epoch, how many reads found nothing in the cache. What can be the daemon's own rules are: `policies.eviction` chooses
-for LRU and fill-once, `policies.schedule` says which hinted files come next and when each is needed again; what then
-makes room is what `mountd.hints.room` does, in short.
+epoch, how many reads found nothing in the cache. What can be the daemon's own rules are: `policies.cache.eviction`
+chooses for LRU and fill-once, `policies.schedule.schedule` says which hinted files come next and when each is needed
+again; what then makes room is what `mountd.hints.room` does, in short.
 
 Source of MIN: L. A. Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5(2),
 1966.
@@ -17,8 +17,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.eviction import Entry, Policy, victims
-from policies.schedule import Schedule
+from policies.cache.eviction import Entry, Policy, victims
+from policies.schedule.schedule import Schedule
 from scripts.benchmarks.async_io_belady_bound import next_uses
 
 Orders = Sequence[NDArray[np.int32]]

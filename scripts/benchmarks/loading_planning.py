@@ -22,7 +22,7 @@ BATCHES = (1, 32)
 _PROGRAM = """
 import json, resource, sys, time
 from hfs.samplers import LocalityAwareSampler
-from policies.placement import Nodes
+from policies.cluster.placement import Nodes
 
 samples, world, a_node, batch = map(int, sys.argv[1:])
 files = [f"train/n{number % 1000:08d}/n{number % 1000:08d}_{number}.JPEG" for number in range(samples)]

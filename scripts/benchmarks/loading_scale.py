@@ -20,9 +20,9 @@ from typing import Literal
 import numpy as np
 
 from hfs.cli.plan_plot import new_figure
-from policies.cost_model import Job, costs
-from policies.locality import node_epoch
-from policies.placement import Nodes, homes, keys
+from policies.cluster.cost_model import Job, costs
+from policies.cluster.locality import node_epoch
+from policies.cluster.placement import Nodes, homes, keys
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
 from scripts.benchmarks import data
 from scripts.benchmarks.common import (
     HFS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
 from scripts.benchmarks.common import (
     BenchError,
     Reader,

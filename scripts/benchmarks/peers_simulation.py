@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from policies.cost_model import imbalance
+from policies.cluster.cost_model import imbalance
 from scripts.benchmarks.common import Work, reader, seconds
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hfs import keeper
+from hfs.mounting import keeper
 from scripts.benchmarks import data
 from scripts.benchmarks.common import HFS, BenchError, Reader, Work, hfs_mount, reader
 from scripts.benchmarks.options import Options

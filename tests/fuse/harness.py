@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse import guard
 
 RUN_KEY = "MOUNT_TEST_RUN"

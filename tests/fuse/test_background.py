@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hfs.client import Client
+from hfs.client.client import Client
 from mountd.base.errors import HfsError
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising, setting

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.client import Client, Refused
+from hfs.client.client import Client, Refused
 from tests.fuse.harness import Hfs, hfs_command, mounts_below, must, run, unmount_lazily
 
 FAILED, USAGE, RUN_FAILED = 1, 2, 125

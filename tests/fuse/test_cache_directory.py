@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.logs import default_log_file
+from hfs.mounting.logs import default_log_file
 from mountd.core.config import Config
 from tests.fuse.harness import Hfs, hfs_command, run
 from tests.pattern import pattern

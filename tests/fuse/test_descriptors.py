@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse.harness import Hfs, must
 from tests.fuse.slowfs import SlowFs
 from tests.pattern import check, write_pattern

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, setting
 from tests.fuse.modes import warm

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfs.client import Client
+from hfs.client.client import Client
 from hfs.hint import hinted
 from hfs.samplers import GroupShuffleSampler
 from tests.conftest import Logs

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hfs import keeper, mounting
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
+from hfs.mounting import keeper, mounting
 from mountd.base.errors import MountError
 from mountd.core.config import Config, dump
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
@@ -39,7 +39,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", environment()["PATH"])
     monkeypatch.setenv("MOUNT_TEST_RUN", environment()["MOUNT_TEST_RUN"])
     file = tmp_path / "daemon"
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m hfs.daemon_process "$@"\n')
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m hfs.mounting.daemon_process "$@"\n')
     file.chmod(0o755)
     monkeypatch.setattr(mounting, "_DAEMON", [str(file)])
     return file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs import mountinfo
+from hfs.mounting import mountinfo
 from tests.fuse.harness import Hfs, hfs_command, must, run
 
 HfsMount = Callable[..., Hfs]

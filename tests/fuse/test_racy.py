@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse.harness import Hfs
 from tests.fuse.images import TIME_S, ext4_image, loops, why_no_images
 from tests.fuse.slowfs import SlowFs

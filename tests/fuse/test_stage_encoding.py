@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse.harness import COMMAND_LIMIT_S, Hfs, drop_pages, hfs_command, run
 from tests.fuse.modes import needs_passthrough
 from tests.pattern import write_pattern

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising
 from tests.fuse.slowfs import SlowFs

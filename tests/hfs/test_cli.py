@@ -14,12 +14,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from hfs import mounting
 from hfs.cli import cli, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
-from hfs.client import DaemonSilent
-from hfs.mountinfo import parse
+from hfs.client.client import DaemonSilent
+from hfs.mounting import mounting
+from hfs.mounting.mountinfo import parse
 from mountd.base.errors import HfsError, MountError
 from mountd.core.config import Config
 from tests.hfs.daemon import FakeCommands, serving

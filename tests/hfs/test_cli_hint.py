@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from hfs.cli import cli, hint, shared
 from hfs.cli.hint import hint as hfs_hint
 from hfs.cli.learners import epochs_table, learners_table
-from hfs.client import Client, DaemonSilent
+from hfs.client.client import Client, DaemonSilent
 from hfs.layouts.layout import Layout
-from hfs.mountinfo import parse
+from hfs.mounting.mountinfo import parse
 from mountd.wire.protocol import Touch, Touches
 from tests.hfs.daemon import FakeCommands, serving
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from hfs import mountinfo
 from hfs.cli import cli
 from hfs.layouts.layout import Layout
+from hfs.mounting import mountinfo
 from tests.hfs.layout_cases import CASES
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hfs import measuring
 from hfs.cli import cli
+from hfs.planning import measuring
 
 IMAGENET = ("--dataset", "150GB", "--samples", "1500000")
 RATES = ("--storage-rate", "5GB/s", "--train-rate", "1000 samples/s")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hfs import client as module
-from hfs.client import Client, DaemonSilent, Refused, find_socket, known_sockets
-from hfs.mountinfo import parse
+from hfs.client import client as module
+from hfs.client.client import Client, DaemonSilent, Refused, find_socket, known_sockets
+from hfs.mounting.mountinfo import parse
 from mountd.core import socket_places
 from mountd.core.socket_places import prefix_of
 from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode

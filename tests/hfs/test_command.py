@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 RUNNER = """
 import signal, sys
-from hfs.command import FORWARDED, run_command
+from hfs.mounting.command import FORWARDED, run_command
 signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
 try:
     code = run_command(sys.argv[1:])

@@ -12,10 +12,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.client import DaemonSilent
-from hfs.directory import Directory, NoDirectory
+from hfs.client.client import DaemonSilent
+from hfs.client.directory import Directory, NoDirectory
 from hfs.layouts.layout import Layout
-from policies.placement import Nodes, homes, keys
+from policies.cluster.placement import Nodes, homes, keys
 from tests.hfs.daemon import FakeCommands, serving
 
 ANSWER: dict[str, Any] = {
@@ -138,5 +138,5 @@ def test_one_huge_sample_and_many_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     size = 100 << 12
     layout = Layout(b"big", np.array([size]), np.array([-1]), np.zeros(9, int), np.zeros(9, int), np.full(9, size))
     at_once = Directory.of(ANSWER).homes(layout).tolist()
-    monkeypatch.setattr("hfs.directory._PIECES", 1 << 13)
+    monkeypatch.setattr("hfs.client.directory._PIECES", 1 << 13)
     assert Directory.of(ANSWER).homes(layout).tolist() == at_once == [at_once[0]] * 9

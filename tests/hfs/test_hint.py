@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs import hint, hint_session
+from hfs import hint
 from hfs.hint import hinted, hints_of
 from hfs.layouts.layout import Layout
+from hfs.training import hint_session
 from mountd.wire.hints import MAX_LAYOUT_BYTES
 from mountd.wire.protocol import Failure, encode
 from tests.conftest import Logs
@@ -163,7 +164,7 @@ def test_a_length_that_is_too_short_and_a_sampler_that_fails(daemon: FakeDaemon)
 
 
 def test_an_endless_sampler_is_drawn_in_part(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.orders.DRAW_AHEAD", 10)
+    monkeypatch.setattr("hfs.training.sampler_order.DRAW_AHEAD", 10)
     sampler = with_hint(_Endless(), daemon)
     with pytest.raises(TypeError):
         len(sampler)
@@ -287,7 +288,7 @@ def test_a_sampler_is_not_drawn_ahead_without_a_daemon(tmp_path: Path, logs: Log
 def test_a_daemon_of_another_kind(
     daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str
 ) -> None:
-    monkeypatch.setattr("hfs.learner.JOIN_S", 0.05)
+    monkeypatch.setattr("hfs.training.learner.JOIN_S", 0.05)
     daemon.on_join = lambda _join: answer
     logs.expect(reason)
     sampler = with_hint([1, 2], daemon)
@@ -330,7 +331,7 @@ def test_the_daemon_dies_in_mid_epoch(daemon: FakeDaemon, logs: Logs, monkeypatc
 def test_a_daemon_that_stops_reading_holds_nobody(
     daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfs.learner.ORDER_S", 0.05)
+    monkeypatch.setattr("hfs.training.learner.ORDER_S", 0.05)
     logs.expect("does not listen")
     order = list(range(100)) * 100
     sampler = with_hint(order, daemon)
@@ -376,7 +377,7 @@ def test_copies_and_pickles_leave_the_connection_here(daemon: FakeDaemon) -> Non
 
 
 def test_two_hinted_epochs_of_one_number_follow_themselves(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.orders._SEEDED_MODULE", Shuffled.__module__)
+    monkeypatch.setattr("hfs.training.sampler_order._SEEDED_MODULE", Shuffled.__module__)
     sampler = with_hint(Shuffled(10), daemon)
     first = list(sampler)
     daemon.wait(lambda: daemon.only.overs() == [0])

@@ -10,7 +10,7 @@ import pytest
 
 from hfs.hint import hinted
 from hfs.samplers import GroupShuffleSampler, LocalityAwareSampler
-from policies.placement import Nodes
+from policies.cluster.placement import Nodes
 from tests.hfs.learners import FakeDaemon, listening
 
 torch = pytest.importorskip("torch")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hfs.job import job_name, nodes_of_ranks, process_token, rank_and_world
+from hfs.training.launcher import job_name, nodes_of_ranks, process_token, rank_and_world
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs import mountinfo
-from hfs.mountinfo import Mount, at, canonical, enclosing, hfs_mounts, parse
+from hfs.mounting import mountinfo
+from hfs.mounting.mountinfo import Mount, at, canonical, enclosing, hfs_mounts, parse
 
 TABLE = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:26 / /proc rw,nosuid - proc proc rw

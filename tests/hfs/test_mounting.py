@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hfs import daemon_process, mounting, processes
-from hfs.mounting import clean_stale, detach, start, unmount
+from hfs.mounting import daemon_process, mounting, processes
+from hfs.mounting.mounting import clean_stale, detach, start, unmount
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.config import Config
 

@@ -7,8 +7,8 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from hfs import offline
 from hfs.cli import cli
+from hfs.mounting import offline
 from mountd.base.errors import CacheInUse, ConfigError
 from mountd.base.version import Version
 from mountd.cache.opening import open_staging

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hfs import places, probe
-from hfs.client import DaemonSilent
-from hfs.mountinfo import parse
-from hfs.places import absolute, check_places, describe_mount
+from hfs.client.client import DaemonSilent
+from hfs.mounting import preflight as places
+from hfs.mounting import probe
+from hfs.mounting.mountinfo import parse
+from hfs.mounting.preflight import absolute, check_places, describe_mount
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.config import Config
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs import probe
+from hfs.mounting import probe
 
 
 def test_a_look_is_a_stat(tmp_path: Path) -> None:

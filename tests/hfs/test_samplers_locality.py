@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.directory import Directory, NoDirectory
+from hfs.client.directory import Directory, NoDirectory
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.samplers import LocalityAwareSampler
 from mountd.base.errors import ConfigError
-from policies.balance import assign
-from policies.cost_model import expected_imbalance
-from policies.placement import Nodes
+from policies.cluster.balance import assign
+from policies.cluster.cost_model import expected_imbalance
+from policies.cluster.placement import Nodes
 from tests.conftest import Logs
 from tests.hfs.daemon import FakeCommands, serving
 from tests.hfs.learners import listening

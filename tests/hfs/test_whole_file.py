@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.whole_file import whole_file
+from hfs.training.atomic_write import whole_file
 
 
 def test_it_appears_at_the_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mountd.core.metrics import Metrics
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.namespace.asking import Asking
 from mountd.namespace.node import Node
-from policies.siblings import Siblings
+from policies.prefetch.siblings import Siblings
 from tests.conftest import Logs
 from tests.faults import SIZE, Operations, contents, healthy_staging, page_aligned, run, stage, verify, version_of
 from tests.mountd.fake_source import FakeSource

@@ -28,8 +28,8 @@ from mountd.namespace.answers import Answers
 from mountd.namespace.permissions import Permissions
 from mountd.namespace.xattrs import Xattrs
 from mountd.source.as_user import SourceAsUser
-from policies.density import BLOCK_BYTES
 from policies.geometry import Extent
+from policies.prefetch.density import BLOCK_BYTES
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.test_read_path import CHUNK, Parts, daemon
 

@@ -15,7 +15,7 @@ from mountd.hints.learners import Course, Learners
 from mountd.hints.room import HintsRoom
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join, Result
-from policies.admission import blocks_bytes
+from policies.cache.admission import blocks_bytes
 
 FILES = 400
 STAGED = 200

@@ -15,7 +15,7 @@ from mountd.base.version import Version
 from mountd.cache.index.index import ChunkRow, Index, IndexFailed, Stamp, Vouched
 from mountd.cache.index.schema import FORMAT, lock_cache
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from policies.admission import blocks_bytes
+from policies.cache.admission import blocks_bytes
 from tests.conftest import Logs
 
 CHUNK = 1 << 16

@@ -16,7 +16,7 @@ from mountd.core.metrics import Metrics
 from mountd.peers.silent import REST_S, SilentPeers
 from mountd.peers.turns import HELD_S, Turns
 from mountd.peers.words import Done, Go, Stay, Turn, decode, encode
-from policies.placement import NOBODY
+from policies.cluster.placement import NOBODY
 from tests.mountd.fake_transport import FakeNetwork, FakeTransport
 
 SILENCE_S = 10.0

@@ -41,7 +41,7 @@ from mountd.namespace.node import Node
 from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
 from policies.iomode import Choice
-from policies.siblings import Siblings
+from policies.prefetch.siblings import Siblings
 from tests.mountd.fake_passthrough import FakePassthrough
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.fake_staging import FakeStaging

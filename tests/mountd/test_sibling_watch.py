@@ -9,7 +9,7 @@ import trio
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.namespace.node import Node
 from mountd.source.listing import Listing
-from policies.siblings import Siblings
+from policies.prefetch.siblings import Siblings
 from tests.mountd.fake_source import attributes, records
 
 FILES = [b"%02d" % number for number in range(20)]

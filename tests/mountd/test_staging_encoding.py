@@ -22,8 +22,8 @@ from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable, 
 from mountd.cache.opening import open_staging
 from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
-from policies.admission import blocks_bytes
-from policies.encoding import EncodingChoice, pays
+from policies.cache.admission import blocks_bytes
+from policies.cache.encoding import EncodingChoice, pays
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.faults import (

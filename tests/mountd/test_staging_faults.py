@@ -17,7 +17,7 @@ from mountd.cache.checking import check_rows
 from mountd.cache.objects.disk import Disk
 from mountd.cache.objects.encoding import UNDECIDED, Encoder
 from mountd.core.metrics import Metrics
-from policies.encoding import EncodingChoice
+from policies.cache.encoding import EncodingChoice
 from tests.conftest import Logs
 from tests.faults import (
     CHUNK_BYTES,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mountd.base.errors import StagingError
 from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
-from policies.admission import blocks_bytes
+from policies.cache.admission import blocks_bytes
 from policies.geometry import Extent
 from tests.faults import (
     CAPACITY_BYTES,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hfs.client import Client
+from hfs.client.client import Client
 from tests.fuse.harness import kill, wait_gone
 from tests.mpi.harness import Job
 

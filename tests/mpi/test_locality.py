@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfs.directory import Directory
+from hfs.client.directory import Directory
 from hfs.layouts.layout import Layout
 from hfs.samplers import LocalityAwareSampler
 from tests.fuse.harness import drop_pages

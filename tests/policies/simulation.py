@@ -1,4 +1,4 @@
-"""A source and readers in virtual time, to see what the rules of policies/density.py cost.
+"""A source and readers in virtual time, to see what the rules of policies/prefetch/density.py cost.
 
 The source: 1 ms for each request, 200 MB/s a stream, 500 MB/s for all streams together. Readers read one extent after
 the other and wait for it; workers fill files in the background. A read of what is here costs 0.1 ms. Used by
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from policies.density import Density, Fetch, Follow, alone_extent
 from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent
+from policies.prefetch.density import Density, Fetch, Follow, alone_extent
 
 CHUNK_BYTES = 8 << 20
 HIT_S = 0.0001

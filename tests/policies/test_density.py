@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.density import Decision, Density, Fetch, Follow, Turn, alone_extent
 from policies.geometry import Extent
+from policies.prefetch.density import Decision, Density, Fetch, Follow, Turn, alone_extent
 from tests.policies.simulation import CHUNK_BYTES, Outcome, Speed, simulate
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9

@@ -2,8 +2,8 @@
 
 import pytest
 
-from policies.faults import Again, Faults, neighbours
 from policies.geometry import Extent
+from policies.prefetch.faults import Again, Faults, neighbours
 
 KIB = 1024
 

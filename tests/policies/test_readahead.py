@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.geometry import Extent
-from policies.readahead import Advice, Kind, Limits, Pattern, advise
+from policies.prefetch.readahead import Advice, Kind, Limits, Pattern, advise
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 LIMITS = Limits()

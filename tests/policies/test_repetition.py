@@ -6,8 +6,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from policies import repetition
-from policies.repetition import MAX_ITEMS, Repetition
+from policies.schedule import repetition
+from policies.schedule.repetition import MAX_ITEMS, Repetition
 
 
 def loaded(order: list[int], workers: int, batch: int, random: Random) -> list[int]:

@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from policies.schedule import Schedule
-from policies.uses import ABSENT, FAILED, HERE, TAKEN
+from policies.schedule.schedule import Schedule
+from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN
 
 MUCH = 1 << 60
 UNITS = 12
@@ -322,7 +322,7 @@ def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray
 def test_every_interleaving_gives_what_the_model_gives(
     guard: int, seen: bool, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policies.uses._WINDOW", window)
+    monkeypatch.setattr("policies.schedule.uses._WINDOW", window)
     for seed in range(15):
         random = Random(seed)
         pair = Pair(guard, seen=seen)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.density import alone_extent
 from policies.geometry import Extent
-from policies.successors import Successors, Trail
+from policies.prefetch.density import alone_extent
+from policies.schedule.successors import Successors, Trail
 
 CHUNK_BYTES = 1 << 20
 SAMPLE_BYTES = 20_000

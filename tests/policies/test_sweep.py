@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.schedule import Schedule
-from policies.sweep import Sweep
+from policies.prefetch.sweep import Sweep
+from policies.schedule.schedule import Schedule
 
 MUCH = 1 << 60
 UNITS = 64

@@ -20,7 +20,7 @@ import xxhash
 from mountd.base.version import Version
 from mountd.cache.index.rows import StagedRow, Stamp
 from mountd.cache.index.schema import signed, unsigned
-from policies.admission import BLOCK_BYTES
+from policies.cache.admission import BLOCK_BYTES
 from policies.geometry import chunk_count
 
 __all__ = ["COLUMNS", "SET_STAMP", "encoded_in", "staged_row", "stamp_values"]

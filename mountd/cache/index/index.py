@@ -34,7 +34,7 @@ from mountd.cache.index.schema import (
 )
 from mountd.cache.index.verdict import is_sound, verdict
 from mountd.core.cache_directory import CacheDirectory
-from policies.admission import BLOCK_BYTES, blocks_bytes
+from policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from policies.geometry import chunk_extent
 
 __all__ = [

@@ -23,7 +23,7 @@ from mountd.cache.objects.encoding import decode
 from mountd.cache.objects.idle import idle_io
 from mountd.cache.objects.objects import OUR_LIMITS, Damaged
 from mountd.cache.objects.stamps import stamp_of
-from policies.admission import BLOCK_BYTES
+from policies.cache.admission import BLOCK_BYTES
 from policies.geometry import chunk_extent
 
 __all__ = ["Looked", "look_at"]

@@ -26,7 +26,7 @@ from mountd.core.cache_directory import CacheDirectory
 from mountd.core.open_files import OpenFiles
 from mountd.native import small_files as small_native
 from mountd.native.openat2 import CACHED, How, open_now
-from policies.admission import BLOCK_BYTES
+from policies.cache.admission import BLOCK_BYTES
 
 __all__ = ["Disk", "DiskSpace", "set_objects_aside"]
 

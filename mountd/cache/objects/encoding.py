@@ -24,8 +24,8 @@ from types import ModuleType
 import xxhash
 
 from mountd.base.errors import ConfigError
-from policies.admission import blocks_bytes
-from policies.encoding import pays
+from policies.cache.admission import blocks_bytes
+from policies.cache.encoding import pays
 
 __all__ = ["RAW", "UNDECIDED", "Encoded", "Encoder", "Undecodable", "decode"]
 

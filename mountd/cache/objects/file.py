@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mountd.base.version import Version
 from mountd.cache.index import Stamp
-from policies.admission import blocks_bytes, object_overhead_bytes
+from policies.cache.admission import blocks_bytes, object_overhead_bytes
 from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 
 if TYPE_CHECKING:

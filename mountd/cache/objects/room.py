@@ -2,7 +2,7 @@
 
 `Room` accounts every byte before it is written and knows what the disk had free a moment ago. `Health` turns faults of
 the disk into pauses that grow, one warning a minute, and a state for `hfs status`. Both are plain state on the event
-loop: they do no I/O and start no thread. The arithmetic is in policies/admission.py.
+loop: they do no I/O and start no thread. The arithmetic is in policies/cache/admission.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mountd.cache.index import IndexFailed
 from mountd.cache.objects.disk import DiskSpace
 from mountd.core.config_quantities import show_size
 from mountd.core.metrics import Metrics
-from policies.admission import (
+from policies.cache.admission import (
     RoomFacts,
     admit,
     default_floor_bytes,

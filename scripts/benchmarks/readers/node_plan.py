@@ -12,7 +12,7 @@ from typing import Any
 from barrier import serve
 
 from hfs.samplers import LocalityAwareSampler
-from policies.placement import Nodes
+from policies.cluster.placement import Nodes
 
 SAMPLES, LEARNERS, LOCAL_BATCH, SEED = map(int, sys.argv[1:])
 FILES = [f"train/n{number // 1300:08d}/n{number // 1300:08d}_{number}.JPEG" for number in range(SAMPLES)]

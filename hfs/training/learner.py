@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hfs.client import DaemonSilent, Refused
+from hfs.client.client import DaemonSilent, Refused
 from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
 from mountd.wire.protocol import (

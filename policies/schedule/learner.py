@@ -1,6 +1,6 @@
 """A learner as the schedule sees it: its orders, how far it is in them, how fast it is, whether it has stopped.
 
-Owned and changed by `policies/schedule.py`; knows nothing of other learners and of budgets.
+Owned and changed by `policies/schedule/schedule.py`; knows nothing of other learners and of budgets.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.pace import Pace
-from policies.uses import ABSENT, HERE, TAKEN, Uses
+from policies.schedule.pace import Pace
+from policies.schedule.uses import ABSENT, HERE, TAKEN, Uses
 
 __all__ = ["GUARD_SAMPLES", "Learner", "Standing"]
 

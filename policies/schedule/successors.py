@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from policies.density import alone_extent
 from policies.geometry import Extent, chunk_count, chunk_extent
+from policies.prefetch.density import alone_extent
 
 __all__ = ["Successors", "Trail"]
 

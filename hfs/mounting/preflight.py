@@ -14,8 +14,8 @@ import tempfile
 
 import msgspec
 
-from hfs import mountinfo, probe
-from hfs.client import DaemonSilent, find_socket
+from hfs.client.client import DaemonSilent, find_socket
+from hfs.mounting import mountinfo, probe
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.cache_path import real_path
@@ -135,7 +135,7 @@ def describe_mount(mount: mountinfo.Mount) -> str:
 
 
 def _pid_of(mountpoint: str) -> int:
-    from hfs.client import Client
+    from hfs.client.client import Client
 
     return Client(find_socket(mountpoint)).pid()
 

@@ -1,7 +1,7 @@
 """One directory of small files that is being fetched ahead: its names, which of them to take next, and its trial.
 
-Part of `policies.siblings`, which decides for all directories together and whose story says what orders and trials
-are. Pure; knows nothing of budgets.
+Part of `policies.prefetch.siblings`, which decides for all directories together and whose story says what orders and
+trials are. Pure; knows nothing of budgets.
 """
 
 from __future__ import annotations

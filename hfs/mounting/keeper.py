@@ -14,7 +14,7 @@ import socket
 import struct
 from typing import Any
 
-from hfs import mountinfo
+from hfs.mounting import mountinfo
 from mountd.base.errors import MountError
 from mountd.core import socket_places
 

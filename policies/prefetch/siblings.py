@@ -44,7 +44,7 @@ from collections.abc import Hashable, Sequence
 from itertools import islice
 from math import inf
 
-from policies.siblings_directory import CHARGE_BYTES, SiblingDirectory
+from policies.prefetch.siblings_directory import CHARGE_BYTES, SiblingDirectory
 
 __all__ = ["Siblings"]
 

@@ -1,8 +1,9 @@
 """Locality: what one node trains on in a whole epoch, when every global batch is divided by who has cached what.
 
-`policies/balance.py` divides one batch and says of each sample who trains on it. A learner of a thousand wants only its
-own samples, of all the batches of an epoch, before it begins: here the samples are counted and sorted by their homes
-once for the epoch, and Algorithm 1 then works on counts. 1.28 million samples of 1 024 nodes take well under a second.
+`policies/cluster/balance.py` divides one batch and says of each sample who trains on it. A learner of a thousand wants
+only its own samples, of all the batches of an epoch, before it begins: here the samples are counted and sorted by their
+homes once for the epoch, and Algorithm 1 then works on counts. 1.28 million samples of 1 024 nodes take well under a
+second.
 
 Called by `hfs/samplers.py` on every learner, which come to the same answer without asking each other. Pure.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.balance import balance
+from policies.cluster.balance import balance
 
 __all__ = ["node_epoch", "slice_epoch"]
 

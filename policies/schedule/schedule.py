@@ -23,7 +23,8 @@ hangs. It waits for nothing from us, so its uses come after all others', and wha
 against the others.
 
 Costs: `follow` of 1.28 million uses some 50 ms, or nothing when they were announced by `follow_next`; `take` well below
-2 ms; all else microseconds. Memory: 13 bytes a unit, and for each order of each learner what `policies/uses.py` says.
+2 ms; all else microseconds. Memory: 13 bytes a unit, and for each order of each learner what
+`policies/schedule/uses.py` says.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ import numpy as np
 import numpy.ma  # used by np.unique, which imports it at its first call: the first hint would wait 20 to 40 ms
 from numpy.typing import NDArray
 
-from policies.learner import GUARD_SAMPLES, Learner, Standing
-from policies.merging import Merged, Wanted, merge
-from policies.sweep import Sweep
-from policies.uses import ABSENT, FAILED, HERE, TAKEN, Indices, Uses, made
+from policies.prefetch.sweep import Sweep
+from policies.schedule.learner import GUARD_SAMPLES, Learner, Standing
+from policies.schedule.merging import Merged, Wanted, merge
+from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN, Indices, Uses, made
 
 __all__ = ["GUARD_SAMPLES", "Schedule", "Standing"]
 

@@ -1,4 +1,4 @@
-"""The daemon's process: `python -m hfs.daemon_process`, started by the keeper of a mount (mountd/supervisor).
+"""The daemon's process: `python -m hfs.mounting.daemon_process`, started by the keeper of a mount (mountd/supervisor).
 
 Imports everything and says so; then waits on stdin, a socket, for its configuration and the mount's connection. Before
 it begins to serve it forks the process that waits next. What it says on stdout, a line of JSON each, is told in
@@ -131,7 +131,7 @@ def serve(
     config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover | None = None
 ) -> None:
     """Set up the log and run the daemon in this process. Raises what it raises, logged."""
-    from hfs import logs
+    from hfs.mounting import logs
 
     logs.configure(config)
     try:

@@ -1,7 +1,7 @@
 """Merging what several learners want into one order of fetching, by time of use, within a budget that they share.
 
-Called by `policies/schedule.py` at every `take`, with the next few units of each learner. Pure arithmetic on arrays;
-keeps nothing.
+Called by `policies/schedule/schedule.py` at every `take`, with the next few units of each learner. Pure arithmetic on
+arrays; keeps nothing.
 """
 
 from __future__ import annotations

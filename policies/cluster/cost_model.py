@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.balance import shares
+from policies.cluster.balance import shares
 
 __all__ = ["WAYS", "Costs", "Job", "Way", "costs", "expected_imbalance", "gains_end", "imbalance", "stops_scaling"]
 

@@ -1,6 +1,7 @@
 """What `hfs plan` works with: rates as people write them, where each input came from, the epochs at each size of a job.
 
-Called by `hfs/cli/plan.py`. Decides and computes nothing by itself: the equations are in `policies/cost_model.py`.
+Called by `hfs/cli/plan.py`. Decides and computes nothing by itself: the equations are in
+`policies/cluster/cost_model.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from mountd.base.errors import ConfigError
 from mountd.core.config_quantities import parse_size
-from policies.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
+from policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
 __all__ = ["RATES", "Given", "Inputs", "Origin", "epochs", "nodes_of", "rate_of"]
 

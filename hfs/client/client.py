@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hfs import keeper, mountinfo, probe
+from hfs.mounting import keeper, mountinfo, probe
 from mountd.base.errors import HfsError
 from mountd.core import socket_places
 from mountd.wire.protocol import (

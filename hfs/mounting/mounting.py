@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hfs import keeper, logs, mountinfo, probe, processes
-from hfs.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
+from hfs.client.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
+from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config, dump
 from mountd.core.socket_places import KEEPER, new_path
@@ -38,10 +38,10 @@ _END_S = 10.0
 DRAIN_S = 120.0
 """What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
 _TAIL_LINES = 20
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""
 _COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "mountd" / "supervisor")]
-_DAEMON = [sys.executable, "-m", "hfs.daemon_process"]
+_DAEMON = [sys.executable, "-m", "hfs.mounting.daemon_process"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>

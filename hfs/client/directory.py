@@ -1,8 +1,8 @@
 """The directory of a job: which node has which sample cached, computed from what the daemon of a mount says once.
 
-The homes of chunks follow from the list of nodes (`policies/placement.py`), so one small answer is enough for any
-number of samples, and every learner comes to the same homes. Nodes that a daemon has lost meanwhile count as if they
-were there: another daemon may not have noticed yet, and learners that disagree would train on other batches.
+The homes of chunks follow from the list of nodes (`policies/cluster/placement.py`), so one small answer is enough for
+any number of samples, and every learner comes to the same homes. Nodes that a daemon has lost meanwhile count as if
+they were there: another daemon may not have noticed yet, and learners that disagree would train on other batches.
 
 Used by `hfs/samplers.py` inside training jobs. Looks at no file of the data set, asks nobody but the daemon.
 """
@@ -17,12 +17,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hfs import mountinfo
-from hfs.client import Client, find_socket
+from hfs.client.client import Client, find_socket
 from hfs.layouts.files import OutsideRoot, Path, relative_names
 from hfs.layouts.layout import Layout
+from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
-from policies.placement import Nodes, Placement, homes, keys
+from policies.cluster.placement import Nodes, Placement, homes, keys
 
 __all__ = ["Directory", "NoDirectory"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from policies.admission import blocks_bytes
+from policies.cache.admission import blocks_bytes
 
 __all__ = ["EncodingChoice", "EncodingWanted", "choose", "pays"]
 

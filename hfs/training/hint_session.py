@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hfs import mountinfo, orders
-from hfs.client import Client, DaemonSilent, find_socket
-from hfs.job import job_name, process_token, rank_and_world
+from hfs.client.client import Client, DaemonSilent, find_socket
 from hfs.layouts.files import OutsideRoot, Path, relative_names
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.learner import JOIN_S, Learner
+from hfs.mounting import mountinfo
+from hfs.training import sampler_order as orders
+from hfs.training.launcher import job_name, process_token, rank_and_world
+from hfs.training.learner import JOIN_S, Learner
 from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
 from mountd.wire.protocol import Join
