@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hfs.client.directory import Directory
+from hfs.client.cluster_map import ClusterMap
 from hfs.layouts.files import Path
 from hfs.layouts.layout import Layout
 from hfs.training.launcher import nodes_of_ranks, rank_and_world
@@ -175,7 +175,7 @@ class LocalityAwareSampler:
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
-        directory: str | os.PathLike[str] | Mapping[str, Any] | Nodes | Directory | None = None,
+        directory: str | os.PathLike[str] | Mapping[str, Any] | Nodes | ClusterMap | None = None,
         *,
         files: Sequence[Path] | None = None,
         layout: str | os.PathLike[str] | Layout | None = None,
@@ -247,7 +247,7 @@ class LocalityAwareSampler:
                 " mount again on all nodes, or leave out directory= on all"
             )
 
-    def _place(self, directory: Directory, learners: Sequence[str | int] | None) -> None:
+    def _place(self, directory: ClusterMap, learners: Sequence[str | int] | None) -> None:
         """Who is where. Raises ValueError."""
         world, rank = self.num_replicas, self.rank
         remedy = "give learners=, the name of the node of each rank"
@@ -334,18 +334,18 @@ class LocalityAwareSampler:
         return self.n // self.batch if self.drop_last else _ceil(self.n, self.batch)
 
 
-def _directory_of(given: object, control: str | None) -> Directory | None:
-    """None where there is none; that is logged once. Raises NoDirectory for an answer that was handed in."""
-    if given is None or isinstance(given, Directory):
+def _directory_of(given: object, control: str | None) -> ClusterMap | None:
+    """None where there is none; that is logged once. Raises NoClusterMap for an answer that was handed in."""
+    if given is None or isinstance(given, ClusterMap):
         return given
     if isinstance(given, Nodes):
-        return Directory(given)
+        return ClusterMap(given)
     if isinstance(given, Mapping):
-        return Directory.of(given)
+        return ClusterMap.of(given)
     if not isinstance(given, str | os.PathLike):
         raise TypeError(f"directory= must be a path in a mount of hfs, not {type(given).__name__}")
     try:
-        return Directory.ask(os.fspath(given), control)
+        return ClusterMap.ask(os.fspath(given), control)
     except HfsError as error:
         log.warning("%s; each learner takes its slice of each batch, wherever that is cached", error)
         return None

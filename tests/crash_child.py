@@ -13,7 +13,7 @@ from unittest import mock
 import trio
 
 from mountd.cache.index import index as index_file
-from mountd.cache.objects import names as staging_names
+from mountd.cache.objects import ids as staging_names
 from mountd.cache.objects import unlinked as staging_unlinked
 from mountd.cache.objects.encoding import Encoder
 from mountd.cache.opening import open_staging
@@ -63,19 +63,19 @@ async def work(staging: Staging, generation: int, *, may_fail: bool = False, fir
             put(staging, file, index)
         staging.unpin(file)
         if seed == 2:
-            await staging.wait_vouched()
-    await staging.wait_vouched()
-    # A file of which only a part is staged, twice: vouched for, and then more of it written without an end.
+            await staging.wait_committed()
+    await staging.wait_committed()
+    # A file of which only a part is staged, twice: committed, and then more of it written without an end.
     part = await staging.file(version_of(first + 6, 1_000_000, generation), b"part")
     put(staging, part, 3)
-    await staging.wait_vouched()
+    await staging.wait_committed()
     put(staging, part, 5)
     put(staging, part, part.present.count - 1)
     await staging.evict([version_of(first + 1, 5000, generation)])
     # A chunk that is found damaged, and put again.
     file = await staging.file(version_of(first + 3, 2 * CHUNK_BYTES, generation))
     staging.chunks_lost(file, [1])
-    await staging.sweeper.wait_idle()
+    await staging.reclaimer.wait_idle()
     put(staging, file, 1)
 
 
@@ -123,7 +123,7 @@ async def stream(cache_dir: str) -> None:
                 await staging.file(version_of(seed + 100, 10, generation))
             print("round", flush=True)
             if generation % 2:
-                await staging.wait_vouched()
+                await staging.wait_committed()
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ import trio.testing
 
 from mountd.base.errors import StagingError
 from mountd.base.version import Version
+from mountd.cache.objects.context import Trust
 from mountd.cache.objects.disk import Disk, DiskSpace
 from mountd.cache.objects.encoding import Encoder
-from mountd.cache.objects.ground import Trust
 from mountd.cache.opening import open_staging
 from mountd.cache.staging import StagedFile, Staging
 from mountd.core.config import VerifyWanted
@@ -276,7 +276,7 @@ def object_names(cache_dir: str) -> set[int]:
 
 
 async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
-    """Every chunk that the index vouches for has the right bytes. Returns how many there are."""
+    """Every chunk that is committed has the right bytes. Returns how many there are."""
     chunks = 0
 
     async def compare(file: StagedFile, extent: Extent) -> None:
@@ -296,11 +296,11 @@ async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
         if file.object_id != row.object_id:
             assert may_fail  # an eviction failed half way: the row is there, but nothing reads it
             continue
-        for index in file.vouched:
+        for index in file.committed:
             await compare(file, file.chunk(index))
             chunks += 1
-        if file.vouched.full:
-            assert os.path.getsize(staging.sweeper.object_path(row.object_id)) == row.version.size
+        if file.committed.full:
+            assert os.path.getsize(staging.reclaimer.object_path(row.object_id)) == row.version.size
             await compare(file, Extent(0, row.version.size))
     return chunks
 
@@ -309,30 +309,30 @@ Chunk = tuple[int, int, int]
 """Seed and generation (ctime) of a test file, and the number of the chunk."""
 
 
-async def _vouched_chunks(staging: Staging) -> set[Chunk]:
+async def _committed_chunks(staging: Staging) -> set[Chunk]:
     found: set[Chunk] = set()
     for row in [row async for row in staging.rows()]:
         file = await staging.file(row.version)
-        found.update((row.version.inode, row.version.ctime_ns, index) for index in file.vouched)
+        found.update((row.version.inode, row.version.ctime_ns, index) for index in file.committed)
     return found
 
 
 async def verify(
     cache_dir: str, capacity_bytes: int = CAPACITY_BYTES, reported: Collection[Chunk] = frozenset()
 ) -> int:
-    """Open the cache with a healthy disk and check all promises. Returns the number of chunks vouched for.
+    """Open the cache with a healthy disk and check all promises. Returns the number of chunks committed.
 
     `reported`: chunks that must be among them.
     """
     metrics = Metrics()
     async with healthy_staging(cache_dir, capacity_bytes=capacity_bytes, metrics=metrics) as staging:
         await staging.wait_ready()
-        lost = set(reported) - await _vouched_chunks(staging)
+        lost = set(reported) - await _committed_chunks(staging)
         assert not lost, f"reported and lost: {sorted(lost)}"
         chunks = await check_all(staging)
         damaged = [checked async for checked in staging.check() if checked.broken]
         assert not damaged
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         rows = [row async for row in staging.rows()]
         statistics = staging.statistics()
         assert metrics["staging_errors"] == 0, statistics.last_error
@@ -351,17 +351,17 @@ def run(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
 
 
 async def stage(staging: Staging, seed: int, size: int = SIZE, path: bytes = b"f", ctime_ns: int = 1) -> StagedFile:
-    """A whole file, vouched for."""
+    """A whole file, committed."""
     file = await staging.file(version_of(seed, size, ctime_ns), path)
     for index in range(file.present.count):
         assert put(staging, file, index)
-    await staging.wait_vouched()
+    await staging.wait_committed()
     return file
 
 
 def object_path(staging: Staging, file: StagedFile) -> str:
     assert file.object_id is not None
-    return staging.sweeper.object_path(file.object_id)
+    return staging.reclaimer.object_path(file.object_id)
 
 
 def overwrite(path: str, offset: int, data: bytes) -> None:

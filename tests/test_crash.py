@@ -2,7 +2,7 @@
 
 Killed for real, with SIGKILL, at each disk and index operation in turn (tests/crash_child.py), and from outside at
 times of the machine's choosing. The same work with each operation failing, once or for ever. After each the cache is
-opened with a healthy disk and `tests.faults.verify` holds: every chunk vouched for has the right bytes, no garbage,
+opened with a healthy disk and `tests.faults.verify` holds: every chunk committed has the right bytes, no garbage,
 the account covers what the disk holds and never exceeds the capacity.
 """
 
@@ -50,7 +50,7 @@ EACH = pytest.param(1, marks=pytest.mark.long)
 def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str, every: int) -> None:
     """One cache lives through all the kills, so that each finds what the ones before have left."""
     cache = tmp_path / "cache"
-    vouched = 0
+    committed = 0
     with _child(mode, cache) as child:
         assert child.stdin
         assert child.stdout
@@ -61,11 +61,11 @@ def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str,
             assert answer, "the work failed by itself"
             if answer[0] == "done":
                 count = int(answer[1])
-            vouched = max(vouched, _verify(cache))
+            committed = max(committed, _verify(cache))
             at += every
         child.stdin.close()
     assert count > 100, "the work has become too small to prove much"
-    assert vouched >= 10
+    assert committed >= 10
     assert child.returncode == 0
 
 
@@ -113,6 +113,6 @@ async def _work_with_faults(cache_dir: str, operations: Operations, encoding: bo
                 await trio.sleep(100)  # of virtual time: rests and retries are over
                 await check_all(staging, may_fail=True)
                 put(staging, await staging.file(version_of(first + 7, 9000)), 0)
-                await staging.wait_vouched()
+                await staging.wait_committed()
     except MountError:
         pass  # a cache that cannot even be opened says so

@@ -24,8 +24,8 @@ from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mou
 from hfs.client.client import DaemonSilent
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.mounting import mountinfo
+from hfs.training.hint_connection import HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
-from hfs.training.learner import Learner
 from mountd.base.errors import ConfigError
 from mountd.wire.hints import encode_layout, layout_digest
 from mountd.wire.protocol import Join
@@ -280,7 +280,7 @@ def _follow(
     join = Join(
         layout=digest, name=name or "hfs-hint", job=job_name(world), rank=rank, world=world, process=process_token()
     )
-    learner = Learner.join(target.client.path, join, lambda: blob)
+    learner = HintConnection.join(target.client.path, join, lambda: blob)
     try:
         with hold():
             learner.send_order(epoch, order)
@@ -293,7 +293,7 @@ def _follow(
         learner.close()
 
 
-def _stay(target: MountTarget, learner: Learner, join: Join, *, until_staged: bool) -> int:
+def _stay(target: MountTarget, learner: HintConnection, join: Join, *, until_staged: bool) -> int:
     share, since = -1.0, time.monotonic()
     while True:
         time.sleep(_POLL_S)

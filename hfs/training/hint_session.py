@@ -20,8 +20,8 @@ from hfs.layouts.files import OutsideRoot, Path, relative_names
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.mounting import mountinfo
 from hfs.training import sampler_order as orders
+from hfs.training.hint_connection import JOIN_S, HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
-from hfs.training.learner import JOIN_S, Learner
 from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
 from mountd.wire.protocol import Join
@@ -62,7 +62,7 @@ class Hints:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[Learner] = []
+        self._free: list[HintConnection] = []
         self._leases: list[Lease] = []
         self._digest = ""
         self._samples = 0
@@ -112,7 +112,7 @@ class Hints:
             self._last = lease
         return lease
 
-    def _connection(self) -> Learner | None:
+    def _connection(self) -> HintConnection | None:
         """One that nobody uses, or the oldest; None if there may be a new one."""
         while self._free:
             learner = self._free.pop()
@@ -150,7 +150,7 @@ class Hints:
         """The epoch of the newest iterator that the daemon was told of; None: none yet."""
         return self._last_epoch
 
-    def _join(self, sampler: object) -> Learner:
+    def _join(self, sampler: object) -> HintConnection:
         """Raises HfsError."""
         root, path = self._daemon()
         blob = b""
@@ -166,7 +166,7 @@ class Hints:
             process=process_token(),
         )
         # The encoding of a million paths is not kept between epochs: it is made again should another daemon want it.
-        return Learner.join(path, join, lambda: blob or self._encoded(root))
+        return HintConnection.join(path, join, lambda: blob or self._encoded(root))
 
     def _encoded(self, root: str) -> bytes:
         layout = self._layout_of(root)
@@ -212,8 +212,8 @@ class Hints:
 class Lease:
     """What one iterator has of the hints: a connection, until it ends or another takes it."""
 
-    def __init__(self, hints: Hints, learner: Learner, epoch: int, samples: int, again: bool) -> None:
-        self.learner: Learner | None = learner
+    def __init__(self, hints: Hints, learner: HintConnection, epoch: int, samples: int, again: bool) -> None:
+        self.learner: HintConnection | None = learner
         self._hints = hints
         self._epoch = epoch
         self._samples = samples

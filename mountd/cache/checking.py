@@ -1,4 +1,4 @@
-"""Checking what is staged: everything that the index vouches for is read from the disk, its checksums compared.
+"""Checking what is staged: everything that is committed is read from the disk, its checksums compared.
 
 Called by `Staging.check`, for `hfs cache check`, and by the scrub. What is damaged is forgotten, as when a reader meets
 it; what could not be looked at (no descriptor left, nothing here to decode it with) is told and kept. An object without
@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from dataclasses import dataclass
 
 from mountd.base.version import Version
-from mountd.cache.files import Files
+from mountd.cache.files import StagedFileTable
 from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
-from mountd.cache.objects import Ground, Looked, StagedFile, look_at
-from mountd.cache.sweeper import Sweeper
+from mountd.cache.objects import CacheContext, Looked, StagedFile, look_at
+from mountd.cache.reclaimer import Reclaimer
 from policies.geometry import chunk_extent
 
 __all__ = ["CheckedFile", "check_rows"]
@@ -52,25 +52,29 @@ class CheckedFile:
 
 
 async def check_rows(
-    ground: Ground, files: Files, sweeper: Sweeper, rows: Sequence[StagedRow], pace: Pace | None = None
+    context: CacheContext,
+    files: StagedFileTable,
+    reclaimer: Reclaimer,
+    rows: Sequence[StagedRow],
+    pace: Pace | None = None,
 ) -> AsyncGenerator[CheckedFile, None]:
-    """Check what these rows vouch for; forget what is damaged."""
+    """Check what these rows name; forget what is damaged."""
     try:
-        chunks = await ground.threads.ask_index(_all_chunks, ground.index, rows)
+        chunks = await context.threads.ask_index(_all_chunks, context.index, rows)
     except IndexFailed as error:
-        ground.health.index_failed(error, "checking staged files")
+        context.health.index_failed(error, "checking staged files")
         return
     found: list[Looked] = []
     for step in _steps(rows, chunks):
         if pace is not None:
             await pace(sum(_bytes(row, chunk) for row, part, _ in step for chunk in part))
         parts = [(row, part) for row, part, _ in step]
-        looked = await ground.threads.look(look_at, ground.disk, parts, pace is not None)
+        looked = await context.threads.look(look_at, context.disk, parts, pace is not None)
         for (row, _, listed), one in zip(step, looked, strict=True):
             found.append(one)
             if listed is None:
                 continue  # more of the file comes with the next step
-            checked = await _concluded(ground, files, sweeper, row, listed, found)
+            checked = await _concluded(context, files, reclaimer, row, listed, found)
             found = []
             if checked is not None:
                 yield checked
@@ -106,9 +110,9 @@ def _bytes(row: StagedRow, chunk: ChunkRow) -> int:
 
 
 async def _concluded(
-    ground: Ground,
-    files: Files,
-    sweeper: Sweeper,
+    context: CacheContext,
+    files: StagedFileTable,
+    reclaimer: Reclaimer,
     row: StagedRow,
     listed: Sequence[ChunkRow],
     found: Sequence[Looked],
@@ -118,10 +122,10 @@ async def _concluded(
     unchecked = next((one.unchecked for one in found if one.unchecked), "")
     sizes = [chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size for chunk in listed]
     if not row.proven:
-        sweeper.request(row.object_id, row.version)
+        reclaimer.request(row.object_id, row.version)
         broken = [chunk.number for chunk in listed] or [0]
     elif broken:
-        dropped = await _dropped(ground, files, sweeper, row, listed, broken)
+        dropped = await _dropped(context, files, reclaimer, row, listed, broken)
         if dropped is None:
             return None
         broken = dropped
@@ -131,7 +135,12 @@ async def _concluded(
 
 
 async def _dropped(
-    ground: Ground, files: Files, sweeper: Sweeper, row: StagedRow, listed: Sequence[ChunkRow], broken: list[int]
+    context: CacheContext,
+    files: StagedFileTable,
+    reclaimer: Reclaimer,
+    row: StagedRow,
+    listed: Sequence[ChunkRow],
+    broken: list[int],
 ) -> list[int] | None:
     """Those of the broken chunks that are staged still; they are forgotten. None: nothing of the file is."""
     file = await files.get(row.version)
@@ -139,12 +148,12 @@ async def _dropped(
         return None
     same = _unchanged(file, listed)
     broken = [index for index in broken if index in same]
-    ground.metrics.add("staged_checksum_failures", len(broken))
-    sweeper.give_up(file, broken)
+    context.metrics.add("staged_checksum_failures", len(broken))
+    reclaimer.give_up(file, broken)
     return broken
 
 
-async def _believed(files: Files, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
+async def _believed(files: StagedFileTable, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
     """All of an object was right, with a stamp that the index does not have."""
     file = await files.get(row.version)
     if stamp is None or file.object_id != row.object_id or file.changing is not None:
@@ -164,7 +173,7 @@ def _unchanged(file: StagedFile, listed: Sequence[ChunkRow]) -> set[int]:
     return {
         chunk.number
         for chunk in listed
-        if chunk.number in file.vouched
+        if chunk.number in file.committed
         and chunk == ChunkRow(chunk.number, file.checksum(chunk.number), file.stored_bytes(chunk.number))
     }
 

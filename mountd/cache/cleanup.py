@@ -1,8 +1,8 @@
 """Cleaning up after a run that did not end well, in the background, while reads are already served.
 
 What may lie about: objects that were evicted but not yet removed, objects whose number was leased but that never got a
-row, written but unvouched ranges of incomplete files, and whole directories of an index that was set aside. None of it
-is accounted (except the evicted), so nothing new is staged until it is gone: the disk never holds more than the
+row, written but uncommitted ranges of incomplete files, and whole directories of an index that was set aside. None of
+it is accounted (except the evicted), so nothing new is staged until it is gone: the disk never holds more than the
 account. No scan: the first two are found by number, the third by an index of incomplete files.
 """
 
@@ -14,8 +14,8 @@ from contextlib import aclosing
 import trio
 
 from mountd.cache.index import Index, IndexFailed, StagedRow
-from mountd.cache.objects import Disk, Ground, Names, pages_of, stamp_of, sync_disk
-from mountd.cache.sweeper import Sweeper, remove_objects
+from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, pages_of, stamp_of, sync_disk
+from mountd.cache.reclaimer import Reclaimer, remove_objects
 from policies.cache.admission import blocks_bytes
 from policies.geometry import chunk_count, chunk_extent
 
@@ -27,100 +27,100 @@ _DOOMED_BATCH = 4096
 _RETRY_S = 30.0
 
 
-async def clean_up(ground: Ground, names: Names, sweeper: Sweeper) -> None:
+async def clean_up(context: CacheContext, names: ObjectIdAllocator, reclaimer: Reclaimer) -> None:
     """Remove what an earlier run left; returns when nothing is left, however often the disk refuses meanwhile."""
     while True:
         try:
-            await _remove_doomed(ground, sweeper)
-            if await _remove_unnamed(ground):
-                await ground.threads.sweep(sync_disk, ground.disk)  # from now on nobody looks there again
-            if not ground.index.opened.clean:
-                await _punch_incomplete(ground)
-            await ground.threads.sweep(ground.disk.remove_set_aside)
+            await _remove_doomed(context, reclaimer)
+            if await _remove_unnamed(context):
+                await context.threads.sweep(sync_disk, context.disk)  # from now on nobody looks there again
+            if not context.index.opened.clean:
+                await _punch_incomplete(context)
+            await context.threads.sweep(context.disk.remove_set_aside)
         except OSError as error:
-            ground.health.failed(error, "cleaning up the cache")
+            context.health.failed(error, "cleaning up the cache")
         except IndexFailed as error:
-            ground.health.index_failed(error, "cleaning up the cache")
+            context.health.index_failed(error, "cleaning up the cache")
         else:
             names.garbage_removed()
             return
         await trio.sleep(_RETRY_S)
 
 
-async def drop_passing(ground: Ground, sweeper: Sweeper, kept: str) -> None:
+async def drop_passing(context: CacheContext, reclaimer: Reclaimer, kept: str) -> None:
     """Evict what an earlier run staged of file systems whose identity only that run knew: nobody asks for it again.
 
     But `kept` is what this run calls one of them too.
     """
-    passing = ground.index.opened_passing - {kept}
+    passing = context.index.opened_passing - {kept}
     if not passing:
         return
-    async with aclosing(pages_of(ground, [b""], passing)) as pages:
+    async with aclosing(pages_of(context, [b""], passing)) as pages:
         async for rows in pages:
-            await sweeper.evict([(row.object_id, row.version) for row in rows])
+            await reclaimer.evict([(row.object_id, row.version) for row in rows])
     try:
-        await ground.threads.change_index(ground.index.forget_sources, passing)
+        await context.threads.change_index(context.index.forget_sources, passing)
     except IndexFailed as error:
-        ground.health.index_failed(error, "cleaning up the cache")
+        context.health.index_failed(error, "cleaning up the cache")
 
 
-async def _remove_doomed(ground: Ground, sweeper: Sweeper) -> None:
+async def _remove_doomed(context: CacheContext, reclaimer: Reclaimer) -> None:
     last = 0
     while True:
-        async with sweeper.lock:
-            doomed = await ground.threads.ask_index(ground.index.doomed, last, _DOOMED_BATCH)
+        async with reclaimer.lock:
+            doomed = await context.threads.ask_index(context.index.doomed, last, _DOOMED_BATCH)
             if not doomed:
                 return
             last = doomed[-1]
-            numbers = [number for number in doomed if number not in sweeper.unlinked]
-            removed, failure = await ground.threads.sweep(remove_objects, ground.disk, numbers)
-            await ground.threads.sweep(sync_disk, ground.disk)
+            numbers = [number for number in doomed if number not in reclaimer.unlinked]
+            removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers)
+            await context.threads.sweep(sync_disk, context.disk)
             with trio.CancelScope(shield=True):  # what is off the disk and out of the index is off the account
-                ground.room.release(await ground.threads.change_index(ground.index.removed, removed))
+                context.room.release(await context.threads.change_index(context.index.removed, removed))
             if failure is not None:
                 raise failure
 
 
-async def _remove_unnamed(ground: Ground) -> bool:
+async def _remove_unnamed(context: CacheContext) -> bool:
     """Whether there was anything to look for."""
-    opened = ground.index.opened
+    opened = context.index.opened
     for start in range(opened.settled_id, opened.next_id, _BATCH):
         numbers = range(start, min(start + _BATCH, opened.next_id))
-        known = await ground.threads.ask_index(ground.index.known, numbers)
+        known = await context.threads.ask_index(context.index.known, numbers)
         garbage = [number for number in numbers if number not in known]
-        _, failure = await ground.threads.sweep(remove_objects, ground.disk, garbage)
+        _, failure = await context.threads.sweep(remove_objects, context.disk, garbage)
         if failure is not None:
             raise failure
     return opened.settled_id < opened.next_id
 
 
-async def _punch_incomplete(ground: Ground) -> None:
+async def _punch_incomplete(context: CacheContext) -> None:
     last = 0
     while True:
-        rows = await ground.threads.ask_index(ground.index.incomplete, last, _BATCH)
+        rows = await context.threads.ask_index(context.index.incomplete, last, _BATCH)
         if not rows:
             return
         for row in rows:
             if not row.proven:
                 continue  # it goes as a whole once it is looked up
-            vouched = await ground.threads.ask_index(_vouched, ground.index, row)
-            await ground.threads.sweep(punch_unvouched, ground.disk, row, vouched)
+            committed = await context.threads.ask_index(_committed, context.index, row)
+            await context.threads.sweep(punch_uncommitted, context.disk, row, committed)
         last = rows[-1].object_id
 
 
-def _vouched(index: Index, row: StagedRow) -> list[int]:
+def _committed(index: Index, row: StagedRow) -> list[int]:
     if row.version.size <= row.chunk_bytes:
         return [0] if row.checksum is not None else []
     return [chunk.number for chunk in index.chunks(row.object_id)]
 
 
-def punch_unvouched(disk: Disk, row: StagedRow, vouched: Sequence[int]) -> None:
-    """In a thread: give back the ranges of an object that nobody vouches for, and its right length. Raises OSError.
+def punch_uncommitted(disk: Disk, row: StagedRow, committed: Sequence[int]) -> None:
+    """In a thread: give back the ranges of an object that are not committed, and its right length. Raises OSError.
 
     One that still has its stamp has nothing else in it, and keeps the stamp.
     """
     size = row.version.size
-    keep = set(vouched)
+    keep = set(committed)
     try:
         fd = disk.open_write(row.object_id, create=False, direct=False)
     except FileNotFoundError:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 
 import trio
 
-from mountd.cache.files import Files
+from mountd.cache.committer import Committer
+from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import Ground
-from mountd.cache.sweeper import Sweeper
-from mountd.cache.vouching import Vouching
+from mountd.cache.objects import CacheContext
+from mountd.cache.reclaimer import Reclaimer
 from policies.cache.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
 
 __all__ = ["Evictor"]
@@ -38,11 +38,13 @@ _FRUITLESS_S = 30.0
 class Evictor:
     """See the file's story. `run` and `watch` are tasks of staging's nursery."""
 
-    def __init__(self, ground: Ground, files: Files, sweeper: Sweeper, vouching: Vouching, policy: Policy) -> None:
-        self._ground = ground
-        self._vouching = vouching
+    def __init__(
+        self, context: CacheContext, files: StagedFileTable, reclaimer: Reclaimer, committer: Committer, policy: Policy
+    ) -> None:
+        self._context = context
+        self._committer = committer
         self._files = files
-        self._sweeper = sweeper
+        self._reclaimer = reclaimer
         self._policy = policy
         self._wanted_bytes = 0
         self._more = trio.Event()
@@ -60,7 +62,7 @@ class Evictor:
 
     async def wait_room(self, wanted_bytes: int) -> bool:
         """Evict what may go until so much fits. Whether it does."""
-        room = self._ground.room
+        room = self._context.room
         if room.fits(wanted_bytes):
             return True
         await self.look()  # others may have come or gone
@@ -68,11 +70,11 @@ class Evictor:
             return room.fits(wanted_bytes)
         try:
             freed_bytes = await self.make_room(wanted_bytes)
-            if not freed_bytes and self._policy == "lru" and self._vouching.unvouched_bytes:
-                await self._vouching.wait_vouched()  # as in `run`
+            if not freed_bytes and self._policy == "lru" and self._committer.uncommitted_bytes:
+                await self._committer.wait_committed()  # as in `run`
                 freed_bytes = await self.make_room(wanted_bytes)
         except IndexFailed as error:
-            self._ground.health.index_failed(error, "choosing what to evict")
+            self._context.health.index_failed(error, "choosing what to evict")
             return False
         if freed_bytes:
             await self.look()
@@ -86,11 +88,11 @@ class Evictor:
         try:
             await self.make_room()
         except IndexFailed as error:
-            self._ground.health.index_failed(error, "choosing what to evict")
+            self._context.health.index_failed(error, "choosing what to evict")
 
     def need_bytes(self, wanted_bytes: int = 0) -> tuple[int, bool]:
         """(how much is to go so that this fits and what puts want, whether it must go whatever the policy protects)."""
-        room = self._ground.room
+        room = self._context.room
         over_bytes = room.over_bytes()
         if over_bytes:
             return over_bytes, True
@@ -115,20 +117,20 @@ class Evictor:
         while True:
             await trio.sleep(_LOOK_EVERY_S)
             now = trio.current_time()
-            put_bytes = self._ground.metrics["staging_put_bytes"]
+            put_bytes = self._context.metrics["staging_put_bytes"]
             if put_bytes == looked_at_bytes and now - looked_at_s < _LOOK_IDLE_EVERY_S:
                 continue
             looked_at_bytes, looked_at_s = put_bytes, now
             await self.look()
-            if self._ground.room.over_bytes():
+            if self._context.room.over_bytes():
                 self._more.set()
 
     async def look(self) -> None:
         """Ask the disk now."""
         try:
-            self._ground.room.measured(await self._ground.threads.sweep(self._ground.disk.space))
+            self._context.room.measured(await self._context.threads.sweep(self._context.disk.space))
         except OSError as error:
-            self._ground.health.failed(error, "asking the cache disk for its free space")
+            self._context.health.failed(error, "asking the cache disk for its free space")
 
     async def run(self) -> None:
         """Evict when asked. Never returns."""
@@ -138,13 +140,13 @@ class Evictor:
             try:
                 freed_bytes = await self.make_room()
             except IndexFailed as error:
-                self._ground.health.index_failed(error, "choosing what to evict")
+                self._context.health.index_failed(error, "choosing what to evict")
                 freed_bytes = 0
             if freed_bytes:
                 await self.look()
-            elif self.need_bytes()[0] and self._policy == "lru" and self._vouching.unvouched_bytes:
+            elif self.need_bytes()[0] and self._policy == "lru" and self._committer.uncommitted_bytes:
                 # A small cache may be full of what is too new to go: only what is durable has a row to be chosen by.
-                await self._vouching.wait_vouched()
+                await self._committer.wait_committed()
                 self._more.set()
                 continue
             elif self.need_bytes()[0]:
@@ -159,8 +161,8 @@ class Evictor:
             need_bytes, forced = self.need_bytes(wanted_bytes)
             if need_bytes <= 0:
                 break
-            now_s = int(self._ground.clock())
-            rows = await self._ground.threads.ask_index(self._ground.index.oldest, after, _PAGE)
+            now_s = int(self._context.clock())
+            rows = await self._context.threads.ask_index(self._context.index.oldest, after, _PAGE)
             if not rows:
                 break
             before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)
@@ -171,7 +173,7 @@ class Evictor:
             entries = [self._entry(row, row.object_id in hinted) for row in rows]
             chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
             versions = {row.object_id: row.version for row in rows}
-            _, batch_bytes = await self._sweeper.evict([(entry.key, versions[entry.key]) for entry in chosen])
+            _, batch_bytes = await self._reclaimer.evict([(entry.key, versions[entry.key]) for entry in chosen])
             freed_bytes += batch_bytes
             if len(rows) < _PAGE:
                 break

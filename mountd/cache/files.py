@@ -15,10 +15,10 @@ import trio
 
 from mountd.base.version import Version
 from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
-from mountd.cache.objects import RAW, Ground, StagedFile, stamp_to_keep
+from mountd.cache.objects import RAW, CacheContext, StagedFile, stamp_to_keep
 from mountd.core.background import note_fault
 
-__all__ = ["Files"]
+__all__ = ["StagedFileTable"]
 
 _KEEP = 65_536
 """StagedFiles kept although nobody holds them: about 40 MB, and more files than are open or fetched ahead at a time."""
@@ -44,13 +44,13 @@ class _Wish:
         self.file: StagedFile | None = None
 
 
-class Files:
+class StagedFileTable:
     """`superseded` is called, on the event loop, with rows that a newer version replaces. `believes`: what is in an
     object that has its stamp counts as verified."""
 
     def __init__(
         self,
-        ground: Ground,
+        context: CacheContext,
         chunk_bytes: int,
         use_every_s: int,
         superseded: Callable[[StagedRow], None],
@@ -58,7 +58,7 @@ class Files:
         *,
         believes: bool = False,
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._chunk_bytes = chunk_bytes
         self._use_every_s = use_every_s
         self._superseded = superseded
@@ -69,7 +69,7 @@ class Files:
         self._wishes: OrderedDict[Version, _Wish] = OrderedDict()
         self._wanted = trio.Event()
         # True while the index has no row that memory does not have: then a look-up needs no index.
-        self._all_in_memory = ground.index.opened.files == 0
+        self._all_in_memory = context.index.opened.files == 0
         self.dooming: set[int] = set()
         """Objects whose rows are being deleted; a look-up may still see them."""
         self._doomed_meanwhile: set[int] = set()
@@ -113,7 +113,7 @@ class Files:
         if version.size > self._chunk_bytes or version in self._wishes:
             return None
         try:
-            rows = self._ground.index.find_quickly(version)
+            rows = self._context.index.find_quickly(version)
         except IndexFailed:
             return None  # the thread that looks next meets it again and deals with it
         if any(row.version == version and version.size > row.chunk_bytes for row in rows):
@@ -141,7 +141,7 @@ class Files:
 
         Files of one chunk only, which the index has in one row each.
         """
-        if self._ground.index.files * _PRELOAD_SHARE > self._keep:
+        if self._context.index.files * _PRELOAD_SHARE > self._keep:
             return
         after_id = 0
         self._preloading = True
@@ -156,7 +156,7 @@ class Files:
     async def _page(self, after_id: int) -> list[StagedRow]:
         self._doomed_since_asked = set()
         try:
-            rows: list[StagedRow] = await self._ground.threads.ask_index(self._ground.index.page, after_id, _BATCH)
+            rows: list[StagedRow] = await self._context.threads.ask_index(self._context.index.page, after_id, _BATCH)
         except IndexFailed:
             return []  # whoever needs it meets it again
         return rows
@@ -171,9 +171,9 @@ class Files:
                 # Rows doomed before now are not seen any more; those doomed while the thread looks may be.
                 self._doomed_meanwhile.clear()
                 try:
-                    found = await self._ground.threads.ask_index(_find, self._ground.index, list(batch))
+                    found = await self._context.threads.ask_index(_find, self._context.index, list(batch))
                 except IndexFailed as error:
-                    self._ground.health.index_failed(error, "looking up staged files")
+                    self._context.health.index_failed(error, "looking up staged files")
                     found = [[] for _ in batch]
                 except Exception as error:  # noqa: BLE001 - who waits goes on as if nothing of it were staged
                     note_fault("staging: look-ups", error)
@@ -212,7 +212,7 @@ class Files:
         if file.path and file.path != file.stored_path and len(self._paths) < _MAX_TOUCHED:
             file.stored_path = file.path
             self._paths[file.object_id] = file.path
-        stamp = stamp_to_keep(file, len(file.vouched))
+        stamp = stamp_to_keep(file, len(file.committed))
         if stamp is not None and stamp != file.recorded and len(self._stamps) < _MAX_TOUCHED:
             file.recorded = stamp
             self._stamps[file.object_id] = file.version, stamp
@@ -231,10 +231,10 @@ class Files:
         stamps = [(number, *known) for number, known in self._stamps.items()]
         self._uses, self._paths, self._stamps = {}, {}, {}
         try:
-            await self._ground.threads.change_index(self._ground.index.touch, uses, paths)
-            await self._ground.threads.change_index(self._ground.index.stamp, stamps)
+            await self._context.threads.change_index(self._context.index.touch, uses, paths)
+            await self._context.threads.change_index(self._context.index.stamp, stamps)
         except IndexFailed as error:
-            self._ground.health.index_failed(error, "noting last uses")
+            self._context.health.index_failed(error, "noting last uses")
 
     def _wish(self, version: Version, path: bytes) -> _Wish:
         wish = self._wishes.get(version)
@@ -313,7 +313,7 @@ def _file_from(row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
     for index, checksum, stored_bytes in chunks:
         if index < file.present.count:
             file.present.add(index)
-            file.vouched.add(index)
+            file.committed.add(index)
             file.set_checksum(index, checksum)
             file.set_stored(index, stored_bytes)
     file.sound = row.stamp is not None and len(file.present) > 0

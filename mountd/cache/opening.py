@@ -18,7 +18,17 @@ import trio
 
 from mountd.base.errors import MountError
 from mountd.cache.index import Connect, Index, IndexFailed, lock_cache
-from mountd.cache.objects import Disk, DiskSpace, Ground, Health, Room, RunInThread, Threads, Trust, set_objects_aside
+from mountd.cache.objects import (
+    CacheContext,
+    Disk,
+    DiskSpace,
+    Health,
+    Room,
+    RunInThread,
+    Threads,
+    Trust,
+    set_objects_aside,
+)
 from mountd.cache.staging import Staging
 from mountd.core.background import call_guarded, guarded, start_for_life
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
@@ -85,12 +95,12 @@ async def open_staging(
     index = opened.index
     try:
         room = Room(capacity_bytes, index.opened.used_bytes, opened.space, keeps_floor=keeps_floor)
-        ground = Ground(disk, index, threads, room, Health(metrics), metrics, clock, trust=trust)
-        staging = Staging(ground, chunk_bytes, eviction, in_flight_bytes, verify, scrub_bytes_s)
+        context = CacheContext(disk, index, threads, room, Health(metrics), metrics, clock, trust=trust)
+        staging = Staging(context, chunk_bytes, eviction, in_flight_bytes, verify, scrub_bytes_s)
         disk.open_files.add(partial(_let_go, staging, trio.lowlevel.current_trio_token()))
         caught: Exception | None = None
         async with trio.open_nursery() as nursery:
-            for task in (staging.files, staging.names, staging.sweeper, staging.vouching, staging.evictor):
+            for task in (staging.files, staging.names, staging.reclaimer, staging.committer, staging.evictor):
                 start_for_life(nursery, f"staging: {type(task).__name__.lower()}", task.run)
             for _ in range(staging_threads):
                 start_for_life(nursery, "staging: writer", staging.writing.work)
@@ -164,7 +174,7 @@ def _close(opened: _Opened, disk: Disk) -> None:
     try:
         opened.index.close()
     except IndexFailed:
-        pass  # nothing that was vouched for depends on an orderly close
+        pass  # nothing that was committed depends on an orderly close
     finally:
         disk.close()
         os.close(opened.lock_fd)

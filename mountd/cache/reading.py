@@ -25,11 +25,11 @@ from mountd.base.errors import HfsError, StagingError
 from mountd.cache.index import Stamp
 from mountd.cache.objects import (
     OUR_LIMITS,
+    CacheContext,
     Changed,
     Damaged,
     Decoded,
     Descriptors,
-    Ground,
     StagedFile,
     Undecodable,
     Wanted,
@@ -40,7 +40,7 @@ from mountd.cache.objects import (
     read_object,
     stamp_of,
 )
-from mountd.cache.sweeper import Sweeper
+from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.verifying_ahead import VerifyingAhead
 from mountd.core.background import note_fault
 from policies.geometry import Extent, chunk_range, split
@@ -59,10 +59,10 @@ _TRIES = 3
 class Reading:
     """See the file's story."""
 
-    def __init__(self, ground: Ground, descriptors: Descriptors, sweeper: Sweeper) -> None:
-        self._ground = ground
+    def __init__(self, context: CacheContext, descriptors: Descriptors, reclaimer: Reclaimer) -> None:
+        self._context = context
         self._descriptors = descriptors
-        self._sweeper = sweeper
+        self._reclaimer = reclaimer
         self._nowait_works = True
         self._decoded = Decoded()
         self._verifying: dict[tuple[int | None, int], trio.Event] = {}
@@ -89,7 +89,7 @@ class Reading:
         if fd is None:
             return False
         try:
-            if not self._ground.disk.read_cached(fd, extent.start, buffer[: extent.size]):
+            if not self._context.disk.read_cached(fd, extent.start, buffer[: extent.size]):
                 return False
             after = stamp_of(fd, file.size)
         except OSError as error:
@@ -109,7 +109,7 @@ class Reading:
             return None
         fd = self._descriptors.get_nowait(number)
         if fd is None:
-            fd = self._ground.disk.open_cached(number)
+            fd = self._context.disk.open_cached(number)
             if fd is not None:
                 self._descriptors.put(number, fd)
         return fd
@@ -118,7 +118,7 @@ class Reading:
         """See Staging.is_in_memory_nowait."""
         fd = self._opened_nowait(file.object_id) if file.object_id is not None else None
         try:
-            return fd is not None and self._ground.disk.read_cached(fd, offset, memoryview(bytearray(1)))
+            return fd is not None and self._context.disk.read_cached(fd, offset, memoryview(bytearray(1)))
         except OSError:
             return False
 
@@ -151,13 +151,13 @@ class Reading:
         number = file.object_id
         if number is None or not file.sound:
             return False
-        fd = self._ground.disk.open_cached(number)
+        fd = self._context.disk.open_cached(number)
         if fd is None:
             return None
         try:
             return self._is_as_left(file, number, stamp_of(fd, file.size))
         finally:
-            self._ground.disk.close_fd(fd)
+            self._context.disk.close_fd(fd)
 
     async def is_sound(self, file: StagedFile) -> bool:
         """See Verifying.is_sound."""
@@ -172,11 +172,11 @@ class Reading:
     def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
         """See Staging.lend_nowait."""
         number = file.object_id
-        fd = self._ground.disk.open_cached(number) if number is not None and file.durable and file.sound else None
+        fd = self._context.disk.open_cached(number) if number is not None and file.durable and file.sound else None
         if fd is None or number is None:
             return None
         try:
-            return lend_opened(self._ground.disk, fd, file.size, file.stamp, use)
+            return lend_opened(self._context.disk, fd, file.size, file.stamp, use)
         except Changed as changed:
             self._is_as_left(file, number, changed.found)
             return None
@@ -187,7 +187,7 @@ class Reading:
         if number is None or not (file.durable and file.sound):
             raise StagingError("not staged as a whole, or not known to be right")
         try:
-            return await self._ground.threads.read(lend_object, self._ground.disk, number, file.size, stamp, use)
+            return await self._context.threads.read(lend_object, self._context.disk, number, file.size, stamp, use)
         except Changed as changed:
             if file.object_id == number and file.stamp == stamp:
                 self._is_as_left(file, number, changed.found)
@@ -204,18 +204,18 @@ class Reading:
             if file.object_id is not None
             for part in _on_disk(file, extent)
         ]
-        await self._ground.threads.read(read_ahead, self._ground.disk, wanted)
+        await self._context.threads.read(read_ahead, self._context.disk, wanted)
 
     async def lend_empty(self, use: Callable[[int], Value]) -> Value:
         """See Staging.lend_empty."""
         try:
-            fd = await self._ground.threads.read(self._ground.disk.open_empty)
+            fd = await self._context.threads.read(self._context.disk.open_empty)
         except OSError as error:
             raise StagingError(str(error)) from error
         try:
-            return await self._ground.threads.read(use, fd)
+            return await self._context.threads.read(use, fd)
         finally:
-            self._ground.disk.close_fd(fd)
+            self._context.disk.close_fd(fd)
 
     def _decoded_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
         index = extent.start // file.chunk_bytes
@@ -300,8 +300,8 @@ class Reading:
             self._let_go(number)  # by its name it may be another one now
         held = self._descriptors.acquire(number)
         try:
-            run = self._ground.threads.decode if wanted.stored_bytes else self._ground.threads.read
-            answer = await run(read_object, self._ground.disk, held.fd if held else None, wanted)
+            run = self._context.threads.decode if wanted.stored_bytes else self._context.threads.read
+            answer = await run(read_object, self._context.disk, held.fd if held else None, wanted)
         finally:
             if held:
                 self._descriptors.release(held)
@@ -309,15 +309,15 @@ class Reading:
             if file.object_id == number and file.changes == changes:
                 self._descriptors.put(number, answer.opened_fd)
             else:
-                self._ground.disk.close_fd(answer.opened_fd)
+                self._context.disk.close_fd(answer.opened_fd)
         if file.changes != changes:
             raise StagingError("no longer staged")
         if answer.data is None:
             self._failed(file, number, extent, answer.error)
             raise StagingError(f"a staged file cannot be read: {answer.error}") from answer.error
         if wanted.stored_bytes:
-            self._ground.metrics.add("staged_decoded_chunks")
-            self._ground.metrics.add("staged_decoded_bytes", extent.size)
+            self._context.metrics.add("staged_decoded_chunks")
+            self._context.metrics.add("staged_decoded_bytes", extent.size)
         elif whole is not None:
             steady = answer.before == answer.after or (known and file.doubts == doubts)
             self._verified(file, number, whole, answer.after, steady=steady, by_name=answer.opened_fd is not None)
@@ -335,7 +335,7 @@ class Reading:
             file.stamp, as_left = found, True  # what is known of it begins here
         if as_left and steady and file.stamp is not None and index in file.present:
             if index not in file.verified:
-                self._ground.metrics.add("staged_verified_bytes", file.chunk(index).size)
+                self._context.metrics.add("staged_verified_bytes", file.chunk(index).size)
             file.verify(index)
 
     def _is_as_left(self, file: StagedFile, number: int, stamp: Stamp | None) -> bool:
@@ -349,28 +349,28 @@ class Reading:
 
     def _doubt(self, file: StagedFile, number: int) -> None:
         if file.stamp is not None:
-            self._ground.metrics.add("staged_changed")
+            self._context.metrics.add("staged_changed")
             self._let_go(number)
         file.doubt()
 
     def _let_go(self, number: int) -> None:
         fd = self._descriptors.discard(number)
         if fd is not None:
-            self._ground.disk.close_fd(fd)
+            self._context.disk.close_fd(fd)
 
     def _failed(self, file: StagedFile, number: int, extent: Extent, error: OSError | None) -> None:
         if file.object_id != number:
             return
         if error is not None and error.errno in OUR_LIMITS:
-            self._ground.health.broken(f"reading staged files: {error}")
+            self._context.health.broken(f"reading staged files: {error}")
             return
-        self._ground.health.broken(f"staged bytes of {file.path!r} (object {number}) cannot be read: {error}")
+        self._context.health.broken(f"staged bytes of {file.path!r} (object {number}) cannot be read: {error}")
         if isinstance(error, FileNotFoundError):
-            self._sweeper.lost(file)
+            self._reclaimer.lost(file)
             return
         if isinstance(error, Damaged | Undecodable):
-            self._ground.metrics.add("staged_checksum_failures")
-        self._sweeper.give_up(file, list(chunk_range(extent, file.chunk_bytes)))
+            self._context.metrics.add("staged_checksum_failures")
+        self._reclaimer.give_up(file, list(chunk_range(extent, file.chunk_bytes)))
 
 
 def _on_disk(file: StagedFile, extent: Extent) -> list[Extent]:

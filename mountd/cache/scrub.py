@@ -21,10 +21,10 @@ from typing import Literal
 import trio
 
 from mountd.cache.checking import check_rows
-from mountd.cache.files import Files
+from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed, ScrubRow, StagedRow
-from mountd.cache.objects import Ground
-from mountd.cache.sweeper import Sweeper
+from mountd.cache.objects import CacheContext
+from mountd.cache.reclaimer import Reclaimer
 
 __all__ = ["Scrub"]
 
@@ -53,10 +53,10 @@ State = Literal["off", "reading", "resting"]
 class Scrub:
     """See the file's story. `rate_bytes_s`: 0 reads nothing."""
 
-    def __init__(self, ground: Ground, files: Files, sweeper: Sweeper, rate_bytes_s: int) -> None:
-        self._ground = ground
+    def __init__(self, context: CacheContext, files: StagedFileTable, reclaimer: Reclaimer, rate_bytes_s: int) -> None:
+        self._context = context
         self._files = files
-        self._sweeper = sweeper
+        self._reclaimer = reclaimer
         self._rate_bytes_s = rate_bytes_s
         self._at = ScrubRow(0, 0, 0, 0)
         self._reading = False
@@ -68,7 +68,7 @@ class Scrub:
 
     def figures(self) -> dict[str, object]:
         """For `hfs status`."""
-        metrics, index = self._ground.metrics, self._ground.index
+        metrics, index = self._context.metrics, self._context.index
         state: State = "off" if not self._rate_bytes_s else "reading" if self._reading else "resting"
         read_bytes = metrics["scrubbed_bytes"]
         return {
@@ -94,11 +94,11 @@ class Scrub:
                 await self._rounds()
             except IndexFailed as error:
                 self._reading = False
-                self._ground.health.index_failed(error, "scrubbing")
+                self._context.health.index_failed(error, "scrubbing")
                 await trio.sleep(_RETRY_S)
 
     async def _rounds(self) -> None:
-        self._at = await self._ground.threads.ask_index(self._ground.index.scrubbed)
+        self._at = await self._context.threads.ask_index(self._context.index.scrubbed)
         while True:
             if self._at.began_s <= self._at.ended_s or not self._at.began_s:
                 await self._wait_for_next()
@@ -112,44 +112,48 @@ class Scrub:
 
     async def _wait_for_next(self) -> None:
         while True:
-            wait_s = self._at.began_s + _ROUND_S - self._ground.clock()
+            wait_s = self._at.began_s + _ROUND_S - self._context.clock()
             is_due = wait_s <= 0 or wait_s > _ROUND_S  # the clock may have been set back
-            if is_due and self._ground.index.files:
+            if is_due and self._context.index.files:
                 break
             await trio.sleep(_RETRY_S if is_due else wait_s)
-        await self._note(ScrubRow(0, 0, int(self._ground.clock()), self._at.ended_s))
+        await self._note(ScrubRow(0, 0, int(self._context.clock()), self._at.ended_s))
 
     async def _round(self) -> None:
         """From where the round is to its end."""
         while rows := await self._page():
-            async with aclosing(check_rows(self._ground, self._files, self._sweeper, rows, self._wait_turn)) as found:
+            async with aclosing(
+                check_rows(self._context, self._files, self._reclaimer, rows, self._wait_turn)
+            ) as found:
                 async for checked in found:
-                    self._ground.metrics.add("scrubbed_files")
-                    self._ground.metrics.add("scrub_damaged_chunks", len(checked.broken))
+                    self._context.metrics.add("scrubbed_files")
+                    self._context.metrics.add("scrub_damaged_chunks", len(checked.broken))
             self._at = self._at._replace(object_id=rows[-1].object_id)
             if trio.current_time() >= self._noted_s + _NOTE_EVERY_S:
                 await self._note(self._at)
-        ended_s = max(int(self._ground.clock()), self._at.began_s)
+        ended_s = max(int(self._context.clock()), self._at.began_s)
         await self._note(self._at._replace(ended_s=ended_s))
-        self._ground.metrics.add("scrub_rounds")
+        self._context.metrics.add("scrub_rounds")
 
     async def _page(self) -> list[StagedRow]:
-        rows: list[StagedRow] = await self._ground.threads.ask_index(self._ground.index.page, self._at.object_id, _PAGE)
+        rows: list[StagedRow] = await self._context.threads.ask_index(
+            self._context.index.page, self._at.object_id, _PAGE
+        )
         return rows
 
     async def _wait_turn(self, size_bytes: int) -> None:
         await trio.sleep_until(self._next_s)
         with trio.move_on_after(_YIELD_S):
-            while self._ground.threads.readers_wait:  # noqa: ASYNC110 - an event at each read would cost the readers
+            while self._context.threads.readers_wait:  # noqa: ASYNC110 - an event at each read would cost the readers
                 await trio.sleep(_LOOK_S)
         self._next_s = max(self._next_s, trio.current_time()) + size_bytes / self._rate_bytes_s
         self._at = self._at._replace(bytes=self._at.bytes + size_bytes)
-        self._ground.metrics.add("scrubbed_bytes", size_bytes)
+        self._context.metrics.add("scrubbed_bytes", size_bytes)
 
     async def _note(self, at: ScrubRow) -> None:
         self._at = at
         self._noted_s = trio.current_time()
-        await self._ground.threads.change_index(self._ground.index.note_scrubbed, at)
+        await self._context.threads.change_index(self._context.index.note_scrubbed, at)
 
 
 def _shown(moment_s: int) -> str | None:

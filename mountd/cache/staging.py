@@ -3,14 +3,14 @@
 `open_staging` owns a cache directory and gives a `Staging`: the read path asks it for files, reads from it and hands it
 what it fetched; `hfs cache` lists, evicts and checks through the same class, with or without a mount. The parts:
 
-    staging_files     version -> StagedFile            staging_room      account and health
-    staging_writing   queue, workers, O_DIRECT         staging_evictor   what must go
-    staging_vouching  group sync, then the index       staging_sweeper   evict, repair, retire
-    staging_names     object numbers                   staging_cleanup   after a crash
-    staging_reading   reads of staged bytes            staging_disk      the system calls
-    staging_encoding  fewer bytes on the disk          staging_checking  all of it, read again
-    staging_stamps    who has changed an object        staging_verifying is this file right?
-    staging_objects   reads of objects, in threads     staging_scrub     all of it, slowly, always
+    files      version -> StagedFile            objects.room      account and health
+    writing    queue, workers, O_DIRECT         evictor           what must go
+    committer  group sync, then the index       reclaimer         evict, repair, retire
+    reading    reads of staged bytes            cleanup           after a crash
+    verifying  is this file right?              checking, scrub   all of it, read again
+
+Below them lie `index`, the database, and `objects`: their numbers (`ids`), system calls (`disk`), reads in threads
+(`objects`), encoding, and who has changed one (`stamps`).
 
 A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
 methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
@@ -32,17 +32,17 @@ from mountd.base.errors import StagingError
 from mountd.base.version import Version
 from mountd.cache.checking import CheckedFile, check_rows
 from mountd.cache.cleanup import clean_up, drop_passing
+from mountd.cache.committer import Committer
 from mountd.cache.ending import end_well
 from mountd.cache.evictor import Evictor
-from mountd.cache.files import Files
+from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import UNDECIDED, Descriptors, Encoder, Ground, Names, StagedFile, pages_of
+from mountd.cache.objects import UNDECIDED, CacheContext, Descriptors, Encoder, ObjectIdAllocator, StagedFile, pages_of
 from mountd.cache.reading import Reading, foreseen
+from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.scrub import Scrub
 from mountd.cache.statistics import StagingStatistics, statistics_of
-from mountd.cache.sweeper import Sweeper
 from mountd.cache.verifying import Verifying
-from mountd.cache.vouching import Vouching
 from mountd.cache.writing import Job, Writing
 from mountd.core.config import VerifyWanted
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
@@ -55,7 +55,7 @@ __all__ = ["CheckedFile", "StagedFile", "StagedRow", "Staging", "StagingStatisti
 
 Value = TypeVar("Value")
 
-_MAX_UNVOUCHED_BYTES = 1 << 30
+_MAX_UNCOMMITTED_BYTES = 1 << 30
 """Written but not durable. More is not taken on: a disk whose sync takes so long should not be given more."""
 
 _USE_EVERY_S = {"lru": 60, "fill-once": 3600}
@@ -67,7 +67,7 @@ class Staging:
 
     def __init__(
         self,
-        ground: Ground,
+        context: CacheContext,
         chunk_bytes: int,
         policy: Policy,
         in_flight_bytes: int,
@@ -76,19 +76,21 @@ class Staging:
     ) -> None:
         self.chunk_bytes = chunk_bytes
         """Of files that are staged from now on."""
-        self._ground = ground
-        self.names = Names(ground)
+        self._context = context
+        self.names = ObjectIdAllocator(context)
         believes = verify == "changed"
-        self.files = Files(ground, chunk_bytes, _USE_EVERY_S[policy], self._row_superseded, believes=believes)
-        self._descriptors = Descriptors(ground.disk.close_fd, ground.disk.open_files.shares.staged)
-        self.sweeper = Sweeper(ground, self.names, self.files, self._descriptors)
-        self.vouching = Vouching(ground, self.names, self)
-        self.writing = Writing(ground, in_flight_bytes, self._written)
-        self.evictor = Evictor(ground, self.files, self.sweeper, self.vouching, policy)
-        self._reading = Reading(ground, self._descriptors, self.sweeper)
+        self.files = StagedFileTable(
+            context, chunk_bytes, _USE_EVERY_S[policy], self._row_superseded, believes=believes
+        )
+        self._descriptors = Descriptors(context.disk.close_fd, context.disk.open_files.shares.staged)
+        self.reclaimer = Reclaimer(context, self.names, self.files, self._descriptors)
+        self.committer = Committer(context, self.names, self)
+        self.writing = Writing(context, in_flight_bytes, self._written)
+        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, policy)
+        self._reading = Reading(context, self._descriptors, self.reclaimer)
         self.verifying = Verifying(self._reading)
         self.verifying_ahead = self._reading.verifying_ahead
-        self.scrub = Scrub(ground, self.files, self.sweeper, scrub_bytes_s)
+        self.scrub = Scrub(context, self.files, self.reclaimer, scrub_bytes_s)
         self._ready = trio.Event()
         self._refused = False
         self._closing = False
@@ -129,13 +131,13 @@ class Staging:
     def pin(self, file: StagedFile) -> None:
         """The file is open: it is not evicted until `unpin`."""
         file.pins += 1
-        file.last_use_ns = int(self._ground.clock() * 1e9)
+        file.last_use_ns = int(self._context.clock() * 1e9)
 
     def unpin(self, file: StagedFile) -> None:
         """Undo one `pin`."""
         file.pins -= 1
         self.files.note_use(file)
-        self.sweeper.settled(file)
+        self.reclaimer.settled(file)
 
     # -- read --------------------------------------------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class Staging:
     @property
     def on_overlay(self) -> bool:
         """The cache directory lies on an overlay file system."""
-        return self._ground.disk.on_overlay()
+        return self._context.disk.on_overlay()
 
     async def lend_empty(self, use: Callable[[int], Value]) -> Value:
         """`use(descriptor)`, in a thread, of an empty file on the cache's disk: to see whether it would work.
@@ -197,11 +199,11 @@ class Staging:
 
     def shortfall_bytes(self, size_bytes: int) -> int:
         """How much must go before so many bytes more could be staged; 0 if they fit now."""
-        return self._ground.room.shortfall_bytes(size_bytes)
+        return self._context.room.shortfall_bytes(size_bytes)
 
     def limit_bytes(self) -> int:
         """What may be used in all, as things stand."""
-        return self._ground.room.limit_bytes()
+        return self._context.room.limit_bytes()
 
     # -- put ---------------------------------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class Staging:
     def why_not(self, size_bytes: int) -> str | None:
         """Why so many bytes of one file would not be staged now, for people; None: they would, if the disk keeps up."""
         fits = self._fits(blocks_bytes(size_bytes) + object_overhead_bytes(1))
-        return None if fits else self._ground.health.why_resting() or self.what_limits()
+        return None if fits else self._context.health.why_resting() or self.what_limits()
 
     def refusal(self, size_bytes: int) -> StagingError:
         """What to raise for so many bytes that were not taken."""
@@ -229,12 +231,12 @@ class Staging:
 
     def what_limits(self) -> str:
         """Which limit of the cache is the nearest, for people."""
-        return self._ground.room.what_limits()
+        return self._context.room.what_limits()
 
     def _fits(self, needed_bytes: int) -> bool:
-        if not self.ready or self._ground.health.resting:
+        if not self.ready or self._context.health.resting:
             return False
-        if self._ground.room.fits(needed_bytes):
+        if self._context.room.fits(needed_bytes):
             return True
         self._refused = True
         self.evictor.refused(needed_bytes)
@@ -254,7 +256,7 @@ class Staging:
         if index in file.present:
             return True
         if file.is_barred(index) or not self._take_on(file, index, size):
-            self._ground.metrics.add("staging_dropped")
+            self._context.metrics.add("staging_dropped")
             return False
         # No checkpoint from the tests above to the queue: what is accounted is what was found free.
         charge_bytes = self._charge_bytes(file, index)
@@ -266,11 +268,11 @@ class Staging:
         if file.stray is not None:
             file.stray.pop(index, None)
         file.set_stored(index, 0)
-        self._ground.room.charge(charge_bytes)
+        self._context.room.charge(charge_bytes)
         file.room_bytes += charge_bytes
         file.unsettled += 1
         file.bar(index)
-        job = Job(file, index, data, self.vouching.number(), charge_bytes, on_done, encodable=encodable)
+        job = Job(file, index, data, self.committer.number(), charge_bytes, on_done, encodable=encodable)
         self.writing.put_nowait(job)
         self._refused = False
         self.evictor.charged()
@@ -284,14 +286,14 @@ class Staging:
         return file.raw_room_bytes(index) - charged_bytes + overhead_bytes
 
     def _take_on(self, file: StagedFile, index: int, size: int) -> bool:
-        if self._closing or not self.ready or self._ground.health.resting:
+        if self._closing or not self.ready or self._context.health.resting:
             return False
         charge_bytes = self._charge_bytes(file, index)
-        if not self._ground.room.fits(charge_bytes):
+        if not self._context.room.fits(charge_bytes):
             self._refused = True
             self.evictor.refused(charge_bytes)
             return False
-        if not self.writing.has_place(size) or self.vouching.unvouched_bytes > _MAX_UNVOUCHED_BYTES:
+        if not self.writing.has_place(size) or self.committer.uncommitted_bytes > _MAX_UNCOMMITTED_BYTES:
             return False
         return file.object_id is not None or self.names.ready_nowait()
 
@@ -303,7 +305,7 @@ class Staging:
 
     def _account(self, job: Job) -> None:
         file, index = job.file, job.index
-        self._ground.room.written(job.charged_bytes)
+        self._context.room.written(job.charged_bytes)
         file.unbar(index)
         if job.error is None:
             file.created = True
@@ -312,22 +314,22 @@ class Staging:
             if file.stamp is not None:
                 file.verify(index)
             self._note_encoding(job)
-            self._ground.metrics.add("staging_put_chunks")
-            self._ground.metrics.add("staging_put_bytes", job.size_bytes)
-            self.vouching.written_nowait(job)
+            self._context.metrics.add("staging_put_chunks")
+            self._context.metrics.add("staging_put_bytes", job.size_bytes)
+            self.committer.written_nowait(job)
             return
         if isinstance(job.error, FileNotFoundError) and not job.create:
-            self.sweeper.lost(file)  # somebody else removed it
-            self._ground.health.broken(f"a staged file is gone from the cache: object {job.object_id}")
+            self.reclaimer.lost(file)  # somebody else removed it
+            self._context.health.broken(f"a staged file is gone from the cache: object {job.object_id}")
         else:
-            self._ground.health.failed(job.error, "staging a chunk")
-        self._ground.metrics.add("staging_dropped")
+            self._context.health.failed(job.error, "staging a chunk")
+        self._context.metrics.add("staging_dropped")
         if job.stray:
             file.stray = {**(file.stray or {}), index: file.raw_room_bytes(index)}
         else:
             self._give_back(file, file.raw_room_bytes(index))
         file.unsettled -= 1
-        self.vouching.dropped(job.number)
+        self.committer.dropped(job.number)
         self.settled(file)
 
     def _note_encoding(self, job: Job) -> None:
@@ -338,25 +340,25 @@ class Staging:
         if job.stored_bytes:
             file.set_stored(job.index, job.stored_bytes)
             self._give_back(file, file.raw_room_bytes(job.index) - file.chunk_room_bytes(job.index))
-            self._ground.metrics.add("staging_encoded_chunks")
+            self._context.metrics.add("staging_encoded_chunks")
 
     def _give_back(self, file: StagedFile, room_bytes: int) -> None:
         file.room_bytes -= room_bytes
-        self._ground.room.release(room_bytes)
+        self._context.room.release(room_bytes)
 
-    async def wait_vouched(self) -> None:
+    async def wait_committed(self) -> None:
         """Everything put so far is durable and in the index, or was dropped."""
-        await self.vouching.wait_vouched()
+        await self.committer.wait_committed()
 
-    # -- what follows from a group of chunks (see staging_vouching) --------------------------------------------------
+    # -- what follows from a group of chunks (see `committer`) --------------------------------------------------
 
     def chunks_lost(self, file: StagedFile, indexes: list[int]) -> None:
         """These chunks could not be made durable."""
-        self.sweeper.give_up(file, indexes)
+        self.reclaimer.give_up(file, indexes)
 
     def settled(self, file: StagedFile) -> None:
         """A chunk of the file is settled, one way or the other."""
-        self.sweeper.settled(file)
+        self.reclaimer.settled(file)
 
     # -- evict, list, check ------------------------------------------------------------------------------------------
 
@@ -364,11 +366,11 @@ class Staging:
         """A newer version of this file exists: what is staged of this one goes as soon as it is not open."""
         file = await self.files.get(version)
         file.superseded = True
-        self.sweeper.settled(file)
+        self.reclaimer.settled(file)
 
     async def evict(self, versions: Iterable[Version] | None = None) -> tuple[int, int]:
         """Evict these versions, or everything, except what is open. Returns (files, bytes of room given back)."""
-        await self.wait_vouched()
+        await self.wait_committed()
         if versions is None:
             return await self.evict_paths([b""])
         await self.files.load(versions := list(versions))
@@ -377,38 +379,38 @@ class Staging:
             file = await self.files.get(version)
             if file.object_id is not None:
                 targets.append((file.object_id, version))
-        return await self.sweeper.evict(targets)
+        return await self.reclaimer.evict(targets)
 
     async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
         """Evict these objects, except what is open or not durable yet. Returns the room of each that is gone."""
         try:
-            rows = await self._ground.threads.ask_index(self._ground.index.rows, list(numbers))
+            rows = await self._context.threads.ask_index(self._context.index.rows, list(numbers))
         except IndexFailed as error:
-            self._ground.health.index_failed(error, "looking up what to evict")
+            self._context.health.index_failed(error, "looking up what to evict")
             return {}
         room = {row.object_id: row.room_bytes for row in rows}
-        gone = await self.sweeper.evict_objects([(row.object_id, row.version) for row in rows])
+        gone = await self.reclaimer.evict_objects([(row.object_id, row.version) for row in rows])
         return {number: room[number] for number in gone}
 
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
         """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, or the kernel reads the file
         by itself."""
-        if index not in file.present or index not in file.vouched or file.passed:
+        if index not in file.present or index not in file.committed or file.passed:
             return 0
         room_bytes = file.chunk_room_bytes(index)
-        self.sweeper.give_up(file, [index])
-        await self.sweeper.wait_idle()
+        self.reclaimer.give_up(file, [index])
+        await self.reclaimer.wait_idle()
         return room_bytes
 
     async def evict_paths(
         self, prefixes: Collection[bytes], source_ids: Collection[str] | None = None
     ) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; b"" is everything. See `rows` for paths."""
-        await self.wait_vouched()
+        await self.wait_committed()
         files = freed_bytes = 0
-        async with aclosing(pages_of(self._ground, prefixes, source_ids)) as pages:
+        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
             async for rows in pages:
-                batch_files, batch_bytes = await self.sweeper.evict([(row.object_id, row.version) for row in rows])
+                batch_files, batch_bytes = await self.reclaimer.evict([(row.object_id, row.version) for row in rows])
                 files += batch_files
                 freed_bytes += batch_bytes
         return files, freed_bytes
@@ -416,32 +418,32 @@ class Staging:
     async def rows(
         self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
     ) -> AsyncGenerator[StagedRow, None]:
-        """What is vouched for, in the order in which it was staged. Bounded memory, however much there is.
+        """What is committed, in the order in which it was staged. Bounded memory, however much there is.
 
         `prefixes`: paths relative to the source, of files or directories; b"" is the source itself. `source_ids`:
         of these file systems only. Ends early, counted, if the index fails.
         """
-        async with aclosing(pages_of(self._ground, prefixes, source_ids)) as pages:
+        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
             async for rows in pages:
                 for row in rows:
                     yield row
 
     async def still_staged(self, numbers: Sequence[int]) -> tuple[int, int]:
         """How many of these objects the index has, and the bytes of their files. Raises StagingError."""
-        rows = await self._ground.threads.ask_index(self._ground.index.rows, numbers)
+        rows = await self._context.threads.ask_index(self._context.index.rows, numbers)
         return len(rows), sum(row.version.size for row in rows)
 
     async def check(
         self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
     ) -> AsyncGenerator[CheckedFile, None]:
-        """Read everything vouched for from the disk and compare the checksums; what is damaged is forgotten.
+        """Read everything committed from the disk and compare the checksums; what is damaged is forgotten.
 
         One record a file, as it is done.
         """
-        await self.wait_vouched()
-        async with aclosing(pages_of(self._ground, prefixes, source_ids)) as pages:
+        await self.wait_committed()
+        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
             async for rows in pages:
-                async with aclosing(check_rows(self._ground, self.files, self.sweeper, rows)) as checks:
+                async with aclosing(check_rows(self._context, self.files, self.reclaimer, rows)) as checks:
                     async for checked in checks:
                         yield checked
 
@@ -449,17 +451,17 @@ class Staging:
         file = self.files.peek(row.version)
         if file is not None and file.object_id == row.object_id:
             file.superseded = True
-            self.sweeper.settled(file)
+            self.reclaimer.settled(file)
         else:
-            self.sweeper.request(row.object_id, row.version)
+            self.reclaimer.request(row.object_id, row.version)
 
     async def prepare(self, kept_source: str = "") -> None:
         """For `open_staging`: remove what an earlier run left, then let staging begin. `kept_source`: see there."""
         await self.names.wait_leased()
-        await clean_up(self._ground, self.names, self.sweeper)
+        await clean_up(self._context, self.names, self.reclaimer)
         self._ready.set()
         self.evictor.woken()  # the size may have been lowered since
-        await drop_passing(self._ground, self.sweeper, kept_source)
+        await drop_passing(self._context, self.reclaimer, kept_source)
         await self.files.preload()
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -467,14 +469,14 @@ class Staging:
     def statistics(self) -> StagingStatistics:
         """The state of this moment."""
         return statistics_of(
-            self._ground, self.names, self.vouching, self.writing, is_ready=self.ready, refused=self._refused
+            self._context, self.names, self.committer, self.writing, is_ready=self.ready, refused=self._refused
         )
 
     async def drain(self) -> None:
         """The end: everything put becomes durable, and the index is told that nothing is left to clean up."""
         self._closing = True  # object numbers that are given back below must not be taken any more
         await end_well(
-            self._ground, self.files, self.names, self.vouching, self.sweeper, was_ready=self._ready.is_set()
+            self._context, self.files, self.names, self.committer, self.reclaimer, was_ready=self._ready.is_set()
         )
 
     def close(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.cache.objects import Ground, Names, State
-from mountd.cache.vouching import Vouching
+from mountd.cache.committer import Committer
+from mountd.cache.objects import CacheContext, ObjectIdAllocator, State
 from mountd.cache.writing import Writing
 
 __all__ = ["StagingStatistics", "statistics_of"]
@@ -29,7 +29,7 @@ class StagingStatistics:
     """How many stand for them on the disk."""
     queued_bytes: int
     """Held in memory until they are written."""
-    unvouched_bytes: int
+    uncommitted_bytes: int
     """Written, not yet durable."""
     state: State
     """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
@@ -38,28 +38,34 @@ class StagingStatistics:
 
 
 def statistics_of(
-    ground: Ground, names: Names, vouching: Vouching, writing: Writing, *, is_ready: bool, refused: bool
+    context: CacheContext,
+    names: ObjectIdAllocator,
+    committer: Committer,
+    writing: Writing,
+    *,
+    is_ready: bool,
+    refused: bool,
 ) -> StagingStatistics:
     """This moment. `is_ready`: what an earlier run left is gone; `refused`: the last chunk found no room."""
-    # What a thread has entered in the index a moment ago counts as unvouched, too, until we have noted it.
-    indexed_bytes = ground.index.bytes
-    twice_bytes = ground.index.entered_bytes - vouching.entered_bytes
+    # What a thread has entered in the index a moment ago counts as uncommitted, too, until we have noted it.
+    indexed_bytes = context.index.bytes
+    twice_bytes = context.index.entered_bytes - committer.entered_bytes
     state: State = "ok"
-    if ground.health.off:
+    if context.health.off:
         state = "off"
-    elif ground.health.resting or not is_ready:
+    elif context.health.resting or not is_ready:
         state = "resting"
     elif refused:
         state = "full"
     return StagingStatistics(
-        files=ground.index.files + names.open_count,
-        bytes=indexed_bytes + vouching.unvouched_bytes - twice_bytes,
-        room_bytes=ground.room.used_bytes,
-        capacity_bytes=ground.room.limit_bytes(),
-        encoded_bytes=ground.index.encoded_bytes,
-        encoded_stored_bytes=ground.index.encoded_stored_bytes,
+        files=context.index.files + names.open_count,
+        bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
+        room_bytes=context.room.used_bytes,
+        capacity_bytes=context.room.limit_bytes(),
+        encoded_bytes=context.index.encoded_bytes,
+        encoded_stored_bytes=context.index.encoded_stored_bytes,
         queued_bytes=writing.in_flight_bytes,
-        unvouched_bytes=vouching.unvouched_bytes,
+        uncommitted_bytes=committer.uncommitted_bytes,
         state=state,
-        last_error=ground.health.last_error,
+        last_error=context.health.last_error,
     )

@@ -27,7 +27,7 @@ import numpy as np
 import xxhash
 
 from mountd.cache.index import Stamp
-from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Encoder, Ground, StagedFile
+from mountd.cache.objects import RAW, UNDECIDED, CacheContext, Change, Disk, Encoder, StagedFile
 from mountd.core.background import call_guarded, note_fault
 from policies.cache.admission import BLOCK_BYTES
 
@@ -115,8 +115,8 @@ class Job:
 class Writing:
     """The queue and its workers. `done` is called on the event loop for each chunk, written or failed."""
 
-    def __init__(self, ground: Ground, limit_bytes: int, done: Callable[[Job], None]) -> None:
-        self._ground = ground
+    def __init__(self, context: CacheContext, limit_bytes: int, done: Callable[[Job], None]) -> None:
+        self._context = context
         self._limit_bytes = limit_bytes
         self._done = done
         self._queue: deque[Job] = deque()
@@ -133,22 +133,22 @@ class Writing:
         """Queue a chunk; `has_place` was asked before."""
         self.in_flight_bytes += job.size_bytes
         self._queue.append(job)
-        self._ground.turns.freed.unpark()
+        self._context.turns.freed.unpark()
 
     async def work(self) -> None:
         """One worker. Never returns."""
         while True:
             while not (batch := self._take()):
-                await self._ground.turns.freed.park()
+                await self._context.turns.freed.park()
             try:
-                await self._ground.threads.write(write_batch, self._ground.disk, batch, self.encoder)
+                await self._context.threads.write(write_batch, self._context.disk, batch, self.encoder)
             except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
                 note_fault("staging: writer", error)
                 _fail(batch)
             # No checkpoint below: what is on the disk is known before anybody else runs.
             for job in batch:
                 self.in_flight_bytes -= job.size_bytes
-                self._ground.turns.end(job.file)
+                self._context.turns.end(job.file)
                 call_guarded("staging: writer", self._done, job)
             del batch, job  # nothing keeps a file alive while the worker waits
 
@@ -160,7 +160,7 @@ class Writing:
             job = self._queue[position]
             if batch and (job.size_bytes >= _DIRECT_FROM_BYTES or taken + job.size_bytes > _BATCH_BYTES):
                 break
-            job.change = self._ground.turns.begin_nowait(job.file)
+            job.change = self._context.turns.begin_nowait(job.file)
             if job.change is None:
                 position += 1
                 continue

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import CheckedFile, StagedRow, Staging
 from mountd.control.control import Report
+from mountd.control.progress import ProgressCounter
 from mountd.control.status import Status
-from mountd.control.tally import Tally
 from mountd.control.warm import Warm
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher, Recorder, SmallFiles
@@ -112,7 +112,7 @@ class Commands:
         report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
     ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
-        await self._staging.wait_vouched()
+        await self._staging.wait_committed()
         prefixes = paths if paths and not everything else EVERYTHING
         source_ids = None if everything else await self._source.ids_below()
         skipped = 0
@@ -125,23 +125,23 @@ class Commands:
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
-        tally = Tally()
+        progress = ProgressCounter()
         source_ids = await self._source.ids_below() if paths or against_source else None
         async with contextlib.aclosing(self._staging.check(paths or EVERYTHING, source_ids)) as found:
             async for checked in found:
-                tally.files_total += 1
-                tally.bytes_total += checked.bytes
+                progress.files_total += 1
+                progress.bytes_total += checked.bytes
                 try:
                     if checked.fault is not None:
                         raise StagingError(checked.fault)
                     if against_source:
                         await self._compare(checked)
-                    tally.files += 1
-                    tally.bytes += checked.bytes
+                    progress.files += 1
+                    progress.bytes += checked.bytes
                 except HfsError as error:
-                    tally.fail(checked.path, error)
-                await report(tally.progress())
-        return tally.result()
+                    progress.fail(checked.path, error)
+                await report(progress.progress())
+        return progress.result()
 
     async def _compare(self, checked: CheckedFile) -> None:
         """Raise StagingError unless every staged chunk equals the source's bytes of the same version."""
@@ -173,7 +173,7 @@ class Commands:
 
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report what is staged, a thousand rows at a time."""
-        await self._staging.wait_vouched()
+        await self._staging.wait_committed()
         batch: list[Row] = []
         files = total_bytes = 0
         source_ids = await self._source.ids_below() if paths else None

@@ -89,7 +89,7 @@ class Commands(Protocol):
         """The object of `hfs status --json`. Never waits for the source or a disk."""
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
-        """Stage files and trees; returns when they are vouched for. jobs 0: as many as the daemon likes."""
+        """Stage files and trees; returns when they are committed. jobs 0: as many as the daemon likes."""
 
     async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
         """Drop what is staged; open files are `skipped`."""

@@ -127,6 +127,7 @@ class Status:
         """The whole object; only numbers, texts, lists and dicts."""
         counts = self._metrics.snapshot()
         staged = dataclasses.asdict(self._staging.statistics())
+        staged["unvouched_bytes"] = staged["uncommitted_bytes"]  # its name before; for one release
         return {
             "pid": os.getpid(),
             "version": metadata.version("hfs-cache"),

@@ -21,7 +21,7 @@ import trio
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import StagedFile, Staging
 from mountd.control.control import Report
-from mountd.control.tally import Tally
+from mountd.control.progress import ProgressCounter
 from mountd.core.metrics import Metrics
 from mountd.fetch import BATCH_FILES, Become, Fetcher, SmallFiles
 from mountd.files import ReadPath
@@ -83,7 +83,7 @@ class Warm:
         self._small_files = small_files
         self._metrics = metrics
         self._report = report
-        self._work = Tally()
+        self._work = ProgressCounter()
         self._pending: deque[_Pending] = deque()
         self._late: list[_Pending] = []
         self._errors = metrics["staging_errors"]
@@ -265,7 +265,7 @@ class Warm:
 
     async def _settle_all(self) -> None:
         while self._pending or self._late:
-            await self._staging.wait_vouched()
+            await self._staging.wait_committed()
             while self._pending:
                 entry = self._pending.popleft()
                 if self._is_under_way(entry):
@@ -279,16 +279,16 @@ class Warm:
                     self._hold(entry)
                 except HfsError as error:
                     self._failed(entry, error)
-                await self._staging.wait_vouched()
+                await self._staging.wait_committed()
                 await self._report(self._work.progress())
 
     async def _wait_for(self, entry: _Pending) -> None:
         """A reader fetches it, what was damaged is being given up, or it is in doubt whether it is right."""
         for index in entry.file.present.missing():
             await self._fetcher.wait_flight(entry.file.version, index)
-        await self._staging.vouching.wait_believed(entry.file.version)
-        await self._staging.wait_vouched()
-        await self._staging.sweeper.wait_idle()
+        await self._staging.committer.wait_believed(entry.file.version)
+        await self._staging.wait_committed()
+        await self._staging.reclaimer.wait_idle()
 
     def _settle(self, entry: _Pending) -> None:
         if self._is_durable(entry):
@@ -305,8 +305,8 @@ class Warm:
 
     def _is_durable(self, entry: _Pending) -> bool:
         file, path = entry.file, entry.node.path
-        return file.vouched.full or all(
-            index in file.vouched or not self._fetcher.keeps(path, index) for index in range(file.vouched.count)
+        return file.committed.full or all(
+            index in file.committed or not self._fetcher.keeps(path, index) for index in range(file.committed.count)
         )
 
     def _is_under_way(self, entry: _Pending) -> bool:

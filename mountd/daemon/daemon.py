@@ -43,7 +43,7 @@ from mountd.fetch import (
 )
 from mountd.files import Handles, IoMode, Opening, Passthrough, ReadPath, Residency, have_names_looked_up, open_again
 from mountd.fuse import Fuse, KernelPageCache
-from mountd.hints import Hints, HintsFiles, HintsReady, HintsRepeated, HintsRoom, Learners
+from mountd.hints import Hints, HintsFiles, HintsRepeated, Learners, PageCacheWarmer, SpaceReservation
 from mountd.kernel import device_of, fastpath, tune
 from mountd.namespace import Answers, Believing, Journal, Namespace, Node, Permissions, Xattrs, open_journal, seconds
 from mountd.peers import JobPeers, Joining, Limits, end_mpi, open_joining
@@ -224,8 +224,8 @@ async def _serve(
             staging,
             fetcher,
             HintsFiles(staging, fetcher, small_files),
-            HintsRoom(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
-            HintsReady(
+            SpaceReservation(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
+            PageCacheWarmer(
                 namespace,
                 staging,
                 fetcher,
@@ -270,7 +270,7 @@ async def _serve(
         prefetch = read_path.prefetch = opening.prefetch = Prefetch(
             read_path, hints, metrics, workers=config.prefetch_threads
         )
-        staging.sweeper.lost_under_readers = opening.refetch
+        staging.reclaimer.lost_under_readers = opening.refetch
         residency = Residency(namespace, config.mountpoint, nursery)
         opening.only_looks = residency.is_looking
         status = Status(

@@ -1,11 +1,11 @@
 """Blocks: what was read alone around tiny reads, kept in memory, so that the next page of a block costs no source read.
 
 A page fault of a mapped database asks for 4 KiB, the source is asked for the 64 KiB block around it
-(policies/prefetch/density.py). Its neighbours are often next (a leaf of a B+ tree, then the record it points to), and
-the pages on top (the first ones, branch pages) are wanted again whenever the kernel has let them go. Two bounded parts:
-`recent`, where the oldest goes first, and `hot`, for blocks that were read from the source a second time, where the one
-that was not asked for the longest goes first. So a job that goes through a large file once does not push the hot ones
-out.
+(policies/prefetch/miss_policy.py). Its neighbours are often next (a leaf of a B+ tree, then the record it points to),
+and the pages on top (the first ones, branch pages) are wanted again whenever the kernel has let them go. Two bounded
+parts: `recent`, where the oldest goes first, and `hot`, for blocks that were read from the source a second time, where
+the one that was not asked for the longest goes first. So a job that goes through a large file once does not push the
+hot ones out.
 
 Called by `fetcher`. Blocks are numbered by offset // BLOCK_BYTES; the last one of a file may be shorter. Event loop
 only; knows nothing of who reads.
@@ -17,7 +17,7 @@ from collections import OrderedDict
 
 from mountd.base.version import Version
 from policies.geometry import Extent
-from policies.prefetch.density import BLOCK_BYTES
+from policies.prefetch.miss_policy import BLOCK_BYTES
 
 __all__ = ["Blocks"]
 

@@ -25,8 +25,8 @@ from mountd.base.version import Version
 from mountd.cache import StagedFile, Staging
 from mountd.core.background import start_guarded
 from mountd.core.buffers import Buffers
+from mountd.core.byte_lru import ByteLRU
 from mountd.core.flight import SingleFlight
-from mountd.core.kept import Kept
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch.batches import Batches, Place
@@ -34,11 +34,11 @@ from mountd.fetch.blocks import Blocks
 from mountd.fetch.recorder import Recorder
 from mountd.fetch.stagger import Staggered
 from mountd.namespace import Node, by_any_name
-from mountd.peers import Came, Peers
+from mountd.peers import PeerAnswer, Peers
 from mountd.source import Source
 from policies.geometry import Extent, chunk_extent
 from policies.iomode import SMALL_BYTES
-from policies.prefetch.density import BLOCK_BYTES
+from policies.prefetch.miss_policy import BLOCK_BYTES
 
 __all__ = ["PUSH_STEP_BYTES", "UNSTAGED_SHARE", "Fetcher", "PageCache", "Push"]
 
@@ -121,8 +121,8 @@ class Fetcher:
         self.batches = Batches()
         """Small files that are being read together."""
         self._landed: dict[Key, memoryview] = {}
-        self._unstaged: Kept[Key] = Kept(buffers.total_bytes // UNSTAGED_SHARE)
-        self._hinted: Kept[Key] = Kept(buffers.total_bytes // UNSTAGED_SHARE)
+        self._unstaged: ByteLRU[Key] = ByteLRU(buffers.total_bytes // UNSTAGED_SHARE)
+        self._hinted: ByteLRU[Key] = ByteLRU(buffers.total_bytes // UNSTAGED_SHARE)
         """What is read soon and not worth staging: kept until then, whatever else comes."""
         self._awaited: dict[Key, trio.Event] = {}
         """Chunks that readers wait for though nobody has begun to fetch them: they come in their turn."""
@@ -333,7 +333,7 @@ class Fetcher:
         async with self._peers.room(extent.size, urgent=True):
             into = await self.take_urgent(extent.size)
             came = await self._from_peers(node, file, index, extent, into, here_only=True)
-        return self._kept_block(file, extent, into) if came is Came.YES else None
+        return self._kept_block(file, extent, into) if came is PeerAnswer.HIT else None
 
     def _kept_block(self, file: StagedFile, extent: Extent, into: memoryview) -> memoryview:
         data = into[: extent.size].toreadonly()
@@ -410,7 +410,7 @@ class Fetcher:
         """A buffer with the bytes of a chunk: from its home, or from the source."""
         version, index = key
         urgent = buffer is None
-        into, came = buffer, Came.NO
+        into, came = buffer, PeerAnswer.MISS
         if from_peers and self.is_elsewhere(node.path, index):
             if into is None:
                 async with self._peers_room(node, index, extent.size, urgent=True):
@@ -420,9 +420,9 @@ class Fetcher:
                 if began is not None:
                     began()
                 came = await self._from_peers(node, file, index, extent, into)
-            if came is Came.YES:
+            if came is PeerAnswer.HIT:
                 return into
-        if into is None or came is Came.NEVER:
+        if into is None or came is PeerAnswer.BUFFER_IN_USE:
             del into, buffer
             into = await self.take_urgent(extent.size)
         if began is not None:
@@ -443,9 +443,9 @@ class Fetcher:
 
     async def _from_peers(
         self, node: Node, file: StagedFile, index: int, extent: Extent, into: memoryview, *, here_only: bool = False
-    ) -> Came:
+    ) -> PeerAnswer:
         if not self.is_elsewhere(node.path, index):
-            return Came.NO
+            return PeerAnswer.MISS
         return await self._peers.fetch(node.path, file.version, file.chunk_bytes, extent, into, here_only=here_only)
 
     def _stage(self, key: Key, file: StagedFile, data: memoryview) -> bool:

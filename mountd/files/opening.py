@@ -202,7 +202,7 @@ class Opening:
         with trio.move_on_after(_OPEN_WAIT_S):
             while not file.complete:  # noqa: ASYNC110 - an event for each chunk of each file would serve only this
                 await trio.sleep(_LOOK_S)
-            await self._staging.wait_vouched()
+            await self._staging.wait_committed()
 
     async def _look(self, node: Node, file: StagedFile) -> None:
         """See that what the kernel is about to read by itself is right: by its stamp, else by its checksums.

@@ -4,7 +4,7 @@ One read: cut to the end of the file, split at chunk boundaries; each piece from
   staged   on NVMe: without waiting if its pages are in memory, else in a thread
   held     arrived from the source, not written yet
   coming   a fetch under way: join it
-  source   alone (a small extent) or its whole chunk, as `policies.prefetch.density` decides
+  source   alone (a small extent) or its whole chunk, as `policies.prefetch.miss_policy` decides
 Staging can only make it faster: its faults are counted and the next tier is asked. Errors of the source reach the
 reader.
 
@@ -31,8 +31,8 @@ from mountd.namespace import Namespace, Node
 from mountd.source import Source
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.iomode import SMALL_BYTES
-from policies.prefetch.density import PATIENCE_S, TINY_BYTES, Decision, Density, Fetch, Follow, alone_extent
 from policies.prefetch.faults import Again, Faults, neighbours
+from policies.prefetch.miss_policy import PATIENCE_S, TINY_BYTES, Decision, Fetch, Follow, MissPolicy, alone_extent
 from policies.prefetch.readahead import Advice, Kind, Limits, advise
 from policies.schedule.successors import Trail
 
@@ -96,7 +96,7 @@ class ReadPath:
         # For answers that are given before anything else happens.
         self._buffer = memoryview(bytearray(SMALL_BYTES))
         self._limits: dict[int, Limits] = {}
-        self._densities: OrderedDict[Version, Density] = OrderedDict()
+        self._densities: OrderedDict[Version, MissPolicy] = OrderedDict()
         self._history = History(metrics)
         self._faults: OrderedDict[Version, Faults] = OrderedDict()
         self._told: OrderedDict[Version, set[int]] = OrderedDict()
@@ -244,7 +244,7 @@ class ReadPath:
         if decision.fetch is Fetch.TURN:
             await self._fetcher.wait_turn(file.version, index, lambda: self._hints.comes(file.version, index))
             return await self._piece(handle, piece, advice)
-        if decision.fetch is Fetch.FILLED:
+        if decision.fetch is Fetch.WAIT_FOR_FILL:
             limit_s = trio.current_time() + PATIENCE_S
             await self._fetcher.wait_turn(
                 file.version,
@@ -289,7 +289,7 @@ class ReadPath:
         # By version, not by handle: many data sets open their one large file anew for each sample.
         density = self._densities.get(file.version)
         if density is None:
-            density = self._densities[file.version] = Density(file.size, file.chunk_bytes)
+            density = self._densities[file.version] = MissPolicy(file.size, file.chunk_bytes)
             if len(self._densities) > _MAX_DENSITIES:
                 self._densities.popitem(last=False)
         return density.missed(

@@ -34,7 +34,7 @@ from mountd.core.background import call_guarded, start_for_life
 from mountd.core.metrics import Metrics
 from mountd.fetch import Readers
 from mountd.files import DirectoryHandle, Handles, Opening, ReadPath
-from mountd.fuse.at_once import AtOnce
+from mountd.fuse.fast_handlers import FastHandlers
 from mountd.fuse.interrupts import Interrupts
 from mountd.fuse.listing import names_before
 from mountd.fuse.session import open_session
@@ -133,11 +133,11 @@ class Fuse(pyfuse3.Operations):
         metrics: Metrics,
         readers: Readers,
         own_xattrs: Callable[[Node, str], bytes | None],
-        give_way_to: int,
+        yield_fd: int,
     ) -> None:
         """`own_xattrs(node, name)`: the value of one of our own `user.hfs.` attributes, or None.
 
-        `give_way_to`: see `fastpath.want`.
+        `yield_fd`: see `fastpath.want`.
         """
         super().__init__()
         self.metrics = metrics
@@ -150,7 +150,7 @@ class Fuse(pyfuse3.Operations):
         self._permissions = permissions
         self._readers = readers
         self._own_xattrs = own_xattrs
-        self._give_way_to = give_way_to
+        self._give_way_to = yield_fd
         self._names_only = False
         self._name_only = pyfuse3.EntryAttributes()
         self._mounted = False
@@ -175,13 +175,13 @@ class Fuse(pyfuse3.Operations):
 
         Raises RuntimeError as libfuse does, with its reason on standard error; CannotTakeUp.
         """
-        at_once = AtOnce(
+        at_once = FastHandlers(
             self._read_path, self._opening, self._namespace, self._handles, self._readers, self._permissions
         )
         fastpath.want(
             lambda token: self.interrupts.interrupted(token),
             at_once,
-            give_way_to=self._give_way_to,
+            yield_fd=self._give_way_to,
             stack_depth=int(overlay),
         )
         self._device = open_session(self, mountpoint, source, allow_other=allow_other, noexec=noexec, handover=handover)

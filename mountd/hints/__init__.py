@@ -7,8 +7,8 @@ from mountd.hints.files import HintsFiles
 from mountd.hints.hints import Hints
 from mountd.hints.history import History
 from mountd.hints.learners import Learners
-from mountd.hints.ready import HintsReady
+from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.repeated import HintsRepeated
-from mountd.hints.room import HintsRoom
+from mountd.hints.space_reservation import SpaceReservation
 
-__all__ = ["Hints", "HintsFiles", "HintsReady", "HintsRepeated", "HintsRoom", "History", "Learners"]
+__all__ = ["Hints", "HintsFiles", "HintsRepeated", "History", "Learners", "PageCacheWarmer", "SpaceReservation"]

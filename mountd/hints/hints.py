@@ -26,12 +26,12 @@ from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher, Push
 from mountd.hints.files import HintsFiles
-from mountd.hints.learners import Course, Learners, Work
-from mountd.hints.ready import HintsReady
-from mountd.hints.room import HintsRoom
+from mountd.hints.learners import EpochPlan, Learners, Work
+from mountd.hints.page_cache_warmer import PageCacheWarmer
+from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Namespace, Node
 from policies.prefetch.concurrency import Concurrency
-from policies.prefetch.density import Turn
+from policies.prefetch.miss_policy import ScheduledChunk
 
 __all__ = ["Hints"]
 
@@ -70,8 +70,8 @@ class Hints:
         staging: Staging,
         fetcher: Fetcher,
         files: HintsFiles,
-        room: HintsRoom,
-        ready: HintsReady,
+        room: SpaceReservation,
+        ready: PageCacheWarmer,
         metrics: Metrics,
         memory: Memory,
         wake: Callable[[], None],
@@ -96,7 +96,7 @@ class Hints:
         self._chunks_under_way = 0
         self._arrived_s = -math.inf
         """When a chunk came last."""
-        self._planned: dict[Version, tuple[Course, int]] = {}
+        self._planned: dict[Version, tuple[EpochPlan, int]] = {}
         self._forgotten = 0
         """Courses whose files are no longer among them."""
         self._more = trio.Event()
@@ -106,9 +106,9 @@ class Hints:
         """A schedule has changed: more may be foreseen, or near."""
         if self._forgotten != self._learners.forgotten:
             self._forgotten = self._learners.forgotten
-            followed = set(self._learners.courses.values())
-            gone = {version for version, (course, _) in self._planned.items() if course not in followed}
-            self._planned = {version: plan for version, plan in self._planned.items() if version not in gone}
+            followed = set(self._learners.plans.values())
+            gone = {version for version, (plan, _) in self._planned.items() if plan not in followed}
+            self._planned = {version: planned for version, planned in self._planned.items() if version not in gone}
             self._ready.forget(gone)
         self._go_on()
         self._more.set()
@@ -124,35 +124,35 @@ class Hints:
 
     # -- what readers do ----------------------------------------------------------------------------------------------
 
-    def turn(self, version: Version, index: int) -> Turn | None:
+    def turn(self, version: Version, index: int) -> ScheduledChunk | None:
         """What the orders say of a chunk; None if no order that is followed names it."""
-        plan = self._planned.get(version)
-        if plan is None:
+        planned = self._planned.get(version)
+        if planned is None:
             return None
-        course, number = plan
-        unit = course.layout.unit(number, index)
-        samples = course.schedule.soon(unit)
+        plan, number = planned
+        unit = plan.layout.unit(number, index)
+        samples = plan.schedule.soon(unit)
         if samples is None:
             return None
-        return Turn(samples * course.sample_bytes, course.sample_bytes, self.comes(version, index))
+        return ScheduledChunk(samples * plan.sample_bytes, plan.sample_bytes, self.comes(version, index))
 
     def comes(self, version: Version, index: int) -> bool:
         """Whether a chunk that is not here comes in its turn, with many others in the order of the file."""
-        plan = self._planned.get(version)
-        if plan is None or self._held_back or self._room.is_tight:
+        planned = self._planned.get(version)
+        if planned is None or self._held_back or self._room.is_tight:
             return False
         if not self._chunks_under_way and trio.current_time() > self._arrived_s + _STALLED_S:
             return False  # those for whom it was planned have stopped
-        course, number = plan
-        return course.schedule.comes(course.layout.unit(number, index))
+        plan, number = planned
+        return plan.schedule.comes(plan.layout.unit(number, index))
 
     def is_planned(self, version: Version, index: int) -> bool:
         """Whether an order that is followed names a chunk."""
-        plan = self._planned.get(version)
-        if plan is None:
+        planned = self._planned.get(version)
+        if planned is None:
             return False
-        course, number = plan
-        return course.schedule.is_wanted(course.layout.unit(number, index))
+        plan, number = planned
+        return plan.schedule.is_wanted(plan.layout.unit(number, index))
 
     def asked(self, version: Version, index: int) -> None:
         """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
@@ -160,23 +160,23 @@ class Hints:
 
     def missed(self, version: Version, index: int) -> None:
         """A chunk of a planned file was to be here, and is not."""
-        plan = self._planned.get(version)
-        if plan is not None:
-            course, number = plan
-            course.schedule.evicted(np.array([course.layout.unit(number, index)], np.int32))
+        planned = self._planned.get(version)
+        if planned is not None:
+            plan, number = planned
+            plan.schedule.evicted(np.array([plan.layout.unit(number, index)], np.int32))
 
     def opened(self, node: Node, *, staged: bool) -> bool:
         """A small file was opened. True: an order names it, so its siblings say nothing."""
         hinted = self._hinted(node)
         if hinted is None:
             return False
-        course, unit = hinted
+        plan, unit = hinted
         if not staged:
-            course.held.discard(unit)
-            if unit in course.under_way:
-                course.overtaken.add(course.layout.path(unit))
-            course.schedule.evicted(np.array([unit], np.int32))
-        course.schedule.seen(unit, trio.current_time())
+            plan.held.discard(unit)
+            if unit in plan.under_way:
+                plan.overtaken.add(plan.layout.path(unit))
+            plan.schedule.evicted(np.array([unit], np.int32))
+        plan.schedule.seen(unit, trio.current_time())
         if self._held_back or self._starved:
             self._starved = False
             self._go_on()
@@ -189,21 +189,21 @@ class Hints:
             return
         self._fetcher.let_go(file.version, 0)
         if hinted[0].objects is not None and file.complete:
-            course, unit = hinted
-            course.objects[unit] = file.object_id or 0
-            course.schedule.here(unit, file.size)
+            plan, unit = hinted
+            plan.objects[unit] = file.object_id or 0
+            plan.schedule.here(unit, file.size)
 
-    def _hinted(self, node: Node) -> tuple[Course, int] | None:
-        """The course that names a small file and is being followed, and the file's unit there."""
+    def _hinted(self, node: Node) -> tuple[EpochPlan, int] | None:
+        """The plan that names a small file and is being followed, and the file's unit there."""
         if node.hinted is not None and node.hinted[0].learners:
             return node.hinted
         paths: list[bytes] | None = None
-        for course in self._learners.courses.values():
-            if course.learners and course.layout.whole:
+        for plan in self._learners.plans.values():
+            if plan.learners and plan.layout.whole:
                 paths = node.paths if paths is None else paths
-                for unit in map(course.layout.find, paths):
+                for unit in map(plan.layout.find, paths):
                     if unit is not None:
-                        node.hinted = course, unit
+                        node.hinted = plan, unit
                         return node.hinted
         return None
 
@@ -214,65 +214,65 @@ class Hints:
         if self._held_back:
             return None
         now_s = trio.current_time()
-        for course in list(self._learners.courses.values()):
-            if not course.learners:
+        for plan in list(self._learners.plans.values()):
+            if not plan.learners:
                 continue
-            whole = course.layout.whole
-            if not whole and self._chunks_under_way >= self._chunks_at_once(course):
+            whole = plan.layout.whole
+            if not whole and self._chunks_under_way >= self._chunks_at_once(plan):
                 continue
-            limit = self._files_at_once(course) if whole else 1
+            limit = self._files_at_once(plan) if whole else 1
             units: list[int] = []
             for _ in range(_LOOKS):
-                units = course.schedule.take(limit, self._room.budget_bytes(), now_s)
-                if units or not course.schedule.searching:
+                units = plan.schedule.take(limit, self._room.budget_bytes(), now_s)
+                if units or not plan.schedule.searching:
                     break
             if units:
-                self._learners.courses.move_to_end(course.layout.digest)  # courses take turns
+                self._learners.plans.move_to_end(plan.layout.digest)  # plans take turns
                 if not whole:
                     if not self._chunks_under_way:
                         self._concurrency.begin(now_s)
                     self._chunks_under_way += 1
-                return Work(course, tuple(units))
+                return Work(plan, tuple(units))
             self._starved |= self._room.is_tight
         return None
 
-    def _chunks_at_once(self, course: Course) -> int:
+    def _chunks_at_once(self, plan: EpochPlan) -> int:
         limit = self._concurrency.limit
-        return max(limit, _SWEPT_AT_ONCE) if course.schedule.is_sweeping else limit
+        return max(limit, _SWEPT_AT_ONCE) if plan.schedule.is_sweeping else limit
 
     @staticmethod
-    def _files_at_once(course: Course) -> int:
+    def _files_at_once(plan: EpochPlan) -> int:
         """One as long as nothing is ahead: then somebody waits for each of them, and many threads fetch one each."""
-        files_ahead = course.schedule.ahead_bytes // max(1, course.mean_bytes)
+        files_ahead = plan.schedule.ahead_bytes // max(1, plan.mean_bytes)
         return min(_FILES_AT_ONCE, 1 + files_ahead // _FILES_AT_ONCE)
 
     async def carry_out(self, work: Work) -> None:
         """Have the units of `work` staged. Never raises HfsError."""
         left = set(work.units)
-        work.course.under_way.update(work.units)
+        work.plan.under_way.update(work.units)
         try:
-            if work.course.layout.whole:
-                await self._stage_files(work.course, work.units, left)
+            if work.plan.layout.whole:
+                await self._stage_files(work.plan, work.units, left)
             else:
-                await self._stage_chunk(work.course, work.units[0], left)
+                await self._stage_chunk(work.plan, work.units[0], left)
         except Exception:
             self._hold_back()  # whatever it was, not at once again
             raise
         finally:
-            if not work.course.layout.whole:
+            if not work.plan.layout.whole:
                 self._chunks_under_way -= 1
-            work.course.land(work.units)
+            work.plan.land(work.units)
             for unit in left:
-                work.course.schedule.refused(unit)
+                work.plan.schedule.refused(unit)
             self._wake()
 
-    async def _stage_files(self, course: Course, units: Sequence[int], left: set[int]) -> None:
-        schedule, objects = course.schedule, course.objects
+    async def _stage_files(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> None:
+        schedule, objects = plan.schedule, plan.objects
         assert objects is not None
-        stays = await self._room.stays(course, units)
-        paths = [course.layout.path(unit) for unit in units]
+        stays = await self._room.stays(plan, units)
+        paths = [plan.layout.path(unit) for unit in units]
         try:
-            results = await self._whole_files.stage(paths, stays.each, lambda path: path not in course.overtaken)
+            results = await self._whole_files.stage(paths, stays.each, lambda path: path not in plan.overtaken)
         finally:
             self._room.settled(stays)
         for unit, path, result in zip(units, paths, results, strict=True):
@@ -281,18 +281,18 @@ class Hints:
                 continue
             left.discard(unit)
             if isinstance(result, HfsError):
-                self._missing(course, unit, path, result)
+                self._missing(plan, unit, path, result)
                 continue
             node, file = result.node, result.file
-            node.hinted = (course, unit)
-            course.looked_at(file.size)
+            node.hinted = (plan, unit)
+            plan.looked_at(file.size)
             if file.present.count > 1 and not file.complete:
                 await self._stage_large(node, file)
             if file.object_id is not None:
                 objects[unit] = file.object_id
             if result.fetched:
                 if file.object_id is None:
-                    course.held.add(unit)
+                    plan.held.add(unit)
                 schedule.arrived(unit, file.size)
                 self._metrics.add("hinted_bytes", file.size)
             elif file.complete or result.at_home or self._fetcher.is_coming(file.version, 0):
@@ -302,11 +302,11 @@ class Hints:
                     self._hold_back()  # a large file that found no room, in part
                 schedule.refused(unit)  # or a small one that its reader has fetched for himself
 
-    def _missing(self, course: Course, unit: int, path: bytes, error: HfsError) -> None:
-        if course.missing == 0:
+    def _missing(self, plan: EpochPlan, unit: int, path: bytes, error: HfsError) -> None:
+        if plan.missing == 0:
             log.warning("a hint names what cannot be had, %s: %s", path, error)
-        course.missing += 1
-        course.schedule.failed(unit)
+        plan.missing += 1
+        plan.schedule.failed(unit)
         self._metrics.add("hints_missing")
 
     async def _stage_large(self, node: Node, file: StagedFile) -> None:
@@ -328,20 +328,20 @@ class Hints:
             for _ in range(min(_WARM_STREAMS, len(missing))):
                 nursery.start_soon(stream)
 
-    async def _stage_chunk(self, course: Course, unit: int, left: set[int]) -> None:
-        number, index = course.layout.place(unit)
+    async def _stage_chunk(self, plan: EpochPlan, unit: int, left: set[int]) -> None:
+        number, index = plan.layout.place(unit)
         assert index is not None
-        schedule = course.schedule
-        path = course.layout.path(number)
+        schedule = plan.schedule
+        path = plan.layout.path(number)
         try:
             node = await self._namespace.resolve(path)
-            if node.version is None or node.version.size != course.layout.file_size(number):
+            if node.version is None or node.version.size != plan.layout.file_size(number):
                 raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
             file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-            if file.chunk_bytes != course.layout.chunk_bytes:
+            if file.chunk_bytes != plan.layout.chunk_bytes:
                 raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
-            course.staged[number] = file
-            self._planned[node.version] = course, number
+            plan.staged[number] = file
+            self._planned[node.version] = plan, number
             if index in file.present:
                 left.discard(unit)
                 schedule.here(unit, file.chunk(index).size)
@@ -350,7 +350,7 @@ class Hints:
                 left.discard(unit)
                 schedule.here(unit, file.chunk(index).size)  # its readers get it from its home
                 return
-            stays = await self._room.stays(course, [unit])
+            stays = await self._room.stays(plan, [unit])
             try:
                 if stays.each[0] and not self._staging.admits_nowait(file, file.chunk(index).size):
                     self._hold_back()  # the cache disk rests
@@ -368,7 +368,7 @@ class Hints:
             schedule.arrived(unit, file.chunk(index).size)
         except HfsError as error:
             left.discard(unit)
-            self._missing(course, unit, path, error)
+            self._missing(plan, unit, path, error)
 
     # -- making ready -------------------------------------------------------------------------------------------------
 
@@ -380,19 +380,19 @@ class Hints:
             self._more = trio.Event()
             if waiting.cancelled_caught:
                 self._go_on()
-            for course in list(self._learners.courses.values()):
-                for number in list(course.learners):
+            for plan in list(self._learners.plans.values()):
+                for number in list(plan.learners):
                     try:
-                        await self._make_ready(course, number)
+                        await self._make_ready(plan, number)
                     except HfsError as error:
                         log.debug("making ready: %s", error)
                     except Exception:  # a defect: the mount goes on
                         self._metrics.add("unexpected_errors")
                         log.exception("unforeseen error while making ready")
 
-    async def _make_ready(self, course: Course, learner: int) -> None:
-        units = course.schedule.near(learner, _NEAR_UNITS, trio.current_time())
-        if course.layout.whole:
-            await self._ready.files(course, units)
+    async def _make_ready(self, plan: EpochPlan, learner: int) -> None:
+        units = plan.schedule.near(learner, _NEAR_UNITS, trio.current_time())
+        if plan.layout.whole:
+            await self._ready.files(plan, units)
         else:
-            await self._ready.chunks(course, units)
+            await self._ready.chunks(plan, units)

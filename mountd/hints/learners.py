@@ -1,8 +1,9 @@
 """Learners: who has said in which order it will read, and what came of it.
 
-One `Learner` is one connection of `control`: it joins, brings its layout if nobody has, sends an order an epoch and how
-far it is, and leaves with its connection. One `Course` is one layout with the schedule of all its learners; it outlives
-them for a while, since the next epoch or the next job of the node reads the same. `hints` fetches what courses foresee.
+One `HintSession` is one connection of `control`: it joins, brings its layout if nobody has, sends an order an epoch and
+how far it is, and leaves with its connection. One `EpochPlan` is one layout with the schedule of all its learners; it
+outlives them for a while, since the next epoch or the next job of the node reads the same. `hints` fetches what plans
+foresee.
 
 Nothing a learner sends is believed: layouts and orders are checked whole, bounded, and refused with a `Failure` that
 says why; a learner that is refused reads on as anybody. Event loop only; reads and opens nothing.
@@ -41,7 +42,7 @@ from mountd.wire.protocol import Failure, Join, Result
 from policies.prefetch.sweep import Sweep
 from policies.schedule.schedule import GUARD_SAMPLES, Schedule
 
-__all__ = ["Course", "Learner", "Learners", "Work"]
+__all__ = ["EpochPlan", "HintSession", "Learners", "Work"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ in this epoch and the next, take 1.5 GB."""
 _BYTES_A_USE = 16
 """What a schedule keeps of each use of an order (policies/schedule/schedule.py)."""
 _BYTES_A_UNIT = 21
-"""What a schedule and a course keep of each unit, and 4 more for each order."""
+"""What a schedule and a plan keep of each unit, and 4 more for each order."""
 _BYTES_A_UNIT_OF_AN_ORDER = 4
 
 _MAX_TEXT = 256
@@ -81,13 +82,13 @@ _SMALL_FILE_BYTES = 110_000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Units of one course for one worker of `prefetch`."""
+    """Units of one plan for one worker of `prefetch`."""
 
-    course: Course
+    plan: EpochPlan
     units: tuple[int, ...]
 
 
-class Course:
+class EpochPlan:
     """One layout, and the schedule of those who read it."""
 
     def __init__(self, layout: Layout, coalesce_bytes: int) -> None:
@@ -105,7 +106,7 @@ class Course:
         self.sample_bytes = layout.sample_bytes()
         self.objects: NDArray[np.int64] | None = np.zeros(layout.units, np.int64) if layout.whole else None
         """Of whole files: the staged object of each, 0 where none is known."""
-        self.learners: dict[int, Learner] = {}
+        self.learners: dict[int, HintSession] = {}
         self.staged: dict[int, StagedFile] = {}
         """Of extents: the staged file of each file, once a chunk of it was wanted."""
         self.under_way: set[int] = set()
@@ -160,7 +161,7 @@ class Course:
         return self.schedule.bytes_of(units)
 
 
-class Learner:
+class HintSession:
     """One connection. `receive` is called for each of its messages, `leave` at its end."""
 
     def __init__(self, owner: Learners, number: int, join: Join, pid: int) -> None:
@@ -168,7 +169,7 @@ class Learner:
         self.number = number
         self.join = join
         self.pid = pid
-        self.course: Course | None = None
+        self.plan: EpochPlan | None = None
         self.epoch: int | None = None
         self.samples = 0
         self.epochs: OrderedDict[int, dict[str, Any]] = OrderedDict()
@@ -211,15 +212,15 @@ class Learner:
 
     def leave(self) -> None:
         """The connection has ended."""
-        if self.course is not None:
-            self.course.schedule.leave(self.number)
-            del self.course.learners[self.number]
+        if self.plan is not None:
+            self.plan.schedule.leave(self.number)
+            del self.plan.learners[self.number]
         self._owner.left(self)
 
     # -- layout -------------------------------------------------------------------------------------------------------
 
     async def _layout_part(self, part: LayoutPart) -> Result | None:
-        if self.course is not None:
+        if self.plan is not None:
             return Result() if part.last else None  # another has brought it meanwhile
         if len(self._blob) + len(part.data) > MAX_LAYOUT_BYTES:
             self._blob.clear()
@@ -238,14 +239,14 @@ class Learner:
         return Result()
 
     def enter(self) -> None:
-        """Take part in the course of the layout that was named, which is known by now."""
-        self.course = self._owner.courses[self.join.layout]
-        self.course.learners[self.number] = self
+        """Take part in the plan of the layout that was named, which is known by now."""
+        self.plan = self._owner.plans[self.join.layout]
+        self.plan.learners[self.number] = self
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def _order(self, part: Order) -> Result | None:
-        course = self._course()
+        plan = self._plan()
         if len(part.indices) % 8:
             raise LayoutFault(f"an order of {len(part.indices)} bytes ends in the middle of a number")
         if part.start == 0:
@@ -255,46 +256,46 @@ class Learner:
             raise LayoutFault(f"a part of an order begins at {part.start}; {length} was expected")
         indices = np.frombuffer(part.indices, "<i8")
         length += len(indices)
-        if length > min(MAX_ORDER_SAMPLES, _REPEATS * course.layout.samples + _SHORT):
-            raise LayoutFault(f"an order of {length} samples or more, of {course.layout.samples} in all, is too long")
+        if length > min(MAX_ORDER_SAMPLES, _REPEATS * plan.layout.samples + _SHORT):
+            raise LayoutFault(f"an order of {length} samples or more, of {plan.layout.samples} in all, is too long")
         self._owner.check_room(_BYTES_A_USE * len(indices))
         self._parts.append(indices)
         if not part.last:
             return None
         indices, self._parts = np.concatenate(self._parts), []
-        order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * course.layout.units
+        order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * plan.layout.units
         # A sample may be many extents, and an extent many units: counted before they are written out.
-        self._owner.check_room(order_bytes + _BYTES_A_USE * course.layout.count_uses(indices))
-        units, at = course.layout.uses(indices)
+        self._owner.check_room(order_bytes + _BYTES_A_USE * plan.layout.count_uses(indices))
+        units, at = plan.layout.uses(indices)
         order_bytes += _BYTES_A_USE * len(units)
         if part.following:
-            course.schedule.follow_next(self.number, part.epoch, units, at, length)
+            plan.schedule.follow_next(self.number, part.epoch, units, at, length)
             self._order_bytes[1] = order_bytes
         else:
             self._note_wait()
-            course.begin()
-            course.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
+            plan.begin()
+            plan.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
             self.epoch, self.samples = part.epoch, length
             self._order_bytes = [order_bytes, 0]
             self._account(part.epoch)
         self._owner.changed()
         return Result(detail={"units": len(units)})
 
-    def _course(self) -> Course:
-        if self.course is None:
+    def _plan(self) -> EpochPlan:
+        if self.plan is None:
             raise LayoutFault("an order came before its layout")
-        return self.course
+        return self.plan
 
     def reached(self, position: int) -> None:
         """So many samples of the order have been given out. Nonsense is harmless."""
-        if self.course is not None and self.epoch is not None:
-            self.course.schedule.advance(self.number, min(max(position, 0), self.samples), trio.current_time())
+        if self.plan is not None and self.epoch is not None:
+            self.plan.schedule.advance(self.number, min(max(position, 0), self.samples), trio.current_time())
             self._owner.changed()
 
     def _over(self, epoch: int) -> None:
-        if self.course is not None and epoch == self.epoch:
+        if self.plan is not None and epoch == self.epoch:
             self._note_wait()
-            self.course.schedule.over(self.number)
+            self.plan.schedule.over(self.number)
             self._owner.changed()
 
     # -- accounts -----------------------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ class Learner:
     def shown(self) -> dict[str, Any]:
         """For `hfs status`."""
         self._note_wait()
-        standing = None if self.course is None else self.course.schedule.statistics(self.number, trio.current_time())
+        standing = None if self.plan is None else self.plan.schedule.statistics(self.number, trio.current_time())
         figures: dict[str, Any] = {}
         if standing is not None:
             figures = {
@@ -354,7 +355,7 @@ class Learner:
             "world": join.world,
             "pid": self.pid,
             "layout": join.layout,
-            "samples": 0 if self.course is None else self.course.layout.samples,
+            "samples": 0 if self.plan is None else self.plan.layout.samples,
             "epoch": self.epoch,
             **figures,
             "epochs": list(self.epochs.values()),
@@ -375,7 +376,7 @@ class Learners:
         self.metrics = metrics
         self.changed: Callable[[], None] = lambda: None
         """Called when a schedule has changed; set by `hints`."""
-        self.courses: OrderedDict[str, Course] = OrderedDict()
+        self.plans: OrderedDict[str, EpochPlan] = OrderedDict()
         self.forgotten = 0
         """Courses that were, so far."""
         self.chunk_bytes = chunk_bytes
@@ -384,13 +385,13 @@ class Learners:
         """Layouts that are being read, and when that has ended."""
         self.run_in_thread = run_in_thread
         self._numbers = count()
-        self._learners: dict[int, Learner] = {}
+        self._learners: dict[int, HintSession] = {}
         self._past: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
         return len(self._learners)
 
-    def join(self, join: Join, pid: int) -> tuple[Learner | None, Result | Failure]:
+    def join(self, join: Join, pid: int) -> tuple[HintSession | None, Result | Failure]:
         """A connection wants to be a learner. The answer is to be sent; with None that is the end of it."""
         if len(self._learners) >= MAX_LEARNERS:
             return None, Failure(f"{MAX_LEARNERS} learners have joined; more are not followed")
@@ -404,11 +405,11 @@ class Learners:
             if same == (join.job, join.layout, join.rank, join.name) and other.join.process != join.process:
                 reason = f"rank {join.rank} of {join.world} has joined already, as process {other.pid}"
                 return None, Failure(f"{reason}; give each learner its own rank, or each job its own name", 2)
-        learner = Learner(self, next(self._numbers), join, pid)
+        learner = HintSession(self, next(self._numbers), join, pid)
         self._learners[learner.number] = learner
-        known = join.layout in self.courses
+        known = join.layout in self.plans
         if known:
-            self.courses.move_to_end(join.layout)
+            self.plans.move_to_end(join.layout)
             learner.enter()
         return learner, Result(detail={"layout": "known" if known else "wanted"})
 
@@ -416,14 +417,14 @@ class Learners:
         """Learn a layout. Raises LayoutFault, ProtocolError."""
         while (other := self._adopting.get(digest)) is not None:
             await other.wait()  # the learners of a job begin together
-        if digest in self.courses:
+        if digest in self.plans:
             return
         self.check_room(2 * len(blob))
         ended = self._adopting[digest] = trio.Event()
         try:
             layout = await self.run_in_thread(_read_layout, digest, blob, self.chunk_bytes)
             self.check_room(layout.memory_bytes + _BYTES_A_UNIT * layout.units)
-            self.courses[digest] = Course(layout, self._coalesce_bytes)
+            self.plans[digest] = EpochPlan(layout, self._coalesce_bytes)
         finally:
             del self._adopting[digest]
             ended.set()
@@ -431,12 +432,12 @@ class Learners:
 
     def check_room(self, more_bytes: int) -> None:
         """Raise LayoutFault if so much more would be more than is kept of hints in all."""
-        held = sum(course.memory_bytes for course in self.courses.values())
+        held = sum(plan.memory_bytes for plan in self.plans.values())
         held += sum(learner.memory_bytes for learner in self._learners.values())
         if held + more_bytes > _MAX_MEMORY_BYTES:
             raise LayoutFault(f"hints of {held + more_bytes} bytes are more than the {_MAX_MEMORY_BYTES} that are kept")
 
-    def left(self, learner: Learner) -> None:
+    def left(self, learner: HintSession) -> None:
         """A learner has gone; its figures are kept for the summary."""
         del self._learners[learner.number]
         if learner.epochs:
@@ -445,9 +446,9 @@ class Learners:
         self.changed()
 
     def _forget_old(self) -> None:
-        idle = [digest for digest, course in self.courses.items() if not course.learners]
+        idle = [digest for digest, plan in self.plans.items() if not plan.learners]
         for digest in idle[: max(0, len(idle) - _KEPT_COURSES)]:
-            del self.courses[digest]
+            del self.plans[digest]
             self.forgotten += 1
 
     def shown(self) -> dict[str, Any]:
@@ -458,13 +459,13 @@ class Learners:
             "layouts": [
                 {
                     "digest": digest,
-                    "files": course.layout.files,
-                    "samples": course.layout.samples,
-                    "bytes": course.layout.bytes,
-                    "missing": course.missing,
-                    "ahead_bytes": course.schedule.ahead_bytes,
+                    "files": plan.layout.files,
+                    "samples": plan.layout.samples,
+                    "bytes": plan.layout.bytes,
+                    "missing": plan.missing,
+                    "ahead_bytes": plan.schedule.ahead_bytes,
                 }
-                for digest, course in self.courses.items()
+                for digest, plan in self.plans.items()
             ],
         }
 

@@ -16,7 +16,7 @@ import trio
 
 from mountd.base.errors import HfsError
 from mountd.core.background import start_guarded
-from mountd.hints.learners import Learner, Learners
+from mountd.hints.learners import HintSession, Learners
 from mountd.namespace import Node, PathNumbers
 from mountd.wire.hints import LayoutFrame, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join
@@ -39,13 +39,13 @@ class HintsRepeated:
         self._numbers = PathNumbers()
         self._opens = Repetition()
         self._passes = 0
-        self._learner: Learner | None = None
+        self._learner: HintSession | None = None
         self._beginning = False
         self._count = 0
 
     def names(self, node: Node) -> bool:
         """Whether the order that names this file is one of ours."""
-        return self._learner is not None and node.hinted is not None and node.hinted[0] is self._learner.course
+        return self._learner is not None and node.hinted is not None and node.hinted[0] is self._learner.plan
 
     def opened(self, node: Node) -> None:
         """A small file that no learner has named is opened."""

@@ -74,7 +74,7 @@ class _Extension(Protocol):
         stack_depth: int,
         on_interrupt: Callable[[int], None],
         at_once: object,
-        give_way_to: int,
+        yield_fd: int,
         /,
     ) -> None: ...
 
@@ -160,15 +160,15 @@ def libfuse_version() -> str:
     return _extension.LIBFUSE if _extension is not None else ""
 
 
-def want(on_interrupt: Callable[[int], None], at_once: object, *, give_way_to: int, stack_depth: int) -> None:
+def want(on_interrupt: Callable[[int], None], at_once: object, *, yield_fd: int, stack_depth: int) -> None:
     """Before the mount. `on_interrupt(token)` is called, on the event loop, when the kernel gives up a request.
 
-    `at_once`: see mountd/fuse/at_once.py. `give_way_to`: a descriptor; while it is readable the event loop has its turn
-    before further requests are answered at once. `stack_depth`: 0, or 1 if the cache directory lies on an overlay; no
-    overlay can then lie on the mount.
+    `at_once`: see mountd/fuse/fast_handlers.py. `yield_fd`: a descriptor; while it is readable the event loop has its
+    turn before further requests are answered at once. `stack_depth`: 0, or 1 if the cache directory lies on an overlay;
+    no overlay can then lie on the mount.
     """
     if _extension is not None:
-        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, give_way_to)
+        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, yield_fd)
 
 
 def connections() -> set[int]:

@@ -16,7 +16,7 @@ __all__ = ["Believing"]
 
 
 class Believing:
-    """Implements `source_doubts.Believer`."""
+    """Implements `source.doubts.Believer`."""
 
     def __init__(self, staging: Staging, namespace: Namespace, nursery: trio.Nursery) -> None:
         self._staging = staging
@@ -30,11 +30,11 @@ class Believing:
     def believed(self, version: Version) -> None:
         """The bytes of this version are right."""
         self._namespace.doubted(version, still=False)
-        self._staging.vouching.believe(version)
+        self._staging.committer.believe(version)
 
     def refuted(self, version: Version) -> None:
         """They may be of two states."""
-        self._staging.vouching.disbelieve(version)
+        self._staging.committer.disbelieve(version)
         self._namespace.distrust(version)
         # Also where no name is known of it.
         start_guarded(self._nursery, "supersede", self._staging.supersede, version)

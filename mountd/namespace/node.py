@@ -63,7 +63,7 @@ class Node:
         self.holds = 0
         """Work under way that names the node to the kernel: its id must not go to another meanwhile."""
         self.hinted: tuple[Any, int] | None = None
-        """The course that names it, and its unit there. Known to `hints` alone."""
+        """The plan that names it, and its unit there. Known to `hints` alone."""
         self.pushed = False
         """All its bytes were put into the kernel's page cache."""
         self.stale = False

@@ -218,7 +218,7 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *fi) {
 static PyObject *py_want(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *callback, *answers;
-    if (!PyArg_ParseTuple(args, "IIOOi", &wanted.max_background, &wanted.stack_depth, &callback, &answers, &give_way_to))
+    if (!PyArg_ParseTuple(args, "IIOOi", &wanted.max_background, &wanted.stack_depth, &callback, &answers, &yield_fd))
         return NULL;
     Py_XSETREF(on_interrupt, Py_NewRef(callback));
     Py_XSETREF(at_once, Py_NewRef(answers));
@@ -290,9 +290,9 @@ static PyObject *py_back(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"want", py_want, METH_VARARGS,
-     "want(max_background, stack_depth, on_interrupt, at_once, give_way_to): before the mount. on_interrupt(token) is "
+     "want(max_background, stack_depth, on_interrupt, at_once, yield_fd): before the mount. on_interrupt(token) is "
      "called when the kernel interrupts a request; at_once has lookup, forget, getattr, open, read and release, which "
-     "do not wait; while give_way_to is readable the event loop has its turn."},
+     "do not wait; while yield_fd is readable the event loop has its turn."},
     {"found", py_found, METH_NOARGS,
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
     {"feed", py_feed, METH_VARARGS,

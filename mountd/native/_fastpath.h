@@ -19,9 +19,9 @@
 #pragma GCC visibility push(hidden)
 
 extern struct fuse_lowlevel_ops theirs; /* pyfuse3's operations */
-extern PyObject *at_once;               /* mountd/fuse/at_once.py; NULL: everything goes to pyfuse3 */
+extern PyObject *at_once;               /* mountd/fuse/fast_handlers.py; NULL: everything goes to pyfuse3 */
 
-extern int give_way_to;                 /* a descriptor; see _fastpath_at_once.c */
+extern int yield_fd;                 /* a descriptor; see _fastpath_at_once.c */
 extern int wrapped;                     /* the session has our operations; if not, nothing here has a part in it */
 
 extern struct request { /* the request that is being handed to pyfuse3 */

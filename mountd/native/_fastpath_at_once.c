@@ -18,7 +18,7 @@ enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, 
 #define LINGER_NS 50000 /* the next request of a reader who has just been answered comes within this time */
 #define TURN_NS 2000000 /* after so long the event loop has its turn, however many requests there are */
 
-int give_way_to = -1; /* when this descriptor is readable the event loop has its turn at once: a thread has a result */
+int yield_fd = -1; /* when this descriptor is readable the event loop has its turn at once: a thread has a result */
 
 static int showing; /* inside fuse_session_receive_buf */
 
@@ -243,7 +243,7 @@ static int64_t now_ns(void) {
  */
 static int another_comes(int fd) {
     static int pays = 8, turns;
-    struct pollfd events[] = {{.fd = fd, .events = POLLIN}, {.fd = give_way_to, .events = POLLIN}};
+    struct pollfd events[] = {{.fd = fd, .events = POLLIN}, {.fd = yield_fd, .events = POLLIN}};
     struct timespec none = {0}, moment = {.tv_nsec = LINGER_NS};
     int ready = 0;
     if (pays > 0 || ++turns % 32 == 0) {

@@ -9,6 +9,6 @@ from mountd.peers.ending import end_mpi
 from mountd.peers.job import JobPeers
 from mountd.peers.joining import Limits
 from mountd.peers.opening import Joining, open_joining
-from mountd.peers.peers import Came, Peers
+from mountd.peers.peers import PeerAnswer, Peers
 
-__all__ = ["Bytes", "Came", "JobPeers", "Joining", "Limits", "Peers", "end_mpi", "open_joining"]
+__all__ = ["Bytes", "JobPeers", "Joining", "Limits", "PeerAnswer", "Peers", "end_mpi", "open_joining"]

@@ -19,8 +19,8 @@ from mountd.base.errors import HfsError
 from mountd.base.version import Version
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
+from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from mountd.peers.transport import Transport
-from mountd.peers.words import Offer, Patience, Refusal, Wish, encode
 from policies.geometry import Extent
 
 __all__ = ["Answering", "Answers", "Bytes"]
@@ -80,7 +80,7 @@ class Answering:
         self._stuck: Counter[int] = Counter()
         """Nodes that have not taken what was sent."""
 
-    def wished(self, sender: int, wish: Wish) -> None:
+    def wished(self, sender: int, wish: ChunkRequest) -> None:
         """A wish has come."""
         if self._begun >= _AT_ONCE + _WAITING or self._stuck[sender] > 0:
             self._metrics.add("peer_refused_busy")
@@ -89,7 +89,7 @@ class Answering:
         self._begun += 1
         start_guarded(self._nursery, "answer to a peer", self._answer, sender, wish)
 
-    async def _answer(self, sender: int, wish: Wish) -> None:
+    async def _answer(self, sender: int, wish: ChunkRequest) -> None:
         came = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
@@ -104,14 +104,14 @@ class Answering:
         finally:
             self._begun -= 1
 
-    async def _be_patient(self, sender: int, wish: Wish, came: trio.Event) -> None:
+    async def _be_patient(self, sender: int, wish: ChunkRequest, came: trio.Event) -> None:
         while True:
             await trio.sleep(self._patience_s)
             if came.is_set():
                 return
             self._transport.send_nowait(sender, encode(Patience(wish.request)))
 
-    async def _serve(self, sender: int, wish: Wish, came: trio.Event) -> None:
+    async def _serve(self, sender: int, wish: ChunkRequest, came: trio.Event) -> None:
         async with self._slots:
             while self._sending_bytes and self._sending_bytes + wish.size > self._limit_bytes:
                 await self._room.park()
@@ -122,7 +122,7 @@ class Answering:
                 self._sending_bytes -= wish.size
                 self._room.unpark_all()
 
-    async def _send(self, sender: int, wish: Wish, came: trio.Event) -> None:
+    async def _send(self, sender: int, wish: ChunkRequest, came: trio.Event) -> None:
         extent = Extent(wish.start, wish.start + wish.size)
         try:
             found = await self._answers.bytes_of(
@@ -141,7 +141,7 @@ class Answering:
         if wish.size:
             await self._give(sender, wish, found.data)
 
-    async def _give(self, sender: int, wish: Wish, data: memoryview) -> None:
+    async def _give(self, sender: int, wish: ChunkRequest, data: memoryview) -> None:
         taken = trio.Event()
         self._transport.give_nowait(sender, wish.request, data, taken.set)
         del data

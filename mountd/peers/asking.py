@@ -20,10 +20,10 @@ import xxhash
 
 from mountd.base.version import Version
 from mountd.core.metrics import Metrics
-from mountd.peers.peers import Came
+from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
+from mountd.peers.peers import PeerAnswer
 from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
-from mountd.peers.words import Offer, Patience, Refusal, Wish, encode
 from policies.geometry import Extent
 
 __all__ = ["Asking"]
@@ -44,7 +44,7 @@ class _Asked:
         self.size = size
         self.heard = trio.Event()
         """Something has come: looked at, and replaced."""
-        self.answer: Came | None = None
+        self.answer: PeerAnswer | None = None
         self.checksum = 0
         self.taking = False
         """The bytes are on their way into the buffer."""
@@ -88,12 +88,12 @@ class Asking:
         into: memoryview,
         *,
         here_only: bool,
-    ) -> Came:
+    ) -> PeerAnswer:
         """Ask `home` for `extent`; with an empty `into`, only to stage its chunk. Never raises."""
         number = self._number()
         asked = _Asked(home, len(into))
         self._asked[number] = asked, into
-        wish = Wish(number, path, version, chunk_bytes, extent.start, len(into), here_only)
+        wish = ChunkRequest(number, path, version, chunk_bytes, extent.start, len(into), here_only)
         self._transport.send_nowait(home, encode(wish))
         try:
             with trio.move_on_after(self._total_limit_s):
@@ -109,15 +109,15 @@ class Asking:
             if asked.answer is None and not asked.taking:
                 self._given_up[number] = asked.size
         if asked.answer is None:
-            return Came.NEVER if asked.taking else Came.NO
-        if asked.answer is Came.YES and len(into):
+            return PeerAnswer.BUFFER_IN_USE if asked.taking else PeerAnswer.MISS
+        if asked.answer is PeerAnswer.HIT and len(into):
             if len(into) < _HASH_IN_THREAD_BYTES:
                 found = xxhash.xxh3_64_intdigest(into)
             else:
                 found = await self._run_in_thread(xxhash.xxh3_64_intdigest, into)
             if found != asked.checksum:
                 self._fault(f"node {home} has sent bytes of {path!r} whose checksum is wrong")
-                return Came.NO
+                return PeerAnswer.MISS
         return asked.answer
 
     # -- what comes from the transport --------------------------------------------------------------------------------
@@ -134,19 +134,19 @@ class Asking:
             return  # nothing that was asked for, or asked twice
         asked, into = entry
         if isinstance(word, Refusal):
-            asked.answer = Came.NO
+            asked.answer = PeerAnswer.MISS
         elif isinstance(word, Offer):
             if word.size != asked.size:
                 self._fault(f"node {sender} offers {word.size} bytes for {asked.size}")
-                asked.answer = Came.NO
+                asked.answer = PeerAnswer.MISS
             elif not asked.size:
-                asked.answer = Came.YES
+                asked.answer = PeerAnswer.HIT
             else:
                 asked.checksum = word.checksum
                 asked.taking = True
 
                 def came(whole: bool) -> None:
-                    asked.answer = Came.YES if whole else Came.NO
+                    asked.answer = PeerAnswer.HIT if whole else PeerAnswer.MISS
                     asked.heard.set()
 
                 self._transport.take_nowait(sender, number, into, came)
@@ -156,7 +156,7 @@ class Asking:
         """A node has gone: whoever waits for it need not."""
         for asked, _ in self._asked.values():
             if asked.home == node and asked.answer is None:
-                asked.answer = Came.NEVER if asked.taking else Came.NO
+                asked.answer = PeerAnswer.BUFFER_IN_USE if asked.taking else PeerAnswer.MISS
                 asked.heard.set()
 
     def _heard_late(self, sender: int, word: Offer | Refusal | Patience) -> None:

@@ -19,11 +19,24 @@ from mountd.peers.answering import Answering, Answers
 from mountd.peers.asking import Asking
 from mountd.peers.homes import Homes
 from mountd.peers.joining import Agreed, Limits
-from mountd.peers.peers import Came
+from mountd.peers.messages import (
+    ChunkRequest,
+    Figures,
+    Message,
+    MessageError,
+    Question,
+    Refusal,
+    SlotDone,
+    SlotGranted,
+    SlotPending,
+    SlotRequest,
+    decode,
+    encode,
+)
+from mountd.peers.peers import PeerAnswer
+from mountd.peers.read_slots import ReadSlots
 from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
-from mountd.peers.turns import Turns
-from mountd.peers.words import Done, Figures, Go, Question, Refusal, Stay, Turn, Wish, Word, WordError, decode, encode
 from policies.cluster.placement import NOBODY
 from policies.geometry import Extent
 
@@ -99,7 +112,7 @@ class JobPeers:
         self._figures: Callable[[], dict[str, int]] = dict
         self._questions: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
         self._question = 0
-        self._turns = Turns(
+        self._turns = ReadSlots(
             transport.number,
             self._say,
             self._homes.home,
@@ -166,10 +179,10 @@ class JobPeers:
         into: memoryview,
         *,
         here_only: bool = False,
-    ) -> Came:
+    ) -> PeerAnswer:
         """See `Peers`."""
         came = await self._ask(path, version, chunk_bytes, extent, into[: extent.size], here_only=here_only)
-        if came is Came.YES:
+        if came is PeerAnswer.HIT:
             self._metrics.add("peer_reads")
             self._metrics.add("peer_read_bytes", extent.size)
         elif not here_only:
@@ -178,14 +191,14 @@ class JobPeers:
 
     async def have_staged(self, path: bytes, version: Version, chunk_bytes: int, extent: Extent) -> bool:
         """See `Peers`."""
-        return await self._ask(path, version, chunk_bytes, extent, memoryview(b""), here_only=False) is Came.YES
+        return await self._ask(path, version, chunk_bytes, extent, memoryview(b""), here_only=False) is PeerAnswer.HIT
 
     async def _ask(
         self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, into: memoryview, *, here_only: bool
-    ) -> Came:
+    ) -> PeerAnswer:
         home = self._homes.home(path, extent.start // chunk_bytes)
         if home in (self._transport.number, NOBODY) or self._silent.rests(home):
-            return Came.NO
+            return PeerAnswer.MISS
         return await self._asking.ask(home, path, version, chunk_bytes, extent, into, here_only=here_only)
 
     def turn(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
@@ -250,16 +263,16 @@ class JobPeers:
             return
         try:
             word = decode(message)
-        except WordError as error:
+        except MessageError as error:
             self._metrics.add("peer_faults")
             log.debug("peers: node %d: %s", sender, error)
             return
-        if isinstance(word, Wish):
+        if isinstance(word, ChunkRequest):
             if self._answering is None:
                 self._transport.send_nowait(sender, encode(Refusal(word.request)))
             else:
                 self._answering.wished(sender, word)
-        elif isinstance(word, Turn | Stay | Go | Done):
+        elif isinstance(word, SlotRequest | SlotPending | SlotGranted | SlotDone):
             self._turns.heard(sender, word)
         elif isinstance(word, Question):
             self._transport.send_nowait(sender, encode(Figures(word.request, self._figures())))
@@ -280,5 +293,5 @@ class JobPeers:
         self._asking.lost(node)
         self._turns.lost(node)
 
-    def _say(self, to: int, word: Word) -> None:
+    def _say(self, to: int, word: Message) -> None:
         self._transport.send_nowait(to, encode(word))

@@ -15,12 +15,12 @@ import msgspec
 import xxhash
 
 from mountd.base.errors import ConfigError
-from mountd.peers.words import Card
+from mountd.peers.messages import NodeInfo
 from policies.cluster.placement import Nodes, Placement, choose
 
 __all__ = ["Agreed", "Limits", "agree", "card_bytes", "read_cards"]
 
-_SAME: tuple[tuple[str, Callable[[Card], object], str], ...] = (
+_SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda card: card.hfs_version, "install the same release on all nodes"),
     ("the source", lambda card: card.source_id, "give all the same SOURCE, or its identity with --source-id"),
     ("the directory of the source", lambda card: card.root_inode, "give all the same SOURCE"),
@@ -65,17 +65,17 @@ class Agreed:
         return int(self.data_bytes * weights[number] / sum(weights)) if weights[number] else 0
 
 
-def card_bytes(card: Card) -> bytes:
+def card_bytes(card: NodeInfo) -> bytes:
     """A card as it is sent."""
     return msgspec.msgpack.encode(card)
 
 
-def read_cards(cards: Sequence[bytes]) -> list[Card]:
+def read_cards(cards: Sequence[bytes]) -> list[NodeInfo]:
     """The cards of all nodes. Raises ConfigError where one is not of this release."""
     found = []
     for number, data in enumerate(cards):
         try:
-            found.append(msgspec.msgpack.decode(data, type=Card))
+            found.append(msgspec.msgpack.decode(data, type=NodeInfo))
         except msgspec.DecodeError:
             raise ConfigError(
                 f"peers: daemon {number} is of another release of hfs; install the same on all nodes"
@@ -83,7 +83,7 @@ def read_cards(cards: Sequence[bytes]) -> list[Card]:
     return found
 
 
-def agree(cards: Sequence[Card]) -> Agreed:
+def agree(cards: Sequence[NodeInfo]) -> Agreed:
     """What follows from the cards, the same on every node. Raises ConfigError, with what differs and where."""
     names = _names([card.host for card in cards])
     faults = [

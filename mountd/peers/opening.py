@@ -17,9 +17,9 @@ import trio
 from mountd.core.metrics import Metrics
 from mountd.peers.job import JobPeers
 from mountd.peers.joining import Limits, agree, card_bytes, read_cards
+from mountd.peers.messages import NodeInfo
 from mountd.peers.mpi import MpiTransport
 from mountd.peers.peers import NoPeers
-from mountd.peers.words import Card
 
 __all__ = ["Joining", "open_joining"]
 
@@ -75,7 +75,7 @@ class Joining:
             log.warning("peers: this is %s; it runs alone", reason)
             self.joined = True
             return NoPeers(reason, chunk_bytes, wanted=True)
-        card = Card(
+        card = NodeInfo(
             host=socket.gethostname(),
             hfs_version=metadata.version("hfs-cache"),
             source_id=source_id,
@@ -103,7 +103,7 @@ class Joining:
             limits=limits,
         )
 
-    async def _gather(self, card: Card, limit_s: float) -> list[bytes]:
+    async def _gather(self, card: NodeInfo, limit_s: float) -> list[bytes]:
         assert self.transport is not None
         self.joined = True
         return await self.transport.gather(card_bytes(card), limit_s)
@@ -112,7 +112,7 @@ class Joining:
         """Tell the others, who wait for this daemon, why it does not come."""
         if self.transport is None or self.transport.count == 1 or self.joined:
             return
-        empty = Card(socket.gethostname(), "", "", 0, 0, "", 0, 0, 0, fault=fault)
+        empty = NodeInfo(socket.gethostname(), "", "", 0, 0, "", 0, 0, 0, fault=fault)
         with trio.CancelScope(shield=True):
             await self._gather(empty, _FAULT_LIMIT_S)
 

@@ -18,16 +18,16 @@ import xxhash
 from mountd.base.version import Version
 from policies.geometry import Extent
 
-__all__ = ["Came", "NoPeers", "Peers"]
+__all__ = ["NoPeers", "PeerAnswer", "Peers"]
 
 
-class Came(enum.Enum):
+class PeerAnswer(enum.Enum):
     """How asking the peers has ended."""
 
-    YES = enum.auto()
-    NO = enum.auto()
+    HIT = enum.auto()
+    MISS = enum.auto()
     """The source is next."""
-    NEVER = enum.auto()
+    BUFFER_IN_USE = enum.auto()
     """The source is next, and it must not use the buffer: a peer may still write to it."""
 
 
@@ -59,7 +59,7 @@ class Peers(Protocol):
         into: memoryview,
         *,
         here_only: bool = False,
-    ) -> Came:
+    ) -> PeerAnswer:
         """Fill `into[:extent.size]` with `extent`, which lies in one chunk, from its home. Never raises.
 
         `here_only`: not if the home would have to ask the source for it.
@@ -69,7 +69,7 @@ class Peers(Protocol):
         """Have its home stage a chunk, and wait for it. False if that could not be. Never raises."""
 
     def turn(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
-        """Waits until this node may read a chunk of a large file from the source: see `peers.turns`. Never fails."""
+        """Wait until this node may read a chunk of a large file from the source (`peers.read_slots`). Never fails."""
 
     def directory(self) -> dict[str, object]:
         """What is needed to compute homes: see `protocol.Directory`."""
@@ -113,9 +113,9 @@ class NoPeers:
         into: memoryview,
         *,
         here_only: bool = False,
-    ) -> Came:
+    ) -> PeerAnswer:
         """From nowhere."""
-        return Came.NO
+        return PeerAnswer.MISS
 
     async def have_staged(self, path: bytes, version: Version, chunk_bytes: int, extent: Extent) -> bool:
         """By nobody."""

@@ -5,8 +5,8 @@ every time. Training reads in a new random order each epoch, where "least recent
 epoch reads first; so under fill-once only what is certainly or probably dead makes room: superseded versions, and
 files that nobody has opened for a day. `lru`, on request: the least recently used go.
 
-What an order of a learner names (`mountd/hints/room.py`) is no business of either: it goes when the order says so. And
-while such orders lack room, fill-once gives up what nobody has opened for an hour.
+What an order of a learner names (`mountd/hints/space_reservation.py`) is no business of either: it goes when the order
+says so. And while such orders lack room, fill-once gives up what nobody has opened for an hour.
 
 When the room is no longer ours (others fill the disk, the size was lowered) both give up the least recently used.
 Pinned (open) files never go. Called by `mountd/cache/evictor.py`, with a page of the oldest entries at a time.

@@ -36,7 +36,7 @@ import numpy.ma  # used by np.unique, which imports it at its first call: the fi
 from numpy.typing import NDArray
 
 from policies.prefetch.sweep import Sweep
-from policies.schedule.learner import GUARD_SAMPLES, Learner, Standing
+from policies.schedule.epoch_progress import GUARD_SAMPLES, EpochProgress, Standing
 from policies.schedule.merging import Merged, Wanted, merge
 from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN, Indices, Uses, made
 
@@ -79,9 +79,9 @@ class Schedule:
         self._sweep_units = sweep_units
         self._guard_samples = guard_samples
         self._uses_are_seen = uses_are_seen
-        self._learners: dict[int, Learner] = {}
+        self._learners: dict[int, EpochProgress] = {}
         self._numbers = 0
-        self._owners: dict[int, Learner] = {}
+        self._owners: dict[int, EpochProgress] = {}
         # Single elements by way of Python's own types, which is four times as fast; all at once by way of numpy.
         self._state_of = bytearray(units)
         self._state = np.frombuffer(self._state_of, np.uint8)
@@ -152,7 +152,7 @@ class Schedule:
 
     def seen(self, unit: int, now_s: float) -> None:
         """Somebody uses this unit: the use of it that was due first, of all learners, is over."""
-        nearest: Learner | None = None
+        nearest: EpochProgress | None = None
         nearest_s = 0.0
         for found in self._learners.values():
             uses = found.uses
@@ -197,8 +197,8 @@ class Schedule:
         if limit <= 0 or budget_bytes <= 0:
             return []
         self.searching = False
-        going: list[Learner] = []
-        stopped: list[Learner] = []
+        going: list[EpochProgress] = []
+        stopped: list[EpochProgress] = []
         for found in self._learners.values():
             (stopped if found.is_stopped(self._state, now_s) else going).append(found)
         take = self._take if self._sweep is None else self._sweep_on
@@ -336,9 +336,9 @@ class Schedule:
 
     # --- Within
 
-    def _join(self, learner: int) -> Learner:
+    def _join(self, learner: int) -> EpochProgress:
         self._numbers += 1
-        self._learners[learner] = self._owners[self._numbers] = Learner(self._numbers)
+        self._learners[learner] = self._owners[self._numbers] = EpochProgress(self._numbers)
         return self._learners[learner]
 
     def _rates(self) -> dict[int, float]:
@@ -349,7 +349,7 @@ class Schedule:
             number: max(fastest if rate is None else rate, fastest / _SLOWEST_PART) for number, rate in rates.items()
         }
 
-    def _take(self, learners: list[Learner], limit: int, budget_bytes: int) -> list[int]:
+    def _take(self, learners: list[EpochProgress], limit: int, budget_bytes: int) -> list[int]:
         """The learners' next units, merged by time, within the budget; they are taken and charged."""
         taken: list[int] = []
         rates = self._rates()
@@ -368,7 +368,7 @@ class Schedule:
 
     def _merged(
         self,
-        learners: list[Learner],
+        learners: list[EpochProgress],
         limit: int,
         budget_bytes: int,
         rates: dict[int, float],
@@ -396,7 +396,7 @@ class Schedule:
         numbers = np.array([found.number for found, _ in wanting], np.intp)
         return replace(merged, owners=numbers[merged.owners])
 
-    def _sweep_on(self, learners: list[Learner], limit: int, budget_bytes: int) -> list[int]:
+    def _sweep_on(self, learners: list[EpochProgress], limit: int, budget_bytes: int) -> list[int]:
         """As `_take`, in the order of the sweep, of which a new one is planned when one has ended."""
         assert self._sweep is not None
         taken: list[int] = []
@@ -427,11 +427,11 @@ class Schedule:
             self._sweep.go_on()
         return taken
 
-    def _is_wanted(self, learner: Learner, unit: int) -> bool:
+    def _is_wanted(self, learner: EpochProgress, unit: int) -> bool:
         """A unit that was planned for a learner is neither here nor over yet."""
         return self._state_of[unit] == ABSENT and any(uses.head(unit) < uses.n for uses, _ in learner.orders())
 
-    def _wanted(self, found: Learner, limit: int, rate: float, look_at: dict[int, int]) -> Wanted | None:
+    def _wanted(self, found: EpochProgress, limit: int, rate: float, look_at: dict[int, int]) -> Wanted | None:
         """The next units that a learner needs and that are absent; None if there are none."""
         units: list[NDArray[np.int32]] = []
         due_s: list[NDArray[np.float64]] = []
@@ -474,14 +474,14 @@ class Schedule:
             self._owners[number].ahead_bytes -= self._bytes_of[unit]
             self._owner_of[unit] = _NOBODY
 
-    def _release(self, found: Learner, units: Indices) -> None:
+    def _release(self, found: EpochProgress, units: Indices) -> None:
         """What `units`, each given once, count for this learner counts no longer."""
         charged = units[self._owner[units] == found.number]
         if len(charged):
             found.ahead_bytes -= int(self._bytes[charged].sum())
             self._owner[charged] = _NOBODY
 
-    def _release_all(self, found: Learner, kept: Uses | None) -> None:
+    def _release_all(self, found: EpochProgress, kept: Uses | None) -> None:
         """Nothing counts for this learner any more, except what was planned for `kept`."""
         charged = np.flatnonzero(self._owner == found.number)
         if kept is not None:

@@ -30,7 +30,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from policies.geometry import Extent, chunk_count, chunk_extent
-from policies.prefetch.density import alone_extent
+from policies.prefetch.miss_policy import alone_extent
 
 __all__ = ["Successors", "Trail"]
 

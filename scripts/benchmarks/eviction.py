@@ -24,7 +24,7 @@ FILES, FILES_QUICK = 2000, 800
 SIZES = (5, 10, 25, 50, 75, 90, 100)
 """Cache in per cent of the data."""
 WINDOW_PERCENT, BATCH_PERCENT = 2, 1
-"""Of the cache: what the daemon keeps ahead, and what it evicts at a time (mountd/hints/room.py)."""
+"""Of the cache: what the daemon keeps ahead, and what it evicts at a time (mountd/hints/space_reservation.py)."""
 WINDOWS = (1, 2, 5, 10)
 BATCHES = (0, 1, 2)
 COST_SIZE = 25

@@ -3,7 +3,7 @@
 Pure. A job reads files in the given order of each epoch; a cache holds some of them. Each function gives, for each
 epoch, how many reads found nothing in the cache. What can be the daemon's own rules are: `policies.cache.eviction`
 chooses for LRU and fill-once, `policies.schedule.schedule` says which hinted files come next and when each is needed
-again; what then makes room is what `mountd.hints.room` does, in short.
+again; what then makes room is what `mountd.hints.space_reservation` does, in short.
 
 Source of MIN: L. A. Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5(2),
 1966.

@@ -22,9 +22,9 @@ LARGE_BYTES = 1_500_000
 # What each task calls, and fails in. In the order in which a reader brings the tasks about.
 FAULTS = {
     "staging: clean-up": "mountd.cache.staging:Staging.prepare",
-    "staging: names": "mountd.cache.objects.names:Names.settled_id",
+    "staging: names": "mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
     "staging: watch of the disk": "mountd.cache.evictor:Evictor.look",
-    "staging: last uses": "mountd.cache.files:Files.flush_uses",
+    "staging: last uses": "mountd.cache.files:StagedFileTable.flush_uses",
     "sweep of names": "mountd.namespace.namespace:Namespace.sweep",
     "second looks": "mountd.source.doubts:Doubts.run",
     "prefetch": "mountd.fetch.prefetch:Prefetch.run",
@@ -38,7 +38,7 @@ FAULTS = {
 # These are called in threads, or by no task of their name.
 ELSEWHERE = {
     "staging: writer": "mountd.cache.writing:write_batch",
-    "staging: vouching": "mountd.cache.vouching:sync_objects",
+    "staging: committer": "mountd.cache.committer:sync_objects",
     "residency sample": "mountd.files.residency:resident",
     "control connection": "mountd.control.control:_Gate._serve",
 }
@@ -47,7 +47,7 @@ ELSEWHERE = {
 # Without these nothing is ever staged; the client that asks for the faults must be answered some time.
 ONCE = {"staging: clean-up", "staging: names", "control connection"}
 # Where what comes before them fails for ever: nothing is written, no worker starts.
-NEVER_REACHED = {"staging: vouching", "prefetch worker"}
+NEVER_REACHED = {"staging: committer", "prefetch worker"}
 
 
 def tree(source: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_link_of_our_own_is_followed(tmp_path: Path, hfs_mount: HfsMount) -> N
 
 
 def test_a_planted_index_is_not_believed(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """A cache that somebody else has filled: its index would vouch for whatever bytes lie in its objects."""
+    """A cache that somebody else has filled: its index would name whatever bytes lie in its objects."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "f").write_bytes(pattern(1, 0, 1000))
     hfs = hfs_mount(tmp_path / "source")

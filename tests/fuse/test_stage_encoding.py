@@ -77,7 +77,7 @@ def epoch(hfs: Hfs) -> int:
 def settle(hfs: Hfs) -> None:
     """What is queued for the cache is on the disk, and durable."""
     until = time.monotonic() + COMMAND_LIMIT_S
-    while any(status(hfs)["staged"][figure] for figure in ("queued_bytes", "unvouched_bytes")):
+    while any(status(hfs)["staged"][figure] for figure in ("queued_bytes", "uncommitted_bytes")):
         assert time.monotonic() < until
         time.sleep(0.1)
 

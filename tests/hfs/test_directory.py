@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfs.client.client import DaemonSilent
-from hfs.client.directory import Directory, NoDirectory
+from hfs.client.cluster_map import ClusterMap, NoClusterMap
 from hfs.layouts.layout import Layout
 from policies.cluster.placement import Nodes, homes, keys
 from tests.hfs.daemon import FakeCommands, serving
@@ -39,7 +39,7 @@ def test_an_answer_over_the_socket(tmp_path: Path) -> None:
     commands = FakeCommands("/m")
     commands.nodes = ANSWER
     with serving(tmp_path / "s", commands):
-        found = Directory.ask("/nowhere", str(tmp_path / "s"))
+        found = ClusterMap.ask("/nowhere", str(tmp_path / "s"))
     assert found.nodes == Nodes((11, 12, 13), (1.0, 2.5, 0.0))
     assert (found.names[2], found.node, found.chunk_bytes, found.count, found.divided) == ("c.site", 1, 100, 3, True)
 
@@ -47,7 +47,7 @@ def test_an_answer_over_the_socket(tmp_path: Path) -> None:
 def test_a_path_in_no_mount(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(DaemonSilent):
-            Directory.ask(str(path))
+            ClusterMap.ask(str(path))
 
 
 @pytest.mark.parametrize(
@@ -68,23 +68,23 @@ def test_a_path_in_no_mount(tmp_path: Path) -> None:
     ],
 )
 def test_answers_that_mean_nothing(wrong: dict[str, Any]) -> None:
-    with pytest.raises(NoDirectory, match="about its nodes"):
-        Directory.of({**ANSWER, **wrong})
-    with pytest.raises(NoDirectory):
-        Directory.of({})
+    with pytest.raises(NoClusterMap, match="about its nodes"):
+        ClusterMap.of({**ANSWER, **wrong})
+    with pytest.raises(NoClusterMap):
+        ClusterMap.of({})
 
 
 def test_where_it_matters_who_reads() -> None:
-    assert Directory.of(ANSWER).divided
-    assert not Directory.of({**ANSWER, "placement": "replicate"}).divided
-    assert not Directory.of({**ANSWER, "weights": [0, 0, 0]}).divided
-    assert not Directory.of({**ANSWER, "nodes": ["a"], "hashes": [1], "weights": [1], "node": 0}).divided
+    assert ClusterMap.of(ANSWER).divided
+    assert not ClusterMap.of({**ANSWER, "placement": "replicate"}).divided
+    assert not ClusterMap.of({**ANSWER, "weights": [0, 0, 0]}).divided
+    assert not ClusterMap.of({**ANSWER, "nodes": ["a"], "hashes": [1], "weights": [1], "node": 0}).divided
 
 
 def test_nodes_by_name_and_number() -> None:
-    found = Directory.of(ANSWER)
+    found = ClusterMap.of(ANSWER)
     assert found.numbers(["b.site", "b", 0, np.int64(2), "c.other"]) == [1, 1, 0, 2, 2]
-    twice = Directory.of({**ANSWER, "nodes": ["a.x", "a.y", "c"]})
+    twice = ClusterMap.of({**ANSWER, "nodes": ["a.x", "a.y", "c"]})
     assert twice.numbers(["a.y", "c"]) == [1, 2]
     for wrong in ("d", "", -1, 3):
         with pytest.raises(ValueError, match=r"none of the 3 nodes .*a\.site, b\.site"):
@@ -94,7 +94,7 @@ def test_nodes_by_name_and_number() -> None:
 
 
 def test_homes_of_small_files_are_of_their_paths_below_the_mount() -> None:
-    found = Directory.of(ANSWER, "/data")
+    found = ClusterMap.of(ANSWER, "/data")
     layout = found.layout_of(["/data/x/1", "x/2", "/data//x/./3"])
     assert found.homes(layout).tolist() == [home(name, 0) for name in (b"x/1", b"x/2", b"x/3")]
 
@@ -112,7 +112,7 @@ def test_a_sample_is_at_home_where_most_of_its_bytes_are(
     offsets, sizes = draw.integers(0, 1000, extents), draw.integers(1, largest + 1, extents)
     starts = np.concatenate([[0], np.cumsum(counts)])
     layout = Layout(b"\0".join(names), np.array(file_sizes), np.array([-1, -1]), files, offsets, sizes, starts)
-    found = Directory.of(ANSWER).homes(layout)
+    found = ClusterMap.of(ANSWER).homes(layout)
     for sample in range(samples):
         owned: Counter[int] = Counter()
         for file, offset, size in layout.extents_of(sample):
@@ -128,15 +128,15 @@ home_of = {(file, index): home(name, index) for file, name in enumerate((b"one",
 def test_large_whole_files_count_by_all_their_chunks() -> None:
     layout = Layout(b"p\0q\0r", np.array([250, 0, -1]))
     owned = Counter({home(b"p", 0): 100}) + Counter({home(b"p", 1): 100}) + Counter({home(b"p", 2): 50})
-    assert Directory.of(ANSWER).homes(layout).tolist()[1:] == [home(b"q", 0), home(b"r", 0)]
+    assert ClusterMap.of(ANSWER).homes(layout).tolist()[1:] == [home(b"q", 0), home(b"r", 0)]
     layout = Layout(b"p\0q", np.array([250, 0]))
     wanted = [max(sorted(owned), key=lambda node: owned[node]), home(b"q", 0)]
-    assert Directory.of(ANSWER).homes(layout).tolist() == wanted
+    assert ClusterMap.of(ANSWER).homes(layout).tolist() == wanted
 
 
 def test_one_huge_sample_and_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 100 << 12
     layout = Layout(b"big", np.array([size]), np.array([-1]), np.zeros(9, int), np.zeros(9, int), np.full(9, size))
-    at_once = Directory.of(ANSWER).homes(layout).tolist()
-    monkeypatch.setattr("hfs.client.directory._PIECES", 1 << 13)
-    assert Directory.of(ANSWER).homes(layout).tolist() == at_once == [at_once[0]] * 9
+    at_once = ClusterMap.of(ANSWER).homes(layout).tolist()
+    monkeypatch.setattr("hfs.client.cluster_map._PIECES", 1 << 13)
+    assert ClusterMap.of(ANSWER).homes(layout).tolist() == at_once == [at_once[0]] * 9

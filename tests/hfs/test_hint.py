@@ -288,7 +288,7 @@ def test_a_sampler_is_not_drawn_ahead_without_a_daemon(tmp_path: Path, logs: Log
 def test_a_daemon_of_another_kind(
     daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str
 ) -> None:
-    monkeypatch.setattr("hfs.training.learner.JOIN_S", 0.05)
+    monkeypatch.setattr("hfs.training.hint_connection.JOIN_S", 0.05)
     daemon.on_join = lambda _join: answer
     logs.expect(reason)
     sampler = with_hint([1, 2], daemon)
@@ -331,7 +331,7 @@ def test_the_daemon_dies_in_mid_epoch(daemon: FakeDaemon, logs: Logs, monkeypatc
 def test_a_daemon_that_stops_reading_holds_nobody(
     daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfs.training.learner.ORDER_S", 0.05)
+    monkeypatch.setattr("hfs.training.hint_connection.ORDER_S", 0.05)
     logs.expect("does not listen")
     order = list(range(100)) * 100
     sampler = with_hint(order, daemon)

@@ -30,7 +30,7 @@ async def stage(path: Path) -> None:
                 extent = file.chunk(index)
                 data = memoryview(pattern(seed, extent.start, extent.size))
                 assert staging.put_nowait(file, index, data)
-        await staging.wait_vouched()
+        await staging.wait_committed()
 
 
 @pytest.fixture

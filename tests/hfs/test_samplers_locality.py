@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.client.directory import Directory, NoDirectory
+from hfs.client.cluster_map import ClusterMap, NoClusterMap
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.samplers import LocalityAwareSampler
@@ -85,7 +85,7 @@ def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size(
 def test_samples_are_trained_on_where_they_are_cached() -> None:
     of = [0, 0, 1, 1, 2, 2, 3, 3]
     samplers = learners(1000, 64, of)
-    homes = Directory(nodes(4)).homes(Layout("\0".join(files(1000)).encode()))
+    homes = ClusterMap(nodes(4)).homes(Layout("\0".join(files(1000)).encode()))
     order = samplers[0].global_order()
     epochs = [list(sampler) for sampler in samplers]
     for step in range(len(samplers[0])):
@@ -98,7 +98,7 @@ def test_samples_are_trained_on_where_they_are_cached() -> None:
 
 def test_what_comes_from_other_nodes_is_spread_over_the_learners_of_a_node() -> None:
     samplers = learners(4000, 200, [0] * 4 + [1] * 4)
-    homes = Directory(nodes(2)).homes(Layout("\0".join(files(4000)).encode()))
+    homes = ClusterMap(nodes(2)).homes(Layout("\0".join(files(4000)).encode()))
     taken = np.array([[sum(homes[own] != rank // 4) for own in s] for rank, s in enumerate(samplers)])
     assert taken.sum() > 0
     for node in (taken[:4], taken[4:]):
@@ -257,7 +257,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str, monke
 def test_what_is_no_directory_no_file_and_no_layout(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not int"):
         LocalityAwareSampler(1, 1, 0, 0, 1, 7, files=["a"])  # type: ignore[arg-type] # wrong on purpose
-    with pytest.raises(NoDirectory):
+    with pytest.raises(NoClusterMap):
         LocalityAwareSampler(1, 1, 0, 0, 1, {}, files=["a"])
     with pytest.raises(ConfigError):
         LocalityAwareSampler(1, 1, 0, 0, 1, nodes(2), files=["../a"], learners=[0])

@@ -155,7 +155,7 @@ class FakeStaging:
                 file.detach()
         return gone
 
-    async def wait_vouched(self) -> None:
+    async def wait_committed(self) -> None:
         await trio.lowlevel.checkpoint()
 
     def pin(self, file: StagedFile) -> None:

@@ -261,19 +261,19 @@ async def _stage_with_a_fault(cache: Path, number: int, for_ever: bool) -> bool:
                     extent = file.chunk(index)
                     data = page_aligned(contents(seed, extent.start, extent.size))
                     taken += staging.put_nowait(file, index, data, finished)
-                await staging.wait_vouched()
+                await staging.wait_committed()
                 with contextlib.suppress(StagingError, RuntimeError):
                     await staging.read_chunk(file, 0)
-                staging.sweeper.give_up(file, [1])
+                staging.reclaimer.give_up(file, [1])
                 await staging.supersede(version_of(seed, SIZE))
-                await staging.sweeper.wait_idle()
+                await staging.reclaimer.wait_idle()
             with contextlib.suppress(RuntimeError):
                 await staging.evict()
             await trio.sleep(100)
         assert done == taken
         assert for_ever or not any(file.unsettled for file in files), "a chunk is barred for ever"
         assert staging.statistics().queued_bytes == 0
-        assert staging.statistics().unvouched_bytes == 0
+        assert staging.statistics().uncommitted_bytes == 0
         reached = operations.reached
         operations._at = 10**9
         operations._for_ever = False

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mountd.base.version import Version
 from mountd.fetch.blocks import Blocks
 from policies.geometry import Extent
-from policies.prefetch.density import BLOCK_BYTES
+from policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.pattern import pattern
 
 VERSION = Version("f" * 16, 5, 1 << 30, 1, 1)

@@ -29,7 +29,7 @@ from mountd.namespace.permissions import Permissions
 from mountd.namespace.xattrs import Xattrs
 from mountd.source.as_user import SourceAsUser
 from policies.geometry import Extent
-from policies.prefetch.density import BLOCK_BYTES
+from policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.test_read_path import CHUNK, Parts, daemon
 

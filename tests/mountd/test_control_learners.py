@@ -115,7 +115,7 @@ def test_who_leaves_in_the_middle_of_a_layout_leaves_nothing(tmp_path: Path) -> 
             await client.say(Join(layout_digest(FILES)), LayoutPart(FILES[:20], False))
             assert await client.heard() == Result(detail={"layout": "wanted"})
             await served.leave(client)
-            assert not served.commands.learners.courses
+            assert not served.commands.learners.plans
             await served.lives()
             again = await served.client()
             assert (await again.join()).detail == {"layout": "wanted"}

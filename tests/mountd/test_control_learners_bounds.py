@@ -66,7 +66,7 @@ def test_a_defect_ends_one_connection(tmp_path: Path, logs: Logs, monkeypatch: p
             client = await served.client()
             await client.join()
             with monkeypatch.context() as broken:
-                broken.setattr(learners_file.Learner, "reached", lambda *_: 1 // 0)
+                broken.setattr(learners_file.HintSession, "reached", lambda *_: 1 // 0)
                 await client.say(At(1))
                 answer = await client.heard()
             assert isinstance(answer, Failure)
@@ -109,7 +109,7 @@ def test_layouts_whose_plan_would_need_too_much_memory(tmp_path: Path, name: str
             await client.say(Join(layout_digest(blob)), LayoutPart(blob, True))
             assert await client.heard() == Result(detail={"layout": "wanted"})
             assert isinstance(await client.heard(), Failure)
-            assert not served.commands.learners.courses
+            assert not served.commands.learners.plans
             await served.lives()
 
     run(test)

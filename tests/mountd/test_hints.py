@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from mountd.hints import learners as learners_file
-from mountd.hints.learners import Learner
+from mountd.hints.learners import HintSession
 from mountd.wire.hints import (
     At,
     LayoutFrame,
@@ -60,7 +60,7 @@ def order(indices: Sequence[int], epoch: int = 0, *, following: bool = False) ->
     return Order(epoch, np.array(indices, "<i8").tobytes(), following=following)
 
 
-async def joined(parts: Parts, frame: LayoutFrame, *, process: str = "p", rank: int = 0, world: int = 1) -> Learner:
+async def joined(parts: Parts, frame: LayoutFrame, *, process: str = "p", rank: int = 0, world: int = 1) -> HintSession:
     blob = encode_layout(frame)
     join = Join(layout=layout_digest(blob), name="train", process=process, rank=rank, world=world)
     learner, answer = parts.learners.join(join, 7)
@@ -73,7 +73,7 @@ async def joined(parts: Parts, frame: LayoutFrame, *, process: str = "p", rank: 
     return learner
 
 
-async def told(learner: Learner, message: LearnerMessage) -> None:
+async def told(learner: HintSession, message: LearnerMessage) -> None:
     answer = await learner.receive(message)
     assert not isinstance(answer, Failure), answer
 
@@ -100,7 +100,7 @@ async def test_attributes_are_asked_for_file_by_file_in_the_window_and_not_all_a
         assert sum(name == "stat" for name, _ in source.calls) < 80
 
 
-async def use(parts: Parts, learner: Learner, indices: Sequence[int]) -> None:
+async def use(parts: Parts, learner: HintSession, indices: Sequence[int]) -> None:
     """Open and close files in this order, as an epoch."""
     for position, i in enumerate(indices):
         await told(learner, At(position + 1))
@@ -452,4 +452,4 @@ async def test_layouts_that_nobody_follows_are_forgotten_in_the_end() -> None:
     async with daemon(source_of(20)) as parts:
         for count in range(1, 12):
             (await joined(parts, list_of(count))).leave()
-        assert len(parts.learners.courses) == 4
+        assert len(parts.learners.plans) == 4

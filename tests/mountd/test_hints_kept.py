@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.hints.ready import HintsReady
+from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.wire.hints import At
 from tests.conftest import Logs
 from tests.mountd.fake_source import FakeSource
@@ -62,7 +62,7 @@ async def test_a_defect_while_something_is_made_ready_is_no_end(logs: Logs, monk
     async with daemon(source_of(8), workers=1) as parts:
         learner = await joined(parts, list_of(8))
         with monkeypatch.context() as broken:
-            broken.setattr(HintsReady, "files", lambda *_: 1 // 0)
+            broken.setattr(PageCacheWarmer, "files", lambda *_: 1 // 0)
             await told(learner, order(list(range(8))))
             await trio.sleep(10)
         assert parts.metrics["unexpected_errors"] > 0

@@ -11,8 +11,8 @@ import trio
 
 from mountd.core.metrics import Metrics
 from mountd.hints import room as hints_room
-from mountd.hints.learners import Course, Learners
-from mountd.hints.room import HintsRoom
+from mountd.hints.learners import EpochPlan, Learners
+from mountd.hints.space_reservation import SpaceReservation
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join, Result
 from policies.cache.admission import blocks_bytes
@@ -57,7 +57,9 @@ class Threads:
         return await trio.to_thread.run_sync(call, *arguments)
 
 
-async def full(following: Sequence[int], threads: Threads | None = None) -> tuple[HintsRoom, FullStaging, Course, Any]:
+async def full(
+    following: Sequence[int], threads: Threads | None = None
+) -> tuple[SpaceReservation, FullStaging, EpochPlan, Any]:
     """A learner in an epoch of all files in their order; the first of them are staged, and fill the cache."""
     learners = Learners(8 << 20, Metrics(), (threads or Threads()).run)
     blob = encode_layout(LayoutFrame(files=b"\0".join(b"%d" % i for i in range(FILES))))
@@ -71,19 +73,19 @@ async def full(following: Sequence[int], threads: Threads | None = None) -> tupl
     ):
         answer = await learner.receive(message)
         assert answer is None or isinstance(answer, Result)
-    course = learner.course
-    assert course is not None
-    assert course.objects is not None
-    course.objects[:STAGED] = np.arange(STAGED) + 1
+    plan = learner.plan
+    assert plan is not None
+    assert plan.objects is not None
+    plan.objects[:STAGED] = np.arange(STAGED) + 1
     for unit in range(STAGED):
-        course.schedule.here(unit, FILE_BYTES)
-        course.schedule.seen(unit, trio.current_time())
+        plan.schedule.here(unit, FILE_BYTES)
+        plan.schedule.seen(unit, trio.current_time())
     staging = FullStaging()
-    return HintsRoom(learners, staging, Metrics(), 1 << 20), staging, course, learner  # type: ignore[arg-type]  # a fake
+    return SpaceReservation(learners, staging, Metrics(), 1 << 20), staging, plan, learner  # type: ignore[arg-type]  # a fake
 
 
-async def asked(room: HintsRoom, course: Course, units: Sequence[int]) -> list[bool]:
-    stays = await room.stays(course, units)
+async def asked(room: SpaceReservation, plan: EpochPlan, units: Sequence[int]) -> list[bool]:
+    stays = await room.stays(plan, units)
     room.settled(stays)
     return stays.each
 
@@ -94,19 +96,19 @@ async def test_what_is_needed_last_goes_for_what_is_needed_sooner(
 ) -> None:
     monkeypatch.setattr(hints_room, "_LOOK_AT_ONCE_USES", 0 if in_thread else 1 << 30)
     threads = Threads()
-    room, staging, course, _ = await full(list(range(FILES))[::-1], threads)
+    room, staging, plan, _ = await full(list(range(FILES))[::-1], threads)
     before = threads.calls
-    assert await asked(room, course, [STAGED + 1]) == [True]
+    assert await asked(room, plan, [STAGED + 1]) == [True]
     assert threads.calls - before == in_thread
     assert staging.evicted[:2] == [0, 1]  # what comes last in the epoch after
-    assert not course.objects[:2].any()  # type: ignore[index]  # it has whole files
-    assert await asked(room, course, [0]) == [False]  # it is needed later than all that is here
+    assert not plan.objects[:2].any()  # type: ignore[index]  # it has whole files
+    assert await asked(room, plan, [0]) == [False]  # it is needed later than all that is here
 
 
 async def test_what_is_kept_encoded_gives_back_less_so_more_of_it_goes() -> None:
-    room, staging, course, _ = await full(list(range(FILES))[::-1])
+    room, staging, plan, _ = await full(list(range(FILES))[::-1])
     staging.encoded = 4
-    assert await asked(room, course, [STAGED + 1]) == [True]
+    assert await asked(room, plan, [STAGED + 1]) == [True]
     assert len(staging.evicted) * blocks_bytes(FILE_BYTES + 4096) // 4 >= FILE_BYTES
     assert staging.evicted == list(range(len(staging.evicted)))
 
@@ -117,15 +119,15 @@ async def test_what_is_needed_last_is_looked_for_seldom(monkeypatch: pytest.Monk
     look = hints_room._last
     monkeypatch.setattr(hints_room, "_last", lambda *arguments: looks.append(1) or look(*arguments))
     monkeypatch.setattr(hints_room, "_LOOK_S_A_USE", 1.0)
-    room, staging, course, _ = await full(list(range(FILES)))
+    room, staging, plan, _ = await full(list(range(FILES)))
     for _ in range(50):
-        assert await asked(room, course, [FILES - 1]) == [False]
+        assert await asked(room, plan, [FILES - 1]) == [False]
     assert looks == [1]
     assert staging.evicted == []
-    room, staging, course, _ = await full(list(range(FILES))[::-1])
+    room, staging, plan, _ = await full(list(range(FILES))[::-1])
     looks.clear()
     for unit in range(STAGED, STAGED + 20):
-        assert await asked(room, course, [unit]) == [True]
+        assert await asked(room, plan, [unit]) == [True]
     assert staging.evicted == list(range(len(staging.evicted)))
     assert len(staging.evicted) >= 20
     assert len(looks) <= 1 + len(staging.evicted) // 4
@@ -134,12 +136,12 @@ async def test_what_is_needed_last_is_looked_for_seldom(monkeypatch: pytest.Monk
 async def test_what_has_become_needed_sooner_since_the_look_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hints_room, "_LOOK_S_A_USE", 1.0)
     monkeypatch.setattr(hints_room, "_CANDIDATE_SHARE", 1)
-    room, staging, course, learner = await full(list(range(FILES))[::-1])
-    assert await asked(room, course, [STAGED]) == [True]
+    room, staging, plan, learner = await full(list(range(FILES))[::-1])
+    assert await asked(room, plan, [STAGED]) == [True]
     first = list(staging.evicted)
     # A new order: those that were the last are the first now.
     await learner.receive(Order(1, np.arange(FILES, dtype="<i8").tobytes()))
     await learner.receive(Order(2, np.arange(FILES, dtype="<i8").tobytes(), following=True))
     staging.evicted.clear()
-    assert await asked(room, course, [first[0]]) == [False]
+    assert await asked(room, plan, [first[0]]) == [False]
     assert staging.evicted == []

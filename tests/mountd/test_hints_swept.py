@@ -8,7 +8,7 @@ import trio
 
 from mountd.wire.hints import LayoutFrame
 from policies.geometry import Extent
-from policies.prefetch.density import BLOCK_BYTES
+from policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.mountd.fake_source import FakeSource
 from tests.mountd.test_hints import joined, order, samples_of, told
 from tests.mountd.test_read_path import CHUNK, daemon

@@ -12,7 +12,7 @@ import pytest
 
 from mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
 from mountd.base.version import Version
-from mountd.cache.index.index import ChunkRow, Index, IndexFailed, Stamp, Vouched
+from mountd.cache.index.index import ChunkRow, Committed, Index, IndexFailed, Stamp
 from mountd.cache.index.schema import FORMAT, lock_cache
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from policies.cache.admission import blocks_bytes
@@ -22,7 +22,7 @@ CHUNK = 1 << 16
 ROWS = 1_000_000
 
 
-def vouched(
+def committed(
     number: int,
     size: int,
     chunks: list[int],
@@ -30,14 +30,14 @@ def vouched(
     new: bool = True,
     version: Version | None = None,
     stored_bytes: int = 0,
-) -> Vouched:
+) -> Committed:
     version = version or Version("aa", number, size, 1, 1)
     size_bytes = sum(min(CHUNK, size - index * CHUNK) for index in chunks)
     stored = [blocks_bytes(stored_bytes or min(CHUNK, size - index * CHUNK)) for index in chunks]
     room_bytes = sum(stored) + (4096 if new else 0)
     complete = len(chunks) * CHUNK >= size
     listed = [ChunkRow(index, (1 << 64) - 1 - index, stored_bytes) for index in chunks]
-    return Vouched(number, new, version, b"p/%d" % number, CHUNK, complete, size_bytes, room_bytes, 7, listed)
+    return Committed(number, new, version, b"p/%d" % number, CHUNK, complete, size_bytes, room_bytes, 7, listed)
 
 
 _opened: list[CacheDirectory] = []
@@ -83,7 +83,7 @@ def assert_totals(index: Index) -> None:
 
 def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
     huge = Version("bb", (1 << 64) - 3, 5, -1, 1 << 62)
-    index.vouch([vouched(1, 3 * CHUNK + 1, [0, 3]), vouched(2, 5, [0], version=huge)])
+    index.commit_chunks([committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0], version=huge)])
     ((one,), (two,)) = index.find([Version("aa", 1, 3 * CHUNK + 1, 1, 1), huge])
     assert (one.object_id, one.complete, one.staged_bytes, one.path) == (1, False, CHUNK + 1, b"p/1")
     assert index.chunks(1) == [(0, (1 << 64) - 1, 0), (3, (1 << 64) - 4, 0)]
@@ -93,8 +93,8 @@ def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
 
 
 def test_totals_follow_every_change(index: Index) -> None:
-    index.vouch([vouched(1, 3 * CHUNK + 1, [0, 3]), vouched(2, 5, [0]), vouched(3, 2 * CHUNK, [0, 1])])
-    index.vouch([vouched(1, 3 * CHUNK + 1, [1], new=False)])
+    index.commit_chunks([committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0]), committed(3, 2 * CHUNK, [0, 1])])
+    index.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False)])
     assert_totals(index)
     index.forget(1, [(3, 1), (2, CHUNK)])  # the second is not there
     index.forget(2, [(0, 5)])
@@ -112,9 +112,11 @@ def test_totals_follow_every_change(index: Index) -> None:
 
 
 def test_totals_know_what_is_encoded(index: Index) -> None:
-    index.vouch([vouched(1, 3 * CHUNK + 1, [0]), vouched(2, 50_000, [0], stored_bytes=900), vouched(3, 50_000, [0])])
-    index.vouch([vouched(1, 3 * CHUNK + 1, [1, 2, 3], new=False, stored_bytes=5000)])
-    index.vouch([vouched(4, 2 * CHUNK, [0, 1], stored_bytes=7000)])
+    index.commit_chunks(
+        [committed(1, 3 * CHUNK + 1, [0]), committed(2, 50_000, [0], stored_bytes=900), committed(3, 50_000, [0])]
+    )
+    index.commit_chunks([committed(1, 3 * CHUNK + 1, [1, 2, 3], new=False, stored_bytes=5000)])
+    index.commit_chunks([committed(4, 2 * CHUNK, [0, 1], stored_bytes=7000)])
     assert_totals(index)
     assert [chunk.stored_bytes for chunk in index.chunks(1)] == [0, 5000, 5000, 5000]
     assert [row.stored_bytes for row in index.page(0, 9)] == [0, 900, 0, 0]
@@ -125,7 +127,7 @@ def test_totals_know_what_is_encoded(index: Index) -> None:
     index.forget(2, [(0, 50_000)])
     assert before - index.state().used_bytes == 8192 + CHUNK + 4096
     assert_totals(index)
-    index.vouch([vouched(2, 50_000, [0], new=False)])  # and now as it is
+    index.commit_chunks([committed(2, 50_000, [0], new=False)])  # and now as it is
     assert_totals(index)
     index.doom([1, 2, 4])
     assert index.state().encoded_bytes == index.state().encoded_stored_bytes == 0
@@ -171,10 +173,10 @@ def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> 
         assert all(row.proven and row.stamp is None for row in index.page(0, 9))
         index.close()
     index = Index(cache(tmp_path))
-    index.vouch([vouched(1, 3 * CHUNK + 1, [1], new=False, stored_bytes=20_000)])
+    index.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False, stored_bytes=20_000)])
     index.stamp([(2, Version("aa", 2, 5, 1, 1), Stamp((1 << 64) - 1, 7)), (1, Version("aa", 1, 5, 1, 1), Stamp(3, 4))])
     assert [(row.stamp, row.proven) for row in index.page(0, 9)] == [(None, True), (((1 << 64) - 1, 7), True)]
-    index.vouch([vouched(3, 60_000, [0], stored_bytes=20_000)])
+    index.commit_chunks([committed(3, 60_000, [0], stored_bytes=20_000)])
     assert_totals(index)
     index.close()
     database = sqlite3.connect(tmp_path / "index.sqlite")
@@ -183,7 +185,7 @@ def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> 
 
 
 def test_the_oldest_come_first_a_page_at_a_time(index: Index) -> None:
-    index.vouch([vouched(number, 5, [0]) for number in range(1, 6)])
+    index.commit_chunks([committed(number, 5, [0]) for number in range(1, 6)])
     index.touch([(9, 1), (3, 4)], [(b"new", 2)])
     assert [row.object_id for row in index.oldest((-1, -1), 2)] == [4, 2]
     assert [row.object_id for row in index.oldest((7, 2), 9)] == [3, 5, 1]
@@ -204,13 +206,13 @@ def test_numbers_are_never_leased_twice(tmp_path: Path) -> None:
 
 
 def test_a_rolled_back_group_leaves_nothing(index: Index) -> None:
-    index.vouch([vouched(1, 5, [0])])
+    index.commit_chunks([committed(1, 5, [0])])
     with pytest.raises(IndexFailed):
-        index.vouch([vouched(2, 5, [0], version=Version("new source", 2, 5, 1, 1)), vouched(1, 5, [0])])
+        index.commit_chunks([committed(2, 5, [0], version=Version("new source", 2, 5, 1, 1)), committed(1, 5, [0])])
     assert_totals(index)
     assert index.files == 1
     # The source that came with it is known, or not, but never confused with another.
-    index.vouch([vouched(3, 5, [0], version=Version("third", 3, 5, 1, 1))])
+    index.commit_chunks([committed(3, 5, [0], version=Version("third", 3, 5, 1, 1))])
     assert [row.version.source_id for row in index.page(0, 9)] == ["aa", "third"]
 
 
@@ -254,7 +256,7 @@ def test_an_unknown_format_is_refused_with_the_remedy(tmp_path: Path, statement:
 def test_a_broken_index_is_set_aside(tmp_path: Path, logs: Logs, how: str) -> None:
     logs.expect("set aside as index.sqlite.broken-1, the cache starts empty")
     index = Index(cache(tmp_path))
-    index.vouch([vouched(1, 5, [0])])
+    index.commit_chunks([committed(1, 5, [0])])
     index.close()
     path = tmp_path / "index.sqlite"
     if how == "text":
@@ -292,7 +294,7 @@ def test_a_full_disk_is_no_reason_to_set_the_index_aside(tmp_path: Path) -> None
 def test_damage_met_later_is_remembered(tmp_path: Path, logs: Logs) -> None:
     logs.expect("set aside as index.sqlite.broken-1, the cache starts empty")
     index = Index(cache(tmp_path))
-    index.vouch([vouched(number, 5, [0]) for number in range(1, 3000)])
+    index.commit_chunks([committed(number, 5, [0]) for number in range(1, 3000)])
     index.close()
     with (tmp_path / "index.sqlite").open("r+b") as file:
         file.seek(4096 * 20)
@@ -328,7 +330,7 @@ def malformed_for(times: int) -> Callable[..., sqlite3.Connection]:
 
 def test_an_index_that_seems_damaged_for_a_moment_is_used_on(tmp_path: Path) -> None:
     index = Index(cache(tmp_path), connect=malformed_for(0))
-    index.vouch([vouched(1, 5, [0])])
+    index.commit_chunks([committed(1, 5, [0])])
     Malformed.left = 1
     with pytest.raises(IndexFailed) as caught:
         index.page(0, 9)
@@ -342,7 +344,7 @@ def test_an_index_that_seems_damaged_for_a_moment_is_used_on(tmp_path: Path) -> 
 
 def test_an_index_that_was_met_damaged_and_is_sound_is_used_on(tmp_path: Path) -> None:
     index = Index(cache(tmp_path))
-    index.vouch([vouched(1, 5, [0])])
+    index.commit_chunks([committed(1, 5, [0])])
     index.close()
     (tmp_path / "index.damaged").touch()
     for _ in range(2):
@@ -370,7 +372,7 @@ def test_an_index_that_sqlite_opened_elsewhere_is_not_believed(tmp_path: Path) -
 def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
     """Counted in steps of SQLite's virtual machine, not in seconds: a scan would take millions."""
     index = Index(cache(tmp_path))
-    index.vouch([vouched(1, 5, [0])])
+    index.commit_chunks([committed(1, 5, [0])])
     index._writer.execute("PRAGMA synchronous = OFF")
     index._writer.execute("BEGIN")
     index._writer.execute(
@@ -437,7 +439,7 @@ def test_no_bit_that_is_turned_gives_a_file_the_bytes_of_another(tmp_path: Path)
     (tmp_path / "turned").mkdir(mode=0o700)
     versions = [Version("aa", number, 5, 1, 1) for number in range(1, count + 1)]
     index = Index(cache(tmp_path / "whole"))
-    index.vouch([vouched(version.inode, 5, [0], version=version) for version in versions])
+    index.commit_chunks([committed(version.inode, 5, [0], version=version) for version in versions])
     index.forget(7, [(0, 5)])
     where = "WHERE name IN ('files', 'files_by_inode')"
     pages = [page for (page,) in index._reader.execute(f"SELECT rootpage FROM sqlite_master {where}")]

@@ -181,7 +181,7 @@ async def test_a_file_passed_through_keeps_its_backing_file_until_the_last_close
         file = parts.handles.file(number).file
         assert (node.passed, file.passed) == (1, 1), "no hole is made in it"
         parts.passthrough.on = True
-        file.vouched.add(0)
+        file.committed.add(0)
         file.present.add(0)
         file.object_id = 1
         other, backing_id = await parts.opening.open(node, 1)

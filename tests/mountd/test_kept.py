@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.core.kept import Kept
+from mountd.core.byte_lru import ByteLRU
 
 KEYS = st.integers(0, 5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["keep", "drop", "clear"]), KEYS, st.integers(0, 40))))
 def test_as_a_list_would_do_it(steps: list[tuple[str, int, int]]) -> None:
-    kept: Kept[int] = Kept(100)
+    kept: ByteLRU[int] = ByteLRU(100)
     model: list[tuple[int, bytes]] = []
     for what, key, size in steps:
         if what == "clear":
@@ -35,7 +35,7 @@ def test_as_a_list_would_do_it(steps: list[tuple[str, int, int]]) -> None:
 
 
 def test_what_is_larger_than_the_limit_is_not_kept() -> None:
-    kept: Kept[str] = Kept(10)
+    kept: ByteLRU[str] = ByteLRU(10)
     kept.keep("small", memoryview(b"12345"))
     kept.keep("large", memoryview(b"x" * 11))
     assert kept.get("large") is None

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mountd.core.metrics import Metrics
-from mountd.hints.learners import Learner, Learners
+from mountd.hints.learners import HintSession, Learners
 from mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
 from mountd.wire.protocol import Failure, Join, Result
 from tests.conftest import Logs
@@ -30,7 +30,7 @@ class HeldThreads:
         return call(*arguments)
 
 
-async def brought(blobs: list[bytes]) -> tuple[HeldThreads, list[Learner], list[Result | Failure | None]]:
+async def brought(blobs: list[bytes]) -> tuple[HeldThreads, list[HintSession], list[Result | Failure | None]]:
     """What learners of one layout are told who bring these bytes at the same time."""
     threads = HeldThreads()
     owner = Learners(8 << 20, Metrics(), threads.run)
@@ -54,7 +54,7 @@ async def test_a_layout_that_several_bring_is_read_once() -> None:
     threads, learners, answers = await brought([BLOB, BLOB, BLOB])
     assert threads.calls == 1
     assert all(isinstance(answer, Result) for answer in answers)
-    assert len({id(learner.course) for learner in learners}) == 1
+    assert len({id(learner.plan) for learner in learners}) == 1
 
 
 async def test_a_broken_copy_does_not_harm_who_brings_a_good_one(logs: Logs) -> None:
@@ -63,5 +63,5 @@ async def test_a_broken_copy_does_not_harm_who_brings_a_good_one(logs: Logs) -> 
     assert threads.calls == 2
     assert isinstance(answers[0], Failure)
     assert isinstance(answers[1], Result)
-    assert learners[0].course is None
-    assert learners[1].course is not None
+    assert learners[0].plan is None
+    assert learners[1].plan is not None

@@ -107,7 +107,7 @@ async def test_the_cache_stages_and_reads_though_descriptors_are_refused(
         await staging.wait_ready()
         monkeypatch.setattr("mountd.cache.objects.disk.os.open", scarce)
         file = await stage(staging, 1)
-        assert file.vouched.full
+        assert file.committed.full
         staging.let_go()
         staging.let_go()
         assert len(await staging.read_chunk(file, 0)) == file.chunk(0).size

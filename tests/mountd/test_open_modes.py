@@ -124,7 +124,7 @@ def complete(parts: Parts) -> None:
             content = pattern(version.inode * 1000 + version.mtime_ns, file.chunk(index).start, file.chunk(index).size)
             parts.staging.chunks[(version, index)] = content
             file.present.add(index)
-            file.vouched.add(index)
+            file.committed.add(index)
         file.object_id = 1
 
 

@@ -61,7 +61,7 @@ def with_staged_file(tmp_path: Path, test: Callable[[Passthrough, StagedFile, St
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             file = await staging.file(version_of(1, SIZE), b"f")
             assert put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             passthrough = Passthrough(staging, metrics)
             passthrough.start(CONNECTION)
             staging.pin(file)
@@ -125,9 +125,9 @@ def test_a_damaged_file_is_handed_out_only_to_nodes_that_have_it(tmp_path: Path,
         assert not passthrough.may(file)
         # All handles of a node have one backing file, whatever became of it.
         assert passthrough.acquire_nowait(file) == await passthrough.acquire(file) == first
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         assert put(staging, file, 0)
-        await staging.wait_vouched()
+        await staging.wait_committed()
         assert passthrough.may(file)
         assert os.stat(object_path(staging, file)).st_ino == kernel.open[first]
         for _ in range(3):
@@ -143,10 +143,10 @@ def test_chunks_given_up_under_a_passed_handle_leave_no_hole(tmp_path: Path, ker
         path = object_path(staging, file)
         before = Path(path).read_bytes()
         staging.chunks_lost(file, [0])
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         assert Path(path).read_bytes() == before
         assert put(staging, file, 0)  # the right bytes come over it
-        await staging.wait_vouched()
+        await staging.wait_committed()
         assert Path(object_path(staging, file)).read_bytes() == before
         assert file.durable
         passthrough.release(file)

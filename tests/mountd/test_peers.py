@@ -21,9 +21,9 @@ from mountd.core.metrics import Metrics
 from mountd.peers.answering import TAKEN_S, Bytes
 from mountd.peers.job import JobPeers
 from mountd.peers.joining import Limits, agree, card_bytes, read_cards
-from mountd.peers.peers import Came
+from mountd.peers.messages import ChunkRequest, MessageError, NodeInfo, Offer, Patience, Refusal, decode, encode
+from mountd.peers.peers import PeerAnswer
 from mountd.peers.silent import REST_S
-from mountd.peers.words import Card, Offer, Patience, Refusal, Wish, WordError, decode, encode
 from policies.geometry import Extent
 from tests.conftest import Logs
 from tests.mountd.fake_transport import FakeNetwork
@@ -32,7 +32,7 @@ from tests.pattern import pattern
 CHUNK = 64 << 10
 VERSION = Version("f" * 16, 7, 100 * CHUNK, 1, 1)
 SILENCE_S = 10.0
-CARD = Card("host", "1", "f" * 16, 2, CHUNK, "partition", 64, SILENCE_S, 1 << 40)
+CARD = NodeInfo("host", "1", "f" * 16, 2, CHUNK, "partition", 64, SILENCE_S, 1 << 40)
 LIMITS = Limits(buffer_bytes=64 * CHUNK, source_timeout_s=600, peer_timeout_s=SILENCE_S, stagger=8, stagger_job=64)
 
 
@@ -96,11 +96,11 @@ class Job:
 
     async def fetch(
         self, path: bytes, into: bytearray | None = None, asker: int = 0, *, here_only: bool = False
-    ) -> Came:
+    ) -> PeerAnswer:
         """The first chunk, from its home."""
         buffer = memoryview(bytearray(CHUNK) if into is None else into)
         came = await self.nodes[asker].fetch(path, VERSION, CHUNK, Extent(0, CHUNK), buffer, here_only=here_only)
-        if came is Came.YES:
+        if came is PeerAnswer.HIT:
             assert bytes(buffer) == pattern(1, 0, CHUNK), "wrong bytes"
         return came
 
@@ -120,8 +120,8 @@ async def job(count: int = 2, placement: str = "partition") -> AsyncIterator[Job
 
 async def test_a_chunk_comes_from_its_home_and_one_s_own_from_nowhere() -> None:
     async with job() as nodes:
-        assert await nodes.fetch(nodes.path_at(1)) is Came.YES
-        assert await nodes.fetch(nodes.path_at(0)) is Came.NO
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.HIT
+        assert await nodes.fetch(nodes.path_at(0)) is PeerAnswer.MISS
         assert (nodes.metrics[0]["peer_reads"], nodes.metrics[1]["peer_served"]) == (1, 1)
         assert nodes.nodes[0].keeps(nodes.path_at(0), 0)
         assert not nodes.nodes[0].keeps(nodes.path_at(1), 0)
@@ -132,7 +132,7 @@ async def test_replicate_keeps_everything() -> None:
         assert nodes.nodes[0].keeps(nodes.path_at(1), 0)
 
 
-@pytest.mark.parametrize("lost", [Wish, Offer])
+@pytest.mark.parametrize("lost", [ChunkRequest, Offer])
 async def test_a_peer_that_says_nothing_is_waited_for_once(lost: type, logs: Logs) -> None:
     """Whichever message is lost. Then it is left alone for a while, and asked again after."""
     logs.expect("node 1 has not answered for 10 s")
@@ -140,25 +140,25 @@ async def test_a_peer_that_says_nothing_is_waited_for_once(lost: type, logs: Log
         nodes.network.fault = lambda _sender, _to, message: None if isinstance(decode(message), lost) else message
         path = nodes.path_at(1)
         start_s = trio.current_time()
-        assert await nodes.fetch(path) is Came.NO
+        assert await nodes.fetch(path) is PeerAnswer.MISS
         assert trio.current_time() - start_s == pytest.approx(SILENCE_S, abs=2.1)
         start_s = trio.current_time()
-        assert await nodes.fetch(path) is Came.NO
+        assert await nodes.fetch(path) is PeerAnswer.MISS
         assert trio.current_time() == start_s
         assert nodes.metrics[0]["peer_faults"] == 1
         await trio.sleep(REST_S)
-        assert await nodes.fetch(path) is Came.NO
-        assert nodes.metrics[0]["peer_faults"] == (2 if lost is Wish else 1)
+        assert await nodes.fetch(path) is PeerAnswer.MISS
+        assert nodes.metrics[0]["peer_faults"] == (2 if lost is ChunkRequest else 1)
         nodes.network.fault = lambda _sender, _to, message: message
         nodes.network.release()
         await trio.sleep(2 * REST_S)
-        assert await nodes.fetch(path) is Came.YES
+        assert await nodes.fetch(path) is PeerAnswer.HIT
 
 
 async def test_a_peer_that_waits_itself_is_waited_for() -> None:
     async with job() as nodes:
         nodes.stores[1].delay_s = 100
-        assert await nodes.fetch(nodes.path_at(1)) is Came.YES
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.HIT
         assert trio.current_time() >= 100
 
 
@@ -167,7 +167,7 @@ async def test_a_late_answer_does_not_land_in_a_buffer_that_is_used_again(logs: 
     async with job() as nodes:
         nodes.network.fault = lambda _sender, _to, message: None if isinstance(decode(message), Offer) else message
         buffer = bytearray(CHUNK)
-        assert await nodes.fetch(nodes.path_at(1), buffer) is Came.NO
+        assert await nodes.fetch(nodes.path_at(1), buffer) is PeerAnswer.MISS
         buffer[:] = bytes(CHUNK)
         nodes.network.release()
         await trio.sleep(1)
@@ -181,10 +181,10 @@ async def test_a_buffer_that_bytes_are_coming_into_is_not_given_back(logs: Logs)
     async with job(3) as nodes:
         nodes.network.transfer_s = 1000
         start_s = trio.current_time()
-        assert await nodes.fetch(nodes.path_at(1)) is Came.NEVER
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.BUFFER_IN_USE
         assert trio.current_time() - start_s < SILENCE_S + 1
         async with trio.open_nursery() as nursery:
-            found: list[Came] = []
+            found: list[PeerAnswer] = []
 
             async def ask() -> None:
                 found.append(await nodes.fetch(nodes.path_at(2)))
@@ -192,7 +192,7 @@ async def test_a_buffer_that_bytes_are_coming_into_is_not_given_back(logs: Logs)
             nursery.start_soon(ask)
             await trio.sleep(0.5)
             nodes.network.kill(2)
-        assert found == [Came.NEVER]
+        assert found == [PeerAnswer.BUFFER_IN_USE]
 
 
 async def test_a_wrong_checksum_is_no_answer(logs: Logs) -> None:
@@ -204,7 +204,7 @@ async def test_a_wrong_checksum_is_no_answer(logs: Logs) -> None:
             return encode(Offer(word.request, word.size, word.checksum ^ 1)) if isinstance(word, Offer) else message
 
         nodes.network.fault = spoil
-        assert await nodes.fetch(nodes.path_at(1)) is Came.NO
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.MISS
         assert nodes.metrics[0]["peer_faults"] == 1
 
 
@@ -215,10 +215,10 @@ async def test_whatever_fails_at_the_home_the_source_is_next_at_once(error: Exce
     async with job() as nodes:
         nodes.stores[1].error = error
         start_s = trio.current_time()
-        assert await nodes.fetch(nodes.path_at(1)) is Came.NO
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.MISS
         assert trio.current_time() - start_s < 1
         nodes.stores[1].error = None
-        assert await nodes.fetch(nodes.path_at(1)) is Came.YES
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.HIT
 
 
 async def test_what_a_lost_node_was_home_of_belongs_to_another() -> None:
@@ -235,14 +235,14 @@ async def test_what_a_lost_node_was_home_of_belongs_to_another() -> None:
         assert homes[0] == homes[1] != 1
         assert nodes.nodes[0].directory()["gone"] == [1]
         asker = 2 - homes[0]
-        assert await nodes.fetch(path, asker=asker) is Came.YES
+        assert await nodes.fetch(path, asker=asker) is PeerAnswer.HIT
 
 
 async def test_few_are_answered_at_a_time_and_too_many_are_refused() -> None:
     async with job() as nodes:
         nodes.stores[1].delay_s = 0.01
         path = nodes.path_at(1)
-        found: list[Came] = []
+        found: list[PeerAnswer] = []
 
         async def ask() -> None:
             found.append(await nodes.fetch(path))
@@ -251,20 +251,20 @@ async def test_few_are_answered_at_a_time_and_too_many_are_refused() -> None:
             for _ in range(1100):
                 nursery.start_soon(ask)
         assert nodes.stores[1].most_at_once == 16
-        assert found.count(Came.NO) == 1100 - 16 - 1024 == nodes.metrics[1]["peer_refused_busy"]
+        assert found.count(PeerAnswer.MISS) == 1100 - 16 - 1024 == nodes.metrics[1]["peer_refused_busy"]
 
 
 async def test_a_peer_that_does_not_take_its_bytes_is_not_answered_again() -> None:
     async with job() as nodes:
         path = nodes.path_at(1)
-        wish = Wish(5, path, VERSION, CHUNK, 0, CHUNK)
+        wish = ChunkRequest(5, path, VERSION, CHUNK, 0, CHUNK)
         nodes.network.nodes[0].send_nowait(1, encode(wish))  # and nobody there takes what comes
         await trio.sleep(TAKEN_S + 1)
-        assert await nodes.fetch(path) is Came.NO
+        assert await nodes.fetch(path) is PeerAnswer.MISS
         assert nodes.metrics[1]["peer_refused_busy"] == 1
         nodes.network.nodes[0].take_nowait(1, 5, memoryview(bytearray(CHUNK)), lambda _whole: None)
         await trio.sleep(1)
-        assert await nodes.fetch(path) is Came.YES
+        assert await nodes.fetch(path) is PeerAnswer.HIT
 
 
 async def test_who_wants_much_memory_for_peers_waits_for_others() -> None:
@@ -305,14 +305,14 @@ async def test_messages_that_mean_nothing_are_dropped() -> None:
         for message in (b"\xff\xff", bytes(100), encode(Offer(99, 5, 5)), encode(Patience(3)), encode(Refusal(4))):
             nodes.network.nodes[1].send_nowait(0, message)
         await trio.sleep(1)
-        assert await nodes.fetch(nodes.path_at(1)) is Came.YES
+        assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.HIT
 
 
 @given(st.binary(max_size=40))
 def test_decode_gives_a_word_or_a_word_error(message: bytes) -> None:
     try:
         decode(message)
-    except WordError:
+    except MessageError:
         pass
 
 

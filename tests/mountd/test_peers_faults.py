@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.peers.peers import Came
+from mountd.peers.peers import PeerAnswer
 from mountd.peers.silent import REST_S
 from tests.mountd.test_peers import CHUNK, SILENCE_S, Job, job
 
@@ -37,7 +37,7 @@ class NthFails:
         return self.count >= self._at
 
 
-async def fetch_all(nodes: Job) -> list[Came]:
+async def fetch_all(nodes: Job) -> list[PeerAnswer]:
     """What becomes of each; the bytes of what came are checked by `Job.fetch`."""
     found = []
     for asker, owner in ASKED:
@@ -52,12 +52,12 @@ async def one_round(fails: NthFails) -> None:
         nodes.network.fault = lambda _sender, _to, message: None if fails() else message
         nodes.network.transfer_fails = lambda _giver, _taker: fails()
         found = await fetch_all(nodes)
-        assert found == [Came.YES] * len(ASKED) or fails.reached
+        assert found == [PeerAnswer.HIT] * len(ASKED) or fails.reached
         nodes.network.fault = lambda _sender, _to, message: message
         nodes.network.transfer_fails = lambda _giver, _taker: False
         nodes.network.release()
         await trio.sleep(LONGEST_REST_S)
-        assert await fetch_all(nodes) == [Came.YES] * len(ASKED)
+        assert await fetch_all(nodes) == [PeerAnswer.HIT] * len(ASKED)
 
 
 @pytest.fixture

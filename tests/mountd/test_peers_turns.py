@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.core.metrics import Metrics
+from mountd.peers.messages import Done, Go, Stay, Turn, decode, encode
+from mountd.peers.read_slots import HELD_S, Turns
 from mountd.peers.silent import REST_S, SilentPeers
-from mountd.peers.turns import HELD_S, Turns
-from mountd.peers.words import Done, Go, Stay, Turn, decode, encode
 from policies.cluster.placement import NOBODY
 from tests.mountd.fake_transport import FakeNetwork, FakeTransport
 

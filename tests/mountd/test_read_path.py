@@ -32,9 +32,9 @@ from mountd.files.read_path import ReadPath
 from mountd.hints.files import HintsFiles
 from mountd.hints.hints import Hints
 from mountd.hints.learners import Learners
-from mountd.hints.ready import HintsReady
+from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.repeated import HintsRepeated
-from mountd.hints.room import HintsRoom
+from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import Namespace
 from mountd.namespace.node import Node
@@ -170,8 +170,8 @@ async def daemon(
             staging,  # type: ignore[arg-type]  # a fake
             fetcher,
             HintsFiles(staging, fetcher, small_files),  # type: ignore[arg-type]  # a fake
-            HintsRoom(learners, staging, metrics, 4 * CHUNK),  # type: ignore[arg-type]  # a fake
-            HintsReady(namespace, staging, fetcher, metrics, memory, pushes_small=lambda: True),  # type: ignore[arg-type]  # a fake
+            SpaceReservation(learners, staging, metrics, 4 * CHUNK),  # type: ignore[arg-type]  # a fake
+            PageCacheWarmer(namespace, staging, fetcher, metrics, memory, pushes_small=lambda: True),  # type: ignore[arg-type]  # a fake
             metrics,
             memory,
             lambda: prefetch.hints_nowait(),

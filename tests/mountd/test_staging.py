@@ -64,7 +64,7 @@ def test_no_byte_is_counted_twice_while_it_is_entered(tmp_path: Path, monkeypatc
 
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
-            threads, seen = staging._ground.threads, []
+            threads, seen = staging._context.threads, []
             change_index = threads.change_index
 
             async def watched(change: Any, *arguments: Any) -> Any:
@@ -88,8 +88,8 @@ def test_an_incomplete_file_has_its_full_length_and_knows_its_chunks(tmp_path: P
             file = await staging.file(version_of(1, SIZE), b"f")
             assert put(staging, file, 2)
             assert 2 not in file.present
-            await staging.wait_vouched()
-            assert list(file.present) == list(file.vouched) == [2]
+            await staging.wait_committed()
+            assert list(file.present) == list(file.committed) == [2]
             assert not file.complete
             assert os.path.getsize(object_path(staging, file)) == SIZE
             with pytest.raises(StagingError):
@@ -97,13 +97,13 @@ def test_an_incomplete_file_has_its_full_length_and_knows_its_chunks(tmp_path: P
             assert staging.read_nowait(file, Extent(0, 10)) is None
         async with healthy_staging(tmp_path) as staging:
             file = await staging.file(version_of(1, SIZE))
-            assert list(file.vouched) == [2]
+            assert list(file.committed) == [2]
             check(1, 2 * CHUNK_BYTES, await staging.read_chunk(file, 2))
 
     run(main)
 
 
-def test_a_chunk_is_present_before_it_is_vouched_for(tmp_path: Path) -> None:
+def test_a_chunk_is_present_before_it_is_committed(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await staging.file(version_of(1, 100), b"f")
@@ -114,13 +114,13 @@ def test_a_chunk_is_present_before_it_is_vouched_for(tmp_path: Path) -> None:
             while not done:
                 await trio.lowlevel.checkpoint()
             assert done == [True]
-            assert not file.vouched
-            assert staging.statistics().unvouched_bytes == 100
+            assert not file.committed
+            assert staging.statistics().uncommitted_bytes == 100
             await trio.sleep(1.9)
-            assert not file.vouched
+            assert not file.committed
             await trio.sleep(0.2)
-            assert file.vouched
-            assert staging.statistics().unvouched_bytes == 0
+            assert file.committed
+            assert staging.statistics().uncommitted_bytes == 0
 
     run(main)
 
@@ -159,7 +159,7 @@ def test_a_file_found_keeps_its_chunk_size(tmp_path: Path) -> None:
             file = await staging.file(version_of(1, SIZE))
             assert file.chunk_bytes == CHUNK_BYTES
             put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert (await staging.file(version_of(2, SIZE))).chunk_bytes == 2 * CHUNK_BYTES
         async with healthy_staging(tmp_path) as staging:
             file = await staging.file(version_of(1, SIZE))
@@ -198,7 +198,7 @@ def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
             for index in (2, 0, 1):
                 for file in files:
                     assert put(staging, file, index)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             for seed, file in zip((1, 2), files, strict=True):
                 assert file.durable
                 assert os.path.getsize(object_path(staging, file)) == size
@@ -226,13 +226,13 @@ def test_look_ups_that_wait_together_go_to_the_index_together(tmp_path: Path) ->
         async with healthy_staging(tmp_path, chunk_bytes=4096, operations=operations) as staging:
             assert staging.file_nowait(version_of(1, size)) is None
             asked: list[int] = []
-            find = staging._ground.index.find
+            find = staging._context.index.find
 
             def counted(versions: Any) -> Any:
                 asked.append(len(versions))
                 return find(versions)
 
-            staging._ground.index.find = counted  # type: ignore[method-assign]  # replaced on purpose
+            staging._context.index.find = counted  # type: ignore[method-assign]  # replaced on purpose
             found: list[StagedFile] = []
             async with trio.open_nursery() as nursery:
                 for seed in (*range(1, 101), 1, 1):
@@ -315,11 +315,11 @@ def test_a_broken_index_costs_staging_and_nothing_else(tmp_path: Path, logs: Log
         async with healthy_staging(tmp_path) as staging:
             await stage(staging, 1)
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            staging._ground.index._reader.close()
+            staging._context.index._reader.close()
             file = await staging.file(version_of(1, SIZE))
             assert not file.present
             assert metrics["staging_errors"] == 1
             assert staging.statistics().state == "resting"
-            staging._ground.index.close()
+            staging._context.index.close()
 
     run(main)

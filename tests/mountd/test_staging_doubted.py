@@ -11,7 +11,7 @@ from tests.pattern import check
 
 
 class Doubts:
-    """Implements `staging_ground.Trust`."""
+    """Implements `cache.objects.context.Trust`."""
 
     def __init__(self) -> None:
         self.held: set[Version] = set()
@@ -28,7 +28,7 @@ class Doubts:
 
 
 async def rows(staging: Staging) -> list[int]:
-    await staging.wait_vouched()
+    await staging.wait_committed()
     return [row.version.inode async for row in staging.rows()]
 
 
@@ -46,8 +46,8 @@ def test_what_is_in_doubt_is_served_and_committed_once_it_is_believed(tmp_path: 
             assert await staging.evict_paths([b""]) == (1, staging.statistics().room_bytes)
             check(1, 0, await staging.read(file, Extent(0, SIZE)))
             doubts.held.clear()
-            staging.vouching.believe(file.version)
-            await staging.vouching.wait_believed(file.version)
+            staging.committer.believe(file.version)
+            await staging.committer.wait_believed(file.version)
             assert await rows(staging) == [1]
             assert file.durable
 
@@ -65,13 +65,13 @@ def test_what_was_wrong_leaves_nothing(tmp_path: Path) -> None:
             file = await stage(staging, 1, SIZE)
             doubts.held.clear()
             doubts.wrong.add(version)
-            staging.vouching.disbelieve(version)
+            staging.committer.disbelieve(version)
             await staging.supersede(version)
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert not file.present
             assert put(staging, file, 0)  # on its way when that was found out
-            await staging.wait_vouched()
-            await staging.sweeper.wait_idle()
+            await staging.wait_committed()
+            await staging.reclaimer.wait_idle()
             assert await rows(staging) == []
             assert staging.statistics().room_bytes == 0
             assert metrics["staging_errors"] == 0

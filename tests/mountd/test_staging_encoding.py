@@ -124,7 +124,7 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
             file = await stage(staging, SEED, size)
             await everything_holds(staging, file)
             assert file.encoded
-            assert not staging.statistics().unvouched_bytes
+            assert not staging.statistics().uncommitted_bytes
         for encoding in (False, True):  # it is read whatever is asked for now
             async with healthy_staging(tmp_path, encoding=encoding) as staging:
                 file = await staging.file(version_of(SEED, size))
@@ -132,7 +132,7 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
 
     async def everything_holds(staging: Staging, file: StagedFile) -> None:
         assert file.complete
-        assert file.vouched.full
+        assert file.committed.full
         assert file.encoded
         assert os.path.getsize(object_path(staging, file)) == size
         statistics = staging.statistics()
@@ -188,11 +188,11 @@ def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypa
         async with healthy_staging(tmp_path, encoding=True) as staging:
             file = await staging.file(version_of(5, SIZE), b"f")
             put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert file.element_bytes == RAW
             shrinks = page_aligned(contents(SEED, 0, CHUNK_BYTES))  # of the same file, for once
             assert staging.put_nowait(file, 1, shrinks)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert not file.encoded
         async with healthy_staging(tmp_path, encoding=True) as staging:
             file = await staging.file(version_of(5, SIZE), b"f")
@@ -208,9 +208,9 @@ def test_the_short_end_does_not_decide_about_its_file(tmp_path: Path) -> None:
             size = CHUNK_BYTES + 20_000
             file = await staging.file(version_of(5, size), b"f")
             assert staging.put_nowait(file, 1, page_aligned(bytes(20_000)))  # as the padding of an archive
-            await staging.wait_vouched()
+            await staging.wait_committed()
             put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert file.durable
 
     run(main)
@@ -228,7 +228,7 @@ def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
             file = await staging.file(version, b"f")
             for index in range(3):
                 assert staging.put_nowait(file, index, page_aligned(content(index)))
-                await staging.wait_vouched()
+                await staging.wait_committed()
             assert [bool(file.stored_bytes(index)) for index in range(3)] == [True, False, True]
             assert not file.durable
         async with healthy_staging(tmp_path) as staging:
@@ -248,7 +248,7 @@ def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
             assert not file.durable
             for index in (0, 2):
                 assert staging.put_nowait(file, index, page_aligned(content(index)))
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert file.durable
             assert Path(object_path(staging, file)).read_bytes() == expected
             assert file.room_bytes == 3 * CHUNK_BYTES + file.overhead_bytes() == staging.statistics().room_bytes
@@ -326,10 +326,10 @@ async def test_damage_anywhere_is_never_a_byte_of_an_answer(
             await staging.read(file, Extent(2 * CHUNK_BYTES - 10, 2 * CHUNK_BYTES))
         assert 1 not in file.present
         assert metrics["staged_checksum_failures"] == 1
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         assert staging.statistics().room_bytes == file.room_bytes
         assert put(staging, file, 1)
-        await staging.wait_vouched()
+        await staging.wait_committed()
         check_contents(SEED, 0, await staging.read(file, Extent(0, 2 * CHUNK_BYTES)))
     await verify(str(tmp_path))
 
@@ -341,7 +341,7 @@ async def test_check_finds_damage(tmp_path: Path) -> None:
         flip(object_path(staging, small), 100)
         found = {checked.version.inode: checked.broken async for checked in staging.check()}
         assert found == {SEED: (2,), SEED + 1: (0,)}
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         assert [checked.broken async for checked in staging.check()] == [()]
     await verify(str(tmp_path))
 
@@ -369,16 +369,16 @@ async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, 
         overwrite(object_path(staging, file), CHUNK_BYTES, bytes(100))
         with pytest.raises(StagingError):
             await staging.read_chunk(file, 1)
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         assert put(staging, file, 1)
-        await staging.wait_vouched()
+        await staging.wait_committed()
         assert file.durable
         assert Path(object_path(staging, file)).read_bytes() == contents(SEED, 0, 2 * CHUNK_BYTES)
         assert staging.statistics().room_bytes == file.room_bytes == 2 * CHUNK_BYTES + file.overhead_bytes()
         other = await staging.file(version_of(SEED + 1, CHUNK_BYTES), b"other")
         other.passed = 1  # whatever the reason
         assert put(staging, other, 0)
-        await staging.wait_vouched()
+        await staging.wait_committed()
         assert other.durable
         other.passed = file.passed = 0
         staging.unpin(file)
@@ -398,14 +398,14 @@ async def test_what_could_not_be_given_back_is_overwritten_as_it_is(
             raise OSError(errno.EIO, "no")
 
         with monkeypatch.context() as patched:
-            patched.setattr(staging._ground.disk, "punch", punch)
+            patched.setattr(staging._context.disk, "punch", punch)
             with pytest.raises(StagingError):
                 await staging.read_chunk(file, 1)
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
         assert file.stray == {1: encoded_room}
         assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
         assert put(staging, file, 1)
-        await staging.wait_vouched()
+        await staging.wait_committed()
         assert file.stored_bytes(0)
         assert not file.stored_bytes(1)
         assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
@@ -441,7 +441,7 @@ def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
             for index in (0, 1, 2):
                 for file in files:
                     assert put(staging, file, index)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             for number, file in enumerate(files, 1):
                 assert file.encoded
                 assert os.path.getsize(object_path(staging, file)) == size

@@ -68,11 +68,11 @@ async def test_without_the_library_what_is_encoded_is_fetched_again(
             if file.stored_bytes(index):
                 with pytest.raises(StagingError):
                     await staging.read(file, Extent(index * CHUNK_BYTES, index * CHUNK_BYTES + 1))
-        await staging.sweeper.wait_idle()
+        await staging.reclaimer.wait_idle()
         assert metrics["staged_checksum_failures"] == 0
         for index in range(4):
             assert put(staging, file, index)
-        await staging.wait_vouched()
+        await staging.wait_committed()
         assert file.durable
     await verify(str(tmp_path))
 

@@ -90,7 +90,7 @@ def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: 
             disk.full = True
             put(staging, await staging.file(version_of(2, 10)), 0)
             await trio.sleep(0.1)
-            assert staging._ground.health._rest_s == 1  # forgiven
+            assert staging._context.health._rest_s == 1  # forgiven
 
     run(main)
     run(verify, str(tmp_path))
@@ -105,14 +105,14 @@ def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
         async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
             good = await staging.file(version_of(1, SIZE), b"f")
             put(staging, good, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             disk.sync_fails = True
             file = await staging.file(version_of(2, 5000), b"f")
             put(staging, good, 1)
             put(staging, file, 0)
-            await staging.wait_vouched()
-            await staging.sweeper.wait_idle()
-            assert list(good.present) == list(good.vouched) == [0]
+            await staging.wait_committed()
+            await staging.reclaimer.wait_idle()
+            assert list(good.present) == list(good.committed) == [0]
             assert not file.present
             assert metrics["staging_errors"] == 1
             assert staging.statistics().room_bytes == CHUNK_BYTES + 4096
@@ -120,7 +120,7 @@ def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
             await trio.sleep(2)
             assert put(staging, good, 1)
             assert put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert file.durable
 
     run(main)
@@ -147,10 +147,10 @@ def test_a_damaged_file_is_forgotten_and_staged_again(tmp_path: Path, logs: Logs
             assert 1 not in file.present
             assert metrics["staging_errors"] == 1
             assert metrics["staged_checksum_failures"] == (how != "gone")
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             for index in list(file.present.missing()):
                 assert put(staging, file, index)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             check(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
 
     run(main)
@@ -171,7 +171,7 @@ def test_check_finds_damage_and_reports_it(tmp_path: Path) -> None:
             assert found[b"d/2"].broken == ()
             assert (found[b"d/2"].chunks, found[b"d/2"].bytes) == (4, SIZE)
             assert metrics["staged_checksum_failures"] == 1
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert [checked.chunks async for checked in staging.check([b"d/1"])] == [3]
 
     run(main)
@@ -205,15 +205,15 @@ def test_check_keeps_what_was_staged_again_since_it_was_listed(tmp_path: Path) -
             staging.pin(file)
             rows = [row async for row in staging.rows()]
             staging.chunks_lost(file, [0])
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             staging.encode(EncodingChoice(True, "for a test"), Encoder())
             file.element_bytes = UNDECIDED
             assert put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert file.encoded
-            checks = check_rows(staging._ground, staging.files, staging.sweeper, rows)
+            checks = check_rows(staging._context, staging.files, staging.reclaimer, rows)
             assert [checked.fault async for checked in checks] == [None]
-            assert file.vouched.full
+            assert file.committed.full
             assert metrics["staged_checksum_failures"] == 0
             staging.unpin(file)
 
@@ -228,13 +228,13 @@ def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -
             file, other = await stage(staging, 1), await stage(staging, 2)
             disk.punch_fails = True
             staging.chunks_lost(file, [0, 1])
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             held_bytes = staging.statistics().room_bytes
             assert held_bytes == 2 * other.room_bytes  # it may all lie there still
             assert await staging.evict([file.version]) == (1, other.room_bytes)
             assert staging.statistics().room_bytes == other.room_bytes
         async with healthy_staging(tmp_path) as staging:
-            assert staging._ground.index.opened.clean
+            assert staging._context.index.opened.clean
 
     run(main)
     assert run(verify, str(tmp_path)) == 4

@@ -65,10 +65,10 @@ def test_a_superseded_version_goes_when_its_last_reader_closes(tmp_path: Path) -
             file = await stage(staging, 1)
             staging.pin(file)
             await staging.supersede(file.version)
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             check(1, 0, await staging.read_chunk(file, 0))
             staging.unpin(file)
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert not file.present
             assert staging.statistics().files == 0
 
@@ -83,7 +83,7 @@ def test_a_look_up_of_a_newer_version_supersedes_the_older(tmp_path: Path) -> No
         async with healthy_staging(tmp_path) as staging:
             await staging.file(version_of(1, 777, 6))
             await staging.file(version_of(2, 777, 4))  # from a stale attribute: not newer
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert [row.version.inode async for row in staging.rows()] == [2]
 
     run(main)
@@ -135,7 +135,7 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await stage(staging, 1)
-            reading = staging._ground.threads._reading
+            reading = staging._context.threads._reading
             outcome: list[object] = []
 
             async def read() -> None:
@@ -151,7 +151,7 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
                 nursery.start_soon(read)
                 await trio.testing.wait_all_tasks_blocked()
                 staging.chunks_lost(file, [0])
-                await staging.sweeper.wait_idle()
+                await staging.reclaimer.wait_idle()
                 put(staging, file, 0)  # present again, but what the thread reads was read before
                 for place in range(places):
                     reading.release_on_behalf_of(place)
@@ -162,7 +162,7 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", [False, True])
 @pytest.mark.parametrize("during_sync", [False, True])
-def test_a_chunk_put_again_before_it_was_vouched_for_is_counted_once(
+def test_a_chunk_put_again_before_it_was_committed_is_counted_once(
     tmp_path: Path, encoding: bool, during_sync: bool
 ) -> None:
     """It is found damaged while its first put waits for the sync; another chunk keeps the object."""
@@ -170,7 +170,7 @@ def test_a_chunk_put_again_before_it_was_vouched_for_is_counted_once(
     async def main() -> None:
         async with healthy_staging(tmp_path, encoding=encoding) as staging:
             file = await staging.file(version_of(SHRINKS, SIZE), b"f")
-            syncing = staging._ground.threads._syncing
+            syncing = staging._context.threads._syncing
             syncing.acquire_on_behalf_of_nowait(staging)
             assert put(staging, file, 0)
             assert put(staging, file, 1)
@@ -178,17 +178,17 @@ def test_a_chunk_put_again_before_it_was_vouched_for_is_counted_once(
                 await trio.sleep(10)
             await trio.testing.wait_all_tasks_blocked()
             staging.chunks_lost(file, [0])
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert put(staging, file, 0)
             await trio.testing.wait_all_tasks_blocked()
             syncing.release_on_behalf_of(staging)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             (row,) = [row async for row in staging.rows()]
             statistics = staging.statistics()
             assert row.room_bytes == file.room_bytes == statistics.room_bytes
             assert row.staged_bytes == statistics.bytes == 2 * CHUNK_BYTES
-            assert sorted(file.vouched) == [0, 1]
-            assert not staging.vouching._latest
+            assert sorted(file.committed) == [0, 1]
+            assert not staging.committer._latest
             await staging.evict()
             statistics = staging.statistics()
             assert statistics.room_bytes == statistics.bytes == statistics.encoded_bytes == 0
@@ -196,36 +196,36 @@ def test_a_chunk_put_again_before_it_was_vouched_for_is_counted_once(
     run(main)
 
 
-def test_only_what_was_synced_is_vouched_for(tmp_path: Path) -> None:
+def test_only_what_was_synced_is_committed(tmp_path: Path) -> None:
     """A chunk is given up and put again during the sync that its first put waits for: the next one counts."""
 
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await staging.file(version_of(1, SIZE), b"f")
-            sync, gate = staging._ground.threads.sync, trio.Event()
+            sync, gate = staging._context.threads.sync, trio.Event()
 
             async def slow(*args: Any) -> Any:
                 answer = await sync(*args)
                 await gate.wait()
                 return answer
 
-            staging._ground.threads.sync = slow  # type: ignore[method-assign]  # replaced on purpose
+            staging._context.threads.sync = slow  # type: ignore[method-assign]  # replaced on purpose
             assert put(staging, file, 0)
             assert put(staging, file, 1)
             await trio.sleep(10)
             staging.chunks_lost(file, [0])
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert put(staging, file, 0)
             await trio.testing.wait_all_tasks_blocked()
-            staging._ground.threads.sync = sync  # type: ignore[method-assign]  # and put back
-            places = staging._ground.threads._syncing
+            staging._context.threads.sync = sync  # type: ignore[method-assign]  # and put back
+            places = staging._context.threads._syncing
             places.acquire_on_behalf_of_nowait(staging)
             gate.set()
             await trio.testing.wait_all_tasks_blocked()
-            assert sorted(file.vouched) == [1]
+            assert sorted(file.committed) == [1]
             places.release_on_behalf_of(staging)
-            await staging.wait_vouched()
-            assert sorted(file.vouched) == [0, 1]
+            await staging.wait_committed()
+            assert sorted(file.committed) == [0, 1]
 
     run(main)
 
@@ -236,7 +236,7 @@ def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> N
             number = (await stage(staging, 1)).object_id
             assert number is not None
         async with healthy_staging(tmp_path) as staging:
-            threads, gate = staging._ground.threads, trio.Event()
+            threads, gate = staging._context.threads, trio.Event()
             ask_index = threads.ask_index
 
             async def slow(*args: Any) -> Any:
@@ -253,7 +253,7 @@ def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> N
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(look)
                 await trio.testing.wait_all_tasks_blocked()
-                assert (await staging.sweeper.evict([(number, version_of(1, SIZE))]))[0] == 1
+                assert (await staging.reclaimer.evict([(number, version_of(1, SIZE))]))[0] == 1
                 gate.set()
             assert not found[0].present
             assert found[0].object_id is None
@@ -268,7 +268,7 @@ def test_cancelled_waiters_leave_nothing_behind(tmp_path: Path) -> None:
             for patience in range(12):
                 with trio.CancelScope() as scope:
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(staging.wait_vouched)
+                        nursery.start_soon(staging.wait_committed)
                         nursery.start_soon(staging.read_chunk, file, 0)
                         nursery.start_soon(staging.file, version_of(100 + patience, 5))
                         for _ in range(patience):
@@ -328,8 +328,8 @@ def test_whatever_happens_together_no_byte_is_wrong(
             async with trio.open_nursery() as nursery:
                 for _ in range(5):
                     nursery.start_soon(actor, staging)
-            await staging.wait_vouched()
-            await staging.sweeper.wait_idle()
+            await staging.wait_committed()
+            await staging.reclaimer.wait_idle()
             rows = [row async for row in staging.rows()]
             assert sum(row.room_bytes for row in rows) == staging.statistics().room_bytes
             for file in staging.files._known.values():
@@ -338,7 +338,7 @@ def test_whatever_happens_together_no_byte_is_wrong(
                 held = sum(map(file.chunk_room_bytes, file.present))
                 assert file.room_bytes == (held + file.overhead_bytes() if file.object_id is not None else 0)
         async with healthy_staging(cache, capacity_bytes=capacity) as staging:
-            assert staging._ground.index.opened.clean
+            assert staging._context.index.opened.clean
 
     run(main)
     run(verify, cache, capacity)

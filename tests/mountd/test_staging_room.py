@@ -32,7 +32,7 @@ def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Pa
             files = [await staging.file(version_of(seed, CHUNK_BYTES), b"f") for seed in range(1, 6)]
             assert staging.admits_nowait(files[0], CHUNK_BYTES)
             assert [put(staging, file, 0) for file in files] == [True, True, True, False, False]
-            await staging.wait_vouched()
+            await staging.wait_committed()
             await trio.sleep(100)
             assert not staging.admits_nowait(files[3], 1)
             assert not put(staging, files[3], 0)
@@ -242,7 +242,7 @@ def test_a_full_queue_drops_what_is_new(tmp_path: Path) -> None:
             file = await staging.file(version_of(1, SIZE))
             assert [put(staging, file, index) for index in range(4)] == [True, True, False, False]
             assert staging.statistics().queued_bytes == 2 * CHUNK_BYTES
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert staging.statistics().queued_bytes == 0
             assert put(staging, file, 2)
             assert metrics["staging_dropped"] == 2

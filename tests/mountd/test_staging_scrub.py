@@ -83,8 +83,8 @@ async def scrubbed(
 async def round_ended(staging: Staging) -> float:
     """When the next round has ended: seconds since now."""
     began_s = trio.current_time()
-    rounds = staging._ground.metrics["scrub_rounds"]
-    while staging._ground.metrics["scrub_rounds"] == rounds:
+    rounds = staging._context.metrics["scrub_rounds"]
+    while staging._context.metrics["scrub_rounds"] == rounds:
         await trio.sleep(0.05)
     return trio.current_time() - began_s
 
@@ -110,9 +110,9 @@ def test_what_rots_without_a_trace_is_found_and_dropped(
             assert metrics["staged_checksum_failures"] == 1
             for seed in (1, 3):
                 assert (await staging.file(version_of(seed, SIZE))).durable
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert put(staging, rotten, offset // CHUNK_BYTES)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             check_contents(2, 0, await staging.read(rotten, Extent(0, SIZE)))
 
     run(main)
@@ -146,7 +146,7 @@ def test_it_goes_on_where_an_earlier_daemon_was(tmp_path: Path) -> None:
         async with scrubbed(tmp_path) as staging:
             objects = [(await stage(staging, seed)).object_id for seed in range(1, 11)]
             at = ScrubRow(objects[6] or 0, 7 * SIZE, int(1e9) - 100, 0)
-            staging._ground.index.note_scrubbed(at)
+            staging._context.index.note_scrubbed(at)
         metrics = Metrics()
         async with scrubbed(tmp_path, metrics) as staging:
             await round_ended(staging)
@@ -169,7 +169,7 @@ def test_it_waits_while_readers_wait_for_the_disk_but_not_for_ever(tmp_path: Pat
         async with scrubbed(tmp_path, metrics) as staging:
             for seed in range(1, 4):
                 await stage(staging, seed)
-            limiter = staging._ground.threads._reading
+            limiter = staging._context.threads._reading
             holder = object()
             await limiter.acquire_on_behalf_of(holder)
             assert await round_ended(staging) > 12  # each step a second late

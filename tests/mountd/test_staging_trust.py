@@ -109,9 +109,9 @@ def test_of_a_changed_object_the_right_chunks_stay(tmp_path: Path, logs: Logs) -
             assert not await staging.verifying.is_sound(file)
             await staging.verifying.wait_verified(file)
             assert list(file.present) == [0, 2, 3]
-            await staging.sweeper.wait_idle()
+            await staging.reclaimer.wait_idle()
             assert put(staging, file, 1)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             await read_all(staging, file)
             assert await staging.verifying.is_sound(file)
 
@@ -150,14 +150,14 @@ def test_our_own_changes_are_no_reason_to_verify(tmp_path: Path) -> None:
                 check_contents(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
                 assert put(staging, file, index)
                 check_contents(1, CHUNK_BYTES, await staging.read(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)))
-                await staging.wait_vouched()
+                await staging.wait_committed()
             assert await staging.evict_chunk(file, 2) > 0
             assert file.sound
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             file = await staging.file(version_of(1, SIZE))
             assert file.stamp is not None
             assert put(staging, file, 2)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert await staging.verifying.is_sound(file)
             assert (metrics["staged_verified_bytes"], metrics["staged_changed"]) == (0, 0)
 
@@ -171,7 +171,7 @@ def test_a_crash_between_our_change_and_its_record_means_only_that_it_is_verifie
         async with healthy_staging(tmp_path) as staging:
             file = await staging.file(version_of(1, SIZE), b"f")
             put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             path, recorded = object_path(staging, file), file.recorded
             assert recorded is not None
         with open(path, "r+b") as file_object:
@@ -184,13 +184,13 @@ def test_a_crash_between_our_change_and_its_record_means_only_that_it_is_verifie
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             await staging.wait_ready()
             file = await staging.file(version_of(1, SIZE), b"f")
-            assert list(file.vouched) == [0]
+            assert list(file.committed) == [0]
             assert not await staging.verifying.is_sound(file)
             check_contents(1, 0, await staging.read(file, Extent(0, 100)))
             assert metrics["staged_verified_bytes"] == CHUNK_BYTES
             for index in (1, 2, 3):
                 assert put(staging, file, index)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             assert await staging.verifying.is_sound(file)
 
     run(main)
@@ -209,12 +209,12 @@ def test_stamps_that_cannot_be_entered_are_not_believed(tmp_path: Path, logs: Lo
         async with healthy_staging(tmp_path, operations=Operations(1, act, for_ever=True)) as staging:
             file = await staging.file(version_of(1, SIZE), b"f")
             put(staging, file, 0)
-            await staging.wait_vouched()
+            await staging.wait_committed()
             recorded = file.recorded
             broken = True
             put(staging, file, 1)
-            await staging.wait_vouched()
-            await staging.sweeper.wait_idle()
+            await staging.wait_committed()
+            await staging.reclaimer.wait_idle()
             assert file.recorded != file.stamp or file.recorded == recorded
             await read_all_present(staging, file)
         async with healthy_staging(tmp_path) as staging:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfs.client.directory import Directory
+from hfs.client.cluster_map import ClusterMap
 from hfs.layouts.layout import Layout
 from hfs.samplers import LocalityAwareSampler
 from tests.fuse.harness import drop_pages
@@ -58,7 +58,7 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     def epoch(number: int) -> int:
         """Bytes of the samples that move."""
         moved = 0
-        homes = Directory.ask(str(nodes.path(0))).homes(Layout("\0".join(names()).encode()))
+        homes = ClusterMap.ask(str(nodes.path(0))).homes(Layout("\0".join(names()).encode()))
         for rank, sampler in enumerate(samplers):
             sampler.set_epoch(number)
             for batch in sampler:
@@ -88,7 +88,7 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     layout = Layout(
         b"large", np.array([40 * CHUNK_BYTES]), np.array([-1]), offsets * 0, offsets, offsets * 0 + CHUNK_BYTES
     )
-    homes = Directory.ask(str(nodes.path(1))).homes(layout)
+    homes = ClusterMap.ask(str(nodes.path(1))).homes(layout)
     nodes.job._wait_for(lambda: sum(staged()) + dropped() >= total, "the samples are not staged")
     before, dropped_before = staged(), nodes.counters("staging_dropped")
     assert (nodes.path(0) / "large").read_bytes() == pattern(1000, 0, 40 * CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""A source and readers in virtual time, to see what the rules of policies/prefetch/density.py cost.
+"""A source and readers in virtual time, to see what the rules of policies/prefetch/miss_policy.py cost.
 
 The source: 1 ms for each request, 200 MB/s a stream, 500 MB/s for all streams together. Readers read one extent after
 the other and wait for it; workers fill files in the background. A read of what is here costs 0.1 ms. Used by
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent
-from policies.prefetch.density import Density, Fetch, Follow, alone_extent
+from policies.prefetch.miss_policy import Fetch, Follow, MissPolicy, alone_extent
 
 CHUNK_BYTES = 8 << 20
 HIT_S = 0.0001
@@ -32,7 +32,7 @@ class File:
         self.size = size
         self.present = ChunkSet(chunk_count(size, CHUNK_BYTES))
         self.coming: set[int] = set()
-        self.density = Density(size, CHUNK_BYTES)
+        self.density = MissPolicy(size, CHUNK_BYTES)
         self.filling = False
 
     @property

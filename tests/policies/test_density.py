@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.geometry import Extent
-from policies.prefetch.density import Decision, Density, Fetch, Follow, Turn, alone_extent
+from policies.prefetch.miss_policy import Decision, Fetch, Follow, MissPolicy, ScheduledChunk, alone_extent
 from tests.policies.simulation import CHUNK_BYTES, Outcome, Speed, simulate
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9
@@ -18,12 +18,12 @@ ALONE = Decision(Fetch.ALONE, Follow.NOTHING)
 CHUNK = Decision(Fetch.CHUNK, Follow.NOTHING)
 CLUSTER = Decision(Fetch.ALONE, Follow.CHUNK)
 FILL = Decision(Fetch.ALONE, Follow.FILL)
-FILLED = Decision(Fetch.FILLED, Follow.FILL)
+WAIT_FOR_FILL = Decision(Fetch.WAIT_FOR_FILL, Follow.FILL)
 FULL = Decision(Fetch.CHUNK, Follow.FILL)
 
 
 def touch(
-    density: Density, start: int, missing: int, size: int = SAMPLE, *, sequential: bool = False, room: bool = True
+    density: MissPolicy, start: int, missing: int, size: int = SAMPLE, *, sequential: bool = False, room: bool = True
 ) -> Decision:
     return density.missed(Extent(start, start + size), sequential=sequential, missing_chunks=missing, can_stage=room)
 
@@ -40,19 +40,19 @@ def every_sample(size: int, read_bytes: int = SAMPLE) -> list[tuple[int, int]]:
 
 
 def test_the_stages_follow_each_other() -> None:
-    density = Density(40 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(40 * CHUNK_BYTES, CHUNK_BYTES)
     seen = [touch(density, (i * 7 % 40) * CHUNK_BYTES, 40) for i in range(90)]
     assert seen == [ALONE] * 19 + [FILL] * 61 + [FULL] * 10
 
 
 def test_a_cluster_of_touches_brings_its_chunk() -> None:
-    density = Density(1000 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
     assert [touch(density, 5 * CHUNK_BYTES + i * 100_000, 1000) for i in range(6)] == [ALONE] * 3 + [CLUSTER] * 3
     assert touch(density, 6 * CHUNK_BYTES, 1000) == ALONE
 
 
 def test_bytes_count_as_touches_do() -> None:
-    density = Density(200 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(200 * CHUNK_BYTES, CHUNK_BYTES)
     seen = [touch(density, i * 9 * CHUNK_BYTES, 200, MIB) for i in range(13)]
     assert seen == [ALONE] * 11 + [FULL] * 2  # 10.7 MiB are a 150th of 1600 MiB
 
@@ -68,25 +68,25 @@ def test_a_dense_miss_waits_for_a_fill_that_is_near_and_one_chunk_in_16_does_not
             filled_in_s=filled_in_s,
         )
 
-    density = Density(64 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(64 * CHUNK_BYTES, CHUNK_BYTES)
     while density.missed(Extent(0, 4096), sequential=False, missing_chunks=64, can_stage=True) != FULL:
         pass
-    assert dense(64, 29.0) == FILLED
+    assert dense(64, 29.0) == WAIT_FOR_FILL
     assert dense(64, 31.0) == FULL  # too far away
     assert dense(64, 29.0, coming=True) == FULL  # it is being fetched: joined
-    assert [dense(32, 1.0) for _ in range(4)] == [FULL, FULL, FILLED, FILLED]  # 2 of the 32 that are here
+    assert [dense(32, 1.0) for _ in range(4)] == [FULL, FULL, WAIT_FOR_FILL, WAIT_FOR_FILL]  # 2 of the 32 that are here
 
 
 def test_page_faults_read_alone_leave_the_mean_request_above_4_mib() -> None:
     count = 40
-    density = Density(count * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(count * CHUNK_BYTES, CHUNK_BYTES)
     faults = [touch(density, (i * 7 % count) * CHUNK_BYTES, count, 4096) for i in range(200)]
     alone = sum(decision.fetch is Fetch.ALONE for decision in faults)
     assert count * CHUNK_BYTES / (count + alone) > 4 * MIB
 
 
 def test_what_is_missing_counts_not_the_size_of_the_file() -> None:
-    density = Density(1000 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
     assert [touch(density, i * CHUNK_BYTES, 4) for i in range(3)] == [ALONE, FILL, FILL]
 
 
@@ -105,25 +105,25 @@ def test_what_is_missing_counts_not_the_size_of_the_file() -> None:
 def test_the_first_touch(
     size: int, chunk_bytes: int, read_bytes: int, sequential: bool, room: bool, expected: Decision
 ) -> None:
-    density = Density(size, chunk_bytes)
+    density = MissPolicy(size, chunk_bytes)
     assert touch(density, 0, -(-size // chunk_bytes), read_bytes, sequential=sequential, room=room) == expected
 
 
 def test_without_room_no_number_of_touches_brings_chunks() -> None:
-    density = Density(10 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(10 * CHUNK_BYTES, CHUNK_BYTES)
     assert {touch(density, 0, 10, room=False) for _ in range(100)} == {ALONE}
     assert touch(density, 0, 10) == ALONE  # they were no touches either
 
 
 def test_sequential_reads_are_no_touches() -> None:
-    density = Density(10 * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(10 * CHUNK_BYTES, CHUNK_BYTES)
     for i in range(100):
         touch(density, i * SAMPLE, 10, sequential=True)
     assert touch(density, 0, 10) == ALONE
 
 
 def test_memory_is_bounded() -> None:
-    density = Density(1 << 50, CHUNK_BYTES)
+    density = MissPolicy(1 << 50, CHUNK_BYTES)
     for i in range(10_000):
         touch(density, i * CHUNK_BYTES, 1 << 27)
     assert len(density._by_chunk) <= 4096
@@ -133,7 +133,7 @@ def test_memory_is_bounded() -> None:
 def test_stages_are_never_left_and_the_bytes_read_alone_are_bounded(
     touches: list[tuple[int, int]], chunks: int
 ) -> None:
-    density = Density(chunks * CHUNK_BYTES, CHUNK_BYTES)
+    density = MissPolicy(chunks * CHUNK_BYTES, CHUNK_BYTES)
     rank = {ALONE: 0, CLUSTER: 0, FILL: 1, FULL: 2}
     highest = alone_bytes = 0
     for index, size in touches:
@@ -228,22 +228,22 @@ def test_skewed_and_clustered_reads_gain_before_the_file_is_dense() -> None:
 # --- Where a hint gives the chunk its turn
 
 
-def decided(density: Density, turn: Turn, size: int = 4096, missing: int = 1000) -> Fetch:
+def decided(density: MissPolicy, turn: ScheduledChunk, size: int = 4096, missing: int = 1000) -> Fetch:
     decision = density.missed(Extent(0, size), sequential=False, missing_chunks=missing, can_stage=True, turn=turn)
     assert decision.follow is Follow.NOTHING
     return decision.fetch
 
 
 def test_tiny_records_of_a_sweep_are_waited_for_after_some_touches() -> None:
-    density = Density(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    turn = Turn(soon_bytes=0, sample_bytes=3000, swept=True)
+    density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
+    turn = ScheduledChunk(soon_bytes=0, sample_bytes=3000, swept=True)
     assert [decided(density, turn) for _ in range(17)] == [Fetch.ALONE] * 16 + [Fetch.TURN]
     assert decided(density, turn, size=128 << 10) is Fetch.TURN, "the kernel's readahead around a page fault"
 
 
 def test_larger_samples_of_a_sweep_are_fetched_alone_for_a_twentieth_of_what_has_come() -> None:
-    density = Density(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    turn = Turn(soon_bytes=0, sample_bytes=20_000, swept=True)
+    density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
+    turn = ScheduledChunk(soon_bytes=0, sample_bytes=20_000, swept=True)
     count = 0
     while decided(density, turn, 20_000) is Fetch.ALONE:
         count += 1
@@ -253,6 +253,6 @@ def test_larger_samples_of_a_sweep_are_fetched_alone_for_a_twentieth_of_what_has
 
 
 def test_a_chunk_that_is_read_much_now_or_comes_by_itself_is_fetched_at_once() -> None:
-    density = Density(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    assert decided(density, Turn(CHUNK_BYTES // 8, 20_000, swept=False), 20_000) is Fetch.CHUNK
-    assert decided(density, Turn(CHUNK_BYTES // 8, 20_000, swept=True), 20_000) is Fetch.TURN
+    density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
+    assert decided(density, ScheduledChunk(CHUNK_BYTES // 8, 20_000, swept=False), 20_000) is Fetch.CHUNK
+    assert decided(density, ScheduledChunk(CHUNK_BYTES // 8, 20_000, swept=True), 20_000) is Fetch.TURN

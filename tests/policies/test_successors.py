@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.geometry import Extent
-from policies.prefetch.density import alone_extent
+from policies.prefetch.miss_policy import alone_extent
 from policies.schedule.successors import Successors, Trail
 
 CHUNK_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from unittest import mock
 import trio
 import trio.testing
 
-from mountd.cache import vouching as staging_vouching
+from mountd.cache import committer as committer_module
 from mountd.cache.index.index import Index
 from mountd.cache.objects import unlinked as staging_unlinked
 from mountd.cache.opening import open_staging
@@ -46,7 +46,7 @@ async def stage(staging: Staging, files: list[tuple[int, int]], generation: int 
         for index in range(file.present.count):
             assert put(staging, file, index)
         staged.append(file)
-    await staging.wait_vouched()
+    await staging.wait_committed()
     note("committed", [chunk for file in staged for chunk in chunks_of(file)])
     return staged
 
@@ -62,19 +62,19 @@ async def first_run(staging: Staging) -> None:
     part = await staging.file(version_of(6, 1_000_000), b"part")
     put(staging, part, 3)
     put(staging, part, part.present.count - 1)
-    await staging.wait_vouched()
+    await staging.wait_committed()
     note("committed", chunks_of(part, [3, part.present.count - 1]))
     await evict(staging, files[:2])
     put(staging, part, 5)  # on its way to the index when the next things happen
     note("given up", chunks_of(files[2], [1]))
     staging.chunks_lost(files[2], [1])
-    await staging.sweeper.wait_idle()
+    await staging.reclaimer.wait_idle()
     put(staging, files[2], 1)
     many = await stage(staging, [(100 + number, 3000 + number) for number in range(40)])
     note("given up", chunks_of(files[3]))
     await stage(staging, [(4, 70_001)], generation=2)  # a newer version
     await staging.supersede(version_of(4, 70_001))
-    await staging.sweeper.wait_idle()
+    await staging.reclaimer.wait_idle()
     await evict(staging, many[:20])
     await stage(staging, [(200 + number, 2000) for number in range(30)])
 
@@ -129,7 +129,7 @@ def committed_without_a_sync(name: str) -> Iterator[None]:
 @contextmanager
 def entered_without_a_sync() -> Iterator[None]:
     """Chunks get their rows before their bytes are on the disk."""
-    with mock.patch.object(staging_vouching, "sync_objects", return_value=None):
+    with mock.patch.object(committer_module, "sync_objects", return_value=None):
         yield
 
 
@@ -158,7 +158,7 @@ BREAKAGES = {
     "chunks are forgotten without a sync before they are punched": Breakage(
         lambda: committed_without_a_sync("forget"), "committed bytes cannot be read"
     ),
-    "rows come without a sync": Breakage(lambda: committed_without_a_sync("vouch"), "reported and lost"),
+    "rows come without a sync": Breakage(lambda: committed_without_a_sync("commit_chunks"), "reported and lost"),
     "rows come before the bytes are synced": Breakage(entered_without_a_sync, "committed bytes cannot be read"),
 }
 

@@ -1,4 +1,4 @@
-"""The index: what of which file is staged and vouched for. Everything it does not name is garbage.
+"""The index: what of which file is staged and committed. Everything it does not name is garbage.
 
 Used by the staging files only. All methods block; `Index` has one connection for writing and one for reading, and each
 is used by one thread at a time (the callers' limiters see to that). Rows come in with a group of synced chunks, go out
@@ -17,7 +17,7 @@ from typing import Any
 from mountd.base.errors import StagingError
 from mountd.base.version import Version, is_lasting
 from mountd.cache.index.columns import COLUMNS, SET_STAMP, encoded_in, staged_row, stamp_values
-from mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow, Stamp, Vouched
+from mountd.cache.index.rows import ChunkRow, Committed, IndexState, ScrubRow, StagedRow, Stamp
 from mountd.cache.index.schema import (
     Connect,
     check_opened,
@@ -39,6 +39,7 @@ from policies.geometry import chunk_extent
 
 __all__ = [
     "ChunkRow",
+    "Committed",
     "Connect",
     "Index",
     "IndexFailed",
@@ -46,7 +47,6 @@ __all__ = [
     "ScrubRow",
     "StagedRow",
     "Stamp",
-    "Vouched",
 ]
 
 _LEASE = 16_384
@@ -96,12 +96,12 @@ class Index:
         self.files = self.opened.files
         """Rows, as of the last commit; may be read by any thread, like `bytes`."""
         self.bytes = self.opened.size_bytes
-        """Bytes of the chunks vouched for."""
+        """Bytes of the chunks committed."""
         self.encoded_bytes = self.opened.encoded_bytes
         self.encoded_stored_bytes = self.opened.encoded_stored_bytes
         """Of `bytes` those of encoded chunks, and how many stand for them on the disk."""
         self.entered_bytes = 0
-        """Of those that `vouch` has ever entered."""
+        """Of those that `commit_chunks` has ever entered."""
         self.opened_passing = frozenset(name for name in self._source_ids if not is_lasting(name))
         """File systems that only an earlier run knew; see `mountd/base/version.py`."""
         self._source_names = {number: name for name, number in self._source_ids.items()}
@@ -149,7 +149,7 @@ class Index:
             self._writer.execute("UPDATE state SET next_id = ?, settled_id = ?", (start + _LEASE, settled_id))
         return range(start, start + _LEASE)
 
-    def vouch(self, rows: Sequence[Vouched]) -> None:
+    def commit_chunks(self, rows: Sequence[Committed]) -> None:
         """Enter synced chunks, durably."""
         with self._guarded():
             sources = {row.version.source_id: self._source_id(row.version.source_id) for row in rows if row.is_new}
@@ -236,7 +236,7 @@ class Index:
         return blocks * BLOCK_BYTES
 
     def forget(self, object_id: int, chunks: Sequence[tuple[int, int]]) -> None:
-        """Chunks, (index, bytes), are no longer vouched for, durably: from now on their bytes may change.
+        """Chunks, (index, bytes), are no longer committed, durably: from now on their bytes may change.
 
         Chunks and objects that are not in the index are ignored.
         """
@@ -339,7 +339,7 @@ class Index:
             return [self._row(row, self._quick) for row in self._quick.execute(sql, key)]
 
     def chunks(self, object_id: int) -> list[ChunkRow]:
-        """What is vouched for of a file of several chunks, ascending."""
+        """What is committed of a file of several chunks, ascending."""
         sql = "SELECT number, checksum, stored FROM chunks WHERE file = ? ORDER BY number"
         with self._guarded():
             found = self._reader.execute(sql, (object_id,))

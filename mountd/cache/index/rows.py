@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mountd.base.version import Version
 
-__all__ = ["ChunkRow", "IndexState", "ScrubRow", "StagedRow", "Stamp", "Vouched"]
+__all__ = ["ChunkRow", "Committed", "IndexState", "ScrubRow", "StagedRow", "Stamp"]
 
 
 class Stamp(NamedTuple):
@@ -50,7 +50,7 @@ class IndexState:
 
     files: int
     size_bytes: int
-    """Of the chunks vouched for."""
+    """Of the chunks committed."""
     used_bytes: int
     """Accounted room of everything in the index, evicted objects not yet removed included."""
     next_id: int
@@ -76,24 +76,24 @@ class StagedRow:
     chunk_bytes: int
     complete: bool
     staged_bytes: int
-    """Of the chunks vouched for."""
+    """Of the chunks committed."""
     room_bytes: int
     """Accounted on the disk: whole blocks and overhead."""
     last_use_s: int
     """Seconds since the epoch; some hours behind at worst."""
     checksum: int | None
-    """xxh3_64 of the only chunk of a file of one chunk; None if that is not vouched for, or there are more."""
+    """xxh3_64 of the only chunk of a file of one chunk; None if that is not committed, or there are more."""
     stored_bytes: int
     """How many bytes stand for that chunk, which is encoded; 0: it is stored as it is, or there are more."""
     stamp: Stamp | None = None
-    """With which every chunk that is vouched for was right, and nothing else was in the object; None: not known."""
+    """With which every chunk that is committed was right, and nothing else was in the object; None: not known."""
     proven: bool = True
     """It is the row that was written. If not, none of its chunks may be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
-    """Chunks of one file that have become durable, for `Index.vouch`."""
+class Committed:
+    """Chunks of one file that have become durable, for `Index.commit_chunks`."""
 
     object_id: int
     is_new: bool

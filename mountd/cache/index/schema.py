@@ -65,7 +65,7 @@ TABLES = (
         mtime_ns INTEGER NOT NULL,
         ctime_ns INTEGER NOT NULL,
         chunk_bytes INTEGER NOT NULL,
-        complete INTEGER NOT NULL,      -- every chunk is vouched for
+        complete INTEGER NOT NULL,      -- every chunk is committed
         blocks INTEGER NOT NULL,        -- accounted room, in blocks of 4096 bytes
         last_use INTEGER NOT NULL,      -- seconds since the epoch, brought up to date now and then
         checksum INTEGER,               -- xxh3_64 of the only chunk
@@ -94,7 +94,7 @@ TABLES = (
     """CREATE TABLE state (
         one INTEGER PRIMARY KEY CHECK (one = 1),
         files INTEGER NOT NULL,         -- rows in files
-        bytes INTEGER NOT NULL,         -- of the chunks vouched for
+        bytes INTEGER NOT NULL,         -- of the chunks committed
         blocks INTEGER NOT NULL,        -- sum of blocks in files and doomed
         next_id INTEGER NOT NULL,       -- object numbers below may have been used
         settled_id INTEGER NOT NULL,    -- object numbers below have a row or no file

@@ -5,14 +5,14 @@ it is given.
 """
 
 from mountd.cache.objects.around import Looked, look_at
+from mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
 from mountd.cache.objects.decoded import Decoded
 from mountd.cache.objects.descriptors import Descriptors
 from mountd.cache.objects.disk import Disk, DiskSpace, set_objects_aside
 from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable
 from mountd.cache.objects.file import StagedFile
-from mountd.cache.objects.ground import Ground, RunInThread, Threads, Trust
+from mountd.cache.objects.ids import ObjectIdAllocator
 from mountd.cache.objects.listing import pages_of
-from mountd.cache.objects.names import Names
 from mountd.cache.objects.objects import (
     OUR_LIMITS,
     Changed,
@@ -31,6 +31,7 @@ __all__ = [
     "OUR_LIMITS",
     "RAW",
     "UNDECIDED",
+    "CacheContext",
     "Change",
     "Changed",
     "Damaged",
@@ -39,10 +40,9 @@ __all__ = [
     "Disk",
     "DiskSpace",
     "Encoder",
-    "Ground",
     "Health",
     "Looked",
-    "Names",
+    "ObjectIdAllocator",
     "Room",
     "RunInThread",
     "StagedFile",

@@ -25,7 +25,7 @@ __all__ = ["StagedFile"]
 class StagedFile:
     """Which chunks of one version are on the local disk.
 
-    `present`: written; reads use these. `vouched`: also durable and in the index; restarts use these. A present chunk
+    `present`: written; reads use these. `committed`: also durable and in the index; restarts use these. A present chunk
     may stop being present at any await: it was evicted (never while pinned), or the disk failed.
     """
 
@@ -38,6 +38,7 @@ class StagedFile:
         "changes",
         "changing",
         "chunk_bytes",
+        "committed",
         "created",
         "doubts",
         "element_bytes",
@@ -59,7 +60,6 @@ class StagedFile:
         "unsettled",
         "verified",
         "version",
-        "vouched",
     )
 
     def __init__(self, version: Version, chunk_bytes: int, path: bytes) -> None:
@@ -70,7 +70,7 @@ class StagedFile:
         self.path = path
         """Last known, relative to the source."""
         self.present = ChunkSet(count)
-        self.vouched = ChunkSet(count)
+        self.committed = ChunkSet(count)
         self.pins = 0
         """Open handles; a pinned file is not evicted."""
         self.passed = 0
@@ -79,7 +79,7 @@ class StagedFile:
         self.last_use_ns = 0
         """Nanoseconds since the epoch, set by whoever opens the file."""
 
-        # Who has changed it (see staging_stamps):
+        # Who has changed it (see `stamps`):
         self.stamp: Stamp | None = None
         """How the object was left: what is known of its bytes holds as long as it has this stamp. None: not known."""
         self.sound = False
@@ -114,7 +114,7 @@ class StagedFile:
         self.stray: dict[int, int] | None = None
         """Chunks whose blocks could not be given back, and the bytes that are still accounted for each."""
         self.element_bytes = 0
-        """What its chunks are encoded by (see staging_encoding): 0, not known yet; -1, it does not shrink."""
+        """What its chunks are encoded by (see `encoding`): 0, not known yet; -1, it does not shrink."""
         self.stored_use_s = 0
         self.stored_path: bytes | None = None
         """What the index holds; None: nothing yet."""
@@ -135,9 +135,9 @@ class StagedFile:
 
     @property
     def durable(self) -> bool:
-        """Complete, vouched for, and byte for byte the file: the object may be handed to the kernel. False of an empty
+        """Complete, committed, and byte for byte the file: the object may be handed to the kernel. False of an empty
         file, and where a chunk is encoded."""
-        return self.object_id is not None and not self._encoded and self.vouched.full
+        return self.object_id is not None and not self._encoded and self.committed.full
 
     @property
     def encoded(self) -> bool:
@@ -237,7 +237,7 @@ class StagedFile:
     def drop(self, index: int) -> None:
         """Chunk `index` is no longer present."""
         self.present.discard(index)
-        self.vouched.discard(index)
+        self.committed.discard(index)
         self.verified.discard(index)
         self.sound = self.stamp is not None and (self.sound or self.verified.includes(self.present))
         self.changes += 1
@@ -246,7 +246,7 @@ class StagedFile:
         """Nothing of it is staged any more, and the next put makes a new object. Returns (object, accounted bytes)."""
         held = self.object_id, self.room_bytes
         self.present.clear()
-        self.vouched.clear()
+        self.committed.clear()
         self.doubt()
         self.recorded = None
         self.object_id = None

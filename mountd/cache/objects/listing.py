@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Sequence
 
 from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects.ground import Ground
+from mountd.cache.objects.context import CacheContext
 
 __all__ = ["pages_of"]
 
@@ -17,16 +17,16 @@ _PAGE = 1000
 
 
 async def pages_of(
-    ground: Ground, prefixes: Collection[bytes], source_ids: Collection[str] | None
+    context: CacheContext, prefixes: Collection[bytes], source_ids: Collection[str] | None
 ) -> AsyncGenerator[Sequence[StagedRow], None]:
     """Pages of the rows at or below `prefixes` (see `Staging.rows`), in the order in which they were staged."""
     wanted = frozenset(prefix.strip(b"/") for prefix in prefixes)
     last = 0
     while True:
         try:
-            rows = await ground.threads.ask_index(ground.index.page, last, _PAGE)
+            rows = await context.threads.ask_index(context.index.page, last, _PAGE)
         except IndexFailed as error:
-            ground.health.index_failed(error, "listing staged files")
+            context.health.index_failed(error, "listing staged files")
             return
         if not rows:
             return

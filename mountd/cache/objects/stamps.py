@@ -41,17 +41,17 @@ def stamp_of(fd: int, size: int) -> Stamp | None:
     return Stamp(found.st_ino, found.st_ctime_ns)
 
 
-def stamp_to_keep(file: StagedFile, vouched: int) -> Stamp | None:
-    """What a later daemon may rely on, if the index vouches for `vouched` chunks of the file.
+def stamp_to_keep(file: StagedFile, committed: int) -> Stamp | None:
+    """What a later daemon may rely on, if is committed `committed` chunks of the file.
 
-    None unless all that lies in the object is right and vouched for. Of an encoded file, which is read by nobody but
+    None unless all that lies in the object is right and committed. Of an encoded file, which is read by nobody but
     us, and where the file system has no fractions of a second, always.
     """
     stamp = file.stamp
     if stamp is None or not stamp.ctime_ns % _SECOND_NS or file.encoded:
         return None
     at_rest = file.changing is None and file.barred is None and not file.stray
-    return stamp if file.sound and at_rest and len(file.present) == vouched else None
+    return stamp if file.sound and at_rest and len(file.present) == committed else None
 
 
 class Change:

@@ -5,7 +5,7 @@ be found by nobody. Such a sync costs a commit of the disk's journal, so it is o
 stand among the doomed, and whoever starts after a crash unlinks them again. Their room is given back at once: that is
 free on the disk, whatever comes back if the machine fails.
 
-Part of the sweeper, under its lock.
+Part of the reclaimer, under its lock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mountd.cache.index import IndexFailed
+from mountd.cache.objects.context import CacheContext
 from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.ground import Ground
 
 __all__ = ["Unlinked", "sync_disk"]
 
@@ -26,8 +26,8 @@ names are tried: 10 ms."""
 class Unlinked:
     """See the file's story. Event loop only."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: CacheContext) -> None:
+        self._context = context
         self._numbers: set[int] = set()
 
     def __contains__(self, number: int) -> bool:
@@ -45,12 +45,12 @@ class Unlinked:
         if not numbers:
             return
         try:
-            await self._ground.threads.sweep(sync_disk, self._ground.disk)
-            await self._ground.threads.change_index(self._ground.index.removed, numbers)
+            await self._context.threads.sweep(sync_disk, self._context.disk)
+            await self._context.threads.change_index(self._context.index.removed, numbers)
         except OSError as error:
-            self._ground.health.failed(error, "making evictions durable")
+            self._context.health.failed(error, "making evictions durable")
         except IndexFailed as error:
-            self._ground.health.index_failed(error, "entering evictions")
+            self._context.health.index_failed(error, "entering evictions")
         else:
             self._numbers.difference_update(numbers)
 

@@ -6,10 +6,10 @@ has ended. It is the order of the disks that is kept here, never a promise: what
 at once, and whoever holds a turn and is lost, or hangs, holds it for a while at most.
 
     asks                                     keeps
-      Turn(request, path, index) -------->
-                                 <--------   Stay(request), every few seconds as long as it takes
-                                 <--------   Go(request)
-      Done(request) --------------------->
+      SlotRequest(request, path, index) -------->
+                                 <--------   SlotPending(request), every few seconds as long as it takes
+                                 <--------   SlotGranted(request)
+      SlotDone(request) --------------------->
 
 Called by `peers.job`. Event loop only. The policy is policies/cluster/stagger.py, the same as within a node.
 """
@@ -24,12 +24,12 @@ import trio
 
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
+from mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest
 from mountd.peers.silent import SilentPeers
-from mountd.peers.words import Done, Go, Stay, Turn
 from policies.cluster.placement import NOBODY
 from policies.cluster.stagger import Place, Stagger
 
-__all__ = ["HELD_S", "Turns"]
+__all__ = ["HELD_S", "ReadSlots"]
 
 HELD_S = 60.0
 """A turn held for longer is that of a node which hangs, or of a source that does: others may read meanwhile."""
@@ -50,7 +50,7 @@ class _Asked:
         self.may = False
 
 
-class Turns:
+class ReadSlots:
     """`say(node, word)`: send it there. `keeper(path, KEY)`: the node that keeps a file's turns, or NOBODY.
 
     `most`: reads of one file at a time in the whole job, at least 1. `silence_s`: a keeper that has said nothing for so
@@ -60,7 +60,7 @@ class Turns:
     def __init__(
         self,
         number: int,
-        say: Callable[[int, Turn | Stay | Go | Done], None],
+        say: Callable[[int, SlotRequest | SlotPending | SlotGranted | SlotDone], None],
         keeper: Callable[[bytes, int], int],
         nursery: trio.Nursery,
         metrics: Metrics,
@@ -91,7 +91,7 @@ class Turns:
         self._tended = False
 
     def __len__(self) -> int:
-        """Turns that are wanted or held here, and those that this node keeps for others and itself."""
+        """ReadSlots that are wanted or held here, and those that this node keeps for others and itself."""
         return len(self._asked) + len(self._places)
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -108,14 +108,14 @@ class Turns:
         self._asked[request] = asked
         began_s = trio.current_time()
         try:
-            self._say(keeper, Turn(request, path, index, urgent))
+            self._say(keeper, SlotRequest(request, path, index, urgent))
             await self._wait(asked)
             self._metrics.add("peer_turns")
             self._metrics.add("peer_turn_wait_ns", int((trio.current_time() - began_s) * 1e9))
             yield
         finally:
             del self._asked[request]
-            self._say(keeper, Done(request))
+            self._say(keeper, SlotDone(request))
 
     async def _wait(self, asked: _Asked) -> None:
         while not asked.may:
@@ -133,17 +133,17 @@ class Turns:
 
     # -- what others say ----------------------------------------------------------------------------------------------
 
-    def heard(self, sender: int, word: Turn | Stay | Go | Done) -> None:
+    def heard(self, sender: int, word: SlotRequest | SlotPending | SlotGranted | SlotDone) -> None:
         """A word has come, of another node or of this one."""
-        if isinstance(word, Turn):
+        if isinstance(word, SlotRequest):
             self._wanted(sender, word)
-        elif isinstance(word, Done):
+        elif isinstance(word, SlotDone):
             self._ended((sender, word.request))
         else:
             asked = self._asked.get(word.request)
             self._silent.answered(sender)
             if asked is not None and asked.keeper == sender:
-                asked.may |= isinstance(word, Go)
+                asked.may |= isinstance(word, SlotGranted)
                 asked.heard.set()
 
     def lost(self, node: int) -> None:
@@ -157,7 +157,7 @@ class Turns:
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
-    def _wanted(self, sender: int, word: Turn) -> None:
+    def _wanted(self, sender: int, word: SlotRequest) -> None:
         name = sender, word.request
         if name in self._places:
             return  # said twice
@@ -186,7 +186,7 @@ class Turns:
 
     def _go(self, name: tuple[int, int]) -> None:
         self._held[name] = trio.current_time()
-        self._say(name[0], Go(name[1]))
+        self._say(name[0], SlotGranted(name[1]))
 
     async def _tend(self) -> None:
         """While somebody waits: tell him so, and take back what is held for too long."""
@@ -197,11 +197,11 @@ class Turns:
                 for name in [name for name, held_s in self._held.items() if held_s <= since_s]:
                     self._ended(name)
                 for sender, request in list(self._waiting):
-                    self._say(sender, Stay(request))
+                    self._say(sender, SlotPending(request))
         finally:
             self._tended = False
 
-    def _say(self, to: int, word: Turn | Stay | Go | Done) -> None:
+    def _say(self, to: int, word: SlotRequest | SlotPending | SlotGranted | SlotDone) -> None:
         if to == self._number:
             self.heard(to, word)
         else:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from mountd.cache import Staging
 from mountd.core.metrics import Metrics
-from mountd.hints.learners import Course, Learners
+from mountd.hints.learners import EpochPlan, Learners
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from policies.cache.eviction import HINTED_IDLE_S
 
-__all__ = ["HintsRoom", "Stays"]
+__all__ = ["SpaceReservation", "Stays"]
 
 _WINDOW_SHARE = 50
 """2 % of the cache are kept ahead of the readers when it cannot hold everything, or what memory holds, if less."""
@@ -63,21 +63,21 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class _Victim:
-    course: Course
+    plan: EpochPlan
     unit: int
     room_bytes: int
     """What it takes at most: it may be encoded."""
 
     def is_here(self) -> bool:
         """It is staged still."""
-        if self.course.objects is not None:
-            return bool(self.course.objects[self.unit])
-        number, index = self.course.layout.place(self.unit)
-        file = self.course.staged.get(number)
+        if self.plan.objects is not None:
+            return bool(self.plan.objects[self.unit])
+        number, index = self.plan.layout.place(self.unit)
+        file = self.plan.staged.get(number)
         return file is not None and index is not None and index in file.present
 
 
-class HintsRoom:
+class SpaceReservation:
     """See the file's story. Event loop only. `held_bytes`: how much may be held in memory."""
 
     def __init__(self, learners: Learners, staging: Staging, metrics: Metrics, held_bytes: int) -> None:
@@ -110,27 +110,27 @@ class HintsRoom:
         """Those of the staged objects that an order names: they go when it says so."""
         named: set[int] = set()
         asked = np.fromiter(numbers, np.int64, len(numbers))
-        for course in self._learners.courses.values():
-            if course.learners and course.objects is not None:
-                named.update(asked[np.isin(asked, course.objects)].tolist())
-            elif course.learners:
-                held = {file.object_id for file in course.staged.values()}
+        for plan in self._learners.plans.values():
+            if plan.learners and plan.objects is not None:
+                named.update(asked[np.isin(asked, plan.objects)].tolist())
+            elif plan.learners:
+                held = {file.object_id for file in plan.staged.values()}
                 named.update(number for number in numbers if number in held)
         return named
 
-    async def stays(self, course: Course, units: Sequence[int]) -> Stays:
+    async def stays(self, plan: EpochPlan, units: Sequence[int]) -> Stays:
         """Which of `units` are to be staged; the others are to be held in memory until they are used.
 
         Makes room for those that are to be staged. Each call needs a `settled` when they are, or are not.
         """
         asked = np.array(units, np.int32)
-        needs = course.sizes(asked) + _OVERHEAD_BYTES
+        needs = plan.sizes(asked) + _OVERHEAD_BYTES
         if not self._shortfall_bytes(int(needs.sum())):
             return self._promise([True] * len(units), needs)
         now_s = trio.current_time()
         self._tight_until_s = now_s + _TIGHT_S
         self._staging.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
-        again_s = course.schedule.second_use_s(asked, now_s)
+        again_s = plan.schedule.second_use_s(asked, now_s)
         stays = [False] * len(units)
         async with self._evicting:
             room_bytes = int(needs.sum()) - self._shortfall_bytes(int(needs.sum()))
@@ -170,32 +170,32 @@ class HintsRoom:
         freed_bytes = 0
         objects: dict[int, _Victim] = {}
         for victim in victims:
-            if victim.course.objects is not None:
-                objects[int(victim.course.objects[victim.unit])] = victim
+            if victim.plan.objects is not None:
+                objects[int(victim.plan.objects[victim.unit])] = victim
             else:
                 freed_bytes += await self._give_up(victim)
-        gone: dict[Course, list[int]] = {}
+        gone: dict[EpochPlan, list[int]] = {}
         for number, room_bytes in (await self._staging.evict_objects(list(objects))).items():
             victim = objects[number]
             freed_bytes += room_bytes
-            if victim.course.objects is not None and victim.course.objects[victim.unit] == number:
-                gone.setdefault(victim.course, []).append(victim.unit)
-        for course, units in gone.items():
-            assert course.objects is not None
-            course.objects[units] = 0
-            course.schedule.evicted(np.array(units, np.int32))  # all at once: one by one it would be slow
+            if victim.plan.objects is not None and victim.plan.objects[victim.unit] == number:
+                gone.setdefault(victim.plan, []).append(victim.unit)
+        for plan, units in gone.items():
+            assert plan.objects is not None
+            plan.objects[units] = 0
+            plan.schedule.evicted(np.array(units, np.int32))  # all at once: one by one it would be slow
             self._metrics.add("hinted_evictions", len(units))
         self._gone_since_look |= freed_bytes > 0
         return freed_bytes
 
     async def _give_up(self, victim: _Victim) -> int:
         """Evict one chunk of a large file. The bytes given back."""
-        number, index = victim.course.layout.place(victim.unit)
-        file = victim.course.staged.get(number)
+        number, index = victim.plan.layout.place(victim.unit)
+        file = victim.plan.staged.get(number)
         room_bytes = await self._staging.evict_chunk(file, index) if file is not None and index is not None else 0
         if not room_bytes:
             return 0
-        victim.course.schedule.evicted(np.array([victim.unit], np.int32))
+        victim.plan.schedule.evicted(np.array([victim.unit], np.int32))
         self._metrics.add("hinted_evictions")
         return room_bytes
 
@@ -213,9 +213,9 @@ class HintsRoom:
         chosen: list[_Victim] = []
         others: list[_Victim] = []
         now_s = trio.current_time()
-        for course in {victim.course for victim in first}:
-            its = [victim for victim in first if victim.course is course]
-            uses_s = course.schedule.next_use_s(np.array([victim.unit for victim in its], np.int32), now_s)
+        for plan in {victim.plan for victim in first}:
+            its = [victim for victim in first if victim.plan is plan]
+            uses_s = plan.schedule.next_use_s(np.array([victim.unit for victim in its], np.int32), now_s)
             for victim, use_s in zip(its, uses_s.tolist(), strict=True):
                 (chosen if use_s > after_s else others).append(victim)
         if sum(victim.room_bytes for victim in chosen) < least_bytes:
@@ -236,8 +236,8 @@ class HintsRoom:
         if now_s < self._look_again_s and not (self._gone_since_look and self._are_few(need_bytes)):
             return
         self._gone_since_look = False
-        staged = [(course, course.staged_units()) for course in self._learners.courses.values()]
-        uses = sum(len(units) * max(1, 2 * len(course.learners)) for course, units in staged)
+        staged = [(plan, plan.staged_units()) for plan in self._learners.plans.values()]
+        uses = sum(len(units) * max(1, 2 * len(plan.learners)) for plan, units in staged)
         self._look_again_s = now_s + uses * _LOOK_S_A_USE
         want_bytes = max(4 * need_bytes, self._staging.limit_bytes() // _CANDIDATE_SHARE)
         if uses <= _LOOK_AT_ONCE_USES:
@@ -246,19 +246,19 @@ class HintsRoom:
             self._candidates = await self._learners.run_in_thread(_last, staged, want_bytes, now_s)
 
 
-def _last(staged: Sequence[tuple[Course, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:
-    """What of the staged units of courses is needed last, the last first, until `want_bytes` have come together.
+def _last(staged: Sequence[tuple[EpochPlan, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:
+    """What of the staged units of plans is needed last, the last first, until `want_bytes` have come together.
 
     May run in a thread beside changes of the schedules: whoever acts on it asks again.
     """
     found: list[_Victim] = []
     uses_of: list[float] = []
-    for course, units in staged:
-        uses_s = course.schedule.next_use_s(units, now_s)
-        rooms = course.schedule.bytes_of(units) + BLOCK_BYTES
+    for plan, units in staged:
+        uses_s = plan.schedule.next_use_s(units, now_s)
+        rooms = plan.schedule.bytes_of(units) + BLOCK_BYTES
         order = np.argsort(-uses_s, kind="stable")
         enough = int(np.searchsorted(np.cumsum(rooms[order]), want_bytes)) + 1
-        found += [_Victim(course, int(units[i]), blocks_bytes(int(rooms[i]))) for i in order[:enough]]
+        found += [_Victim(plan, int(units[i]), blocks_bytes(int(rooms[i]))) for i in order[:enough]]
         uses_of += uses_s[order[:enough]].tolist()
     candidates = [found[i] for i in np.argsort(-np.array(uses_of), kind="stable")]
     for i, victim in enumerate(candidates):

@@ -1,13 +1,13 @@
 """What the daemons of a job say to each other: small messages, and one card each when they join.
 
     asks                                     answers
-      Wish(request, path, extent) ------->
+      ChunkRequest(request, path, extent) ------->
                                  <-------    Patience(request), every few seconds as long as it takes
                                  <-------    Offer(request, checksum), and the bytes under the tag `request`
                                  <-------    or Refusal(request)
       Question(request) ---------------->
                                  <-------    Figures(request)
-      Turn, Done                 <------>    Stay, Go: see `peers.turns`
+      SlotRequest, SlotDone                 <------>    SlotPending, SlotGranted: see `peers.read_slots`
 
 A request's number is the MPI tag that its bytes come under. Messages are msgpack of the structs below, behind a
 checksum; whoever gets one that means nothing drops it and counts it. Knows nothing of MPI.
@@ -24,33 +24,33 @@ from mountd.base.errors import HfsError
 from mountd.base.version import Version
 
 __all__ = [
-    "Card",
-    "Done",
+    "ChunkRequest",
     "Figures",
-    "Go",
+    "Message",
+    "MessageError",
+    "NodeInfo",
     "Offer",
     "Patience",
     "Question",
     "Refusal",
-    "Stay",
-    "Turn",
-    "Wish",
-    "Word",
-    "WordError",
+    "SlotDone",
+    "SlotGranted",
+    "SlotPending",
+    "SlotRequest",
     "decode",
     "encode",
 ]
 
 
-class WordError(HfsError):
+class MessageError(HfsError):
     """A message that means nothing."""
 
 
-class _Word(msgspec.Struct, frozen=True, array_like=True):
+class _Message(msgspec.Struct, frozen=True, array_like=True):
     pass
 
 
-class Wish(_Word, frozen=True, tag=1):
+class ChunkRequest(_Message, frozen=True, tag=1):
     """Bytes [start, start + size) of a file, all in one chunk of it. With size 0: only have that chunk staged."""
 
     request: int
@@ -64,7 +64,7 @@ class Wish(_Word, frozen=True, tag=1):
     """Not if the source would have to be asked."""
 
 
-class Offer(_Word, frozen=True, tag=2):
+class Offer(_Message, frozen=True, tag=2):
     """The bytes follow, unless none were asked for."""
 
     request: int
@@ -73,33 +73,33 @@ class Offer(_Word, frozen=True, tag=2):
     """xxh3_64 of the bytes."""
 
 
-class Refusal(_Word, frozen=True, tag=3):
+class Refusal(_Message, frozen=True, tag=3):
     """Go to the source."""
 
     request: int
     busy: bool = False
 
 
-class Patience(_Word, frozen=True, tag=4):
+class Patience(_Message, frozen=True, tag=4):
     """It takes longer, and will come."""
 
     request: int
 
 
-class Question(_Word, frozen=True, tag=5):
+class Question(_Message, frozen=True, tag=5):
     """How are you?"""
 
     request: int
 
 
-class Figures(_Word, frozen=True, tag=6):
+class Figures(_Message, frozen=True, tag=6):
     """The answer to a Question."""
 
     request: int
     figures: dict[str, int]
 
 
-class Turn(_Word, frozen=True, tag=7):
+class SlotRequest(_Message, frozen=True, tag=7):
     """Chunk `index` of a file is to be read from the source."""
 
     request: int
@@ -110,28 +110,30 @@ class Turn(_Word, frozen=True, tag=7):
     """A reader waits for it."""
 
 
-class Stay(_Word, frozen=True, tag=8):
+class SlotPending(_Message, frozen=True, tag=8):
     """Others read; your turn comes."""
 
     request: int
 
 
-class Go(_Word, frozen=True, tag=9):
+class SlotGranted(_Message, frozen=True, tag=9):
     """Read."""
 
     request: int
 
 
-class Done(_Word, frozen=True, tag=10):
+class SlotDone(_Message, frozen=True, tag=10):
     """It is read, or not wanted any more."""
 
     request: int
 
 
-Word: TypeAlias = Wish | Offer | Refusal | Patience | Question | Figures | Turn | Stay | Go | Done
+Message: TypeAlias = (
+    ChunkRequest | Offer | Refusal | Patience | Question | Figures | SlotRequest | SlotPending | SlotGranted | SlotDone
+)
 
 
-class Card(msgspec.Struct, frozen=True):
+class NodeInfo(msgspec.Struct, frozen=True):
     """What a daemon says of itself when it joins."""
 
     host: str
@@ -156,20 +158,20 @@ _DIGEST_BYTES = 8
 """A wish with one wrong bit would be answered with wrong bytes, their checksum right."""
 
 _encoder = msgspec.msgpack.Encoder()
-_words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+_words: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-def encode(word: Word) -> bytes:
+def encode(word: Message) -> bytes:
     """The message of a word."""
     body = _encoder.encode(word)
     return xxhash.xxh3_64_digest(body) + body
 
 
-def decode(message: bytes | memoryview) -> Word:
-    """The word of a message. Raises WordError."""
+def decode(message: bytes | memoryview) -> Message:
+    """The word of a message. Raises MessageError."""
     if len(message) < _DIGEST_BYTES or xxhash.xxh3_64_digest(message[_DIGEST_BYTES:]) != message[:_DIGEST_BYTES]:
-        raise WordError("a message of a peer whose checksum is wrong")
+        raise MessageError("a message of a peer whose checksum is wrong")
     try:
         return _words.decode(message[_DIGEST_BYTES:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WordError(f"a message of a peer that means nothing: {error}") from None
+        raise MessageError(f"a message of a peer that means nothing: {error}") from None

@@ -20,12 +20,12 @@ from mountd.cache import StagedFile, Staging
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher
-from mountd.hints.learners import Course
+from mountd.hints.learners import EpochPlan
 from mountd.namespace import Namespace, Node
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
 
-__all__ = ["HintsReady"]
+__all__ = ["PageCacheWarmer"]
 
 _READY_BYTES = 64 << 20
 """What is made ready at a time: six hundred images, a second of a fast reader."""
@@ -44,7 +44,7 @@ _AGAIN_S = 60.0
 """A chunk holds hundreds of samples; while they are read it stays in memory by itself."""
 
 
-class HintsReady:
+class PageCacheWarmer:
     """See the file's story. `pushes_small`: whether small files are read through the page cache of the mount."""
 
     def __init__(
@@ -83,16 +83,16 @@ class HintsReady:
 
     # -- chunks of large files ----------------------------------------------------------------------------------------
 
-    async def chunks(self, course: Course, units: Sequence[int]) -> None:
+    async def chunks(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these chunks ready, the first ones first. Raises HfsError."""
         budget_bytes = _READY_BYTES
         ahead: list[tuple[StagedFile, Extent]] = []
         for unit in units:
-            number, index = course.layout.place(unit)
-            file = course.staged.get(number)
+            number, index = plan.layout.place(unit)
+            file = plan.staged.get(number)
             if file is None or index is None or index not in file.present or (file.version, index) in self._pushed:
                 continue
-            node = await self._namespace.resolve(course.layout.path(number))
+            node = await self._namespace.resolve(plan.layout.path(number))
             extent = file.chunk(index)
             budget_bytes -= extent.size
             if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
@@ -116,9 +116,9 @@ class HintsReady:
 
     # -- small files --------------------------------------------------------------------------------------------------
 
-    async def files(self, course: Course, units: Sequence[int]) -> None:
+    async def files(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these files ready, the first ones first."""
-        nodes = await self._nodes(course, units)
+        nodes = await self._nodes(plan, units)
         budget_bytes = _READY_BYTES
         ahead: list[tuple[StagedFile, Extent]] = []
         elsewhere: list[tuple[Node, StagedFile]] = []
@@ -126,7 +126,7 @@ class HintsReady:
             node = nodes.get(unit)
             if node is None or node.version is None:
                 continue  # its reader meets it
-            node.hinted = (course, unit)
+            node.hinted = (plan, unit)
             budget_bytes -= node.version.size
             file = self._staging.file_nowait(node.version)
             if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
@@ -159,7 +159,7 @@ class HintsReady:
                 for _ in range(min(_HELD_AT_ONCE, len(left))):
                     nursery.start_soon(fetch)
 
-    async def _nodes(self, course: Course, units: Sequence[int]) -> dict[int, Node]:
+    async def _nodes(self, plan: EpochPlan, units: Sequence[int]) -> dict[int, Node]:
         """The nodes of these files, as far as they are there, within the time-to-live."""
         nodes: dict[int, Node] = {}
         left = list(reversed(units))
@@ -168,7 +168,7 @@ class HintsReady:
             while left:
                 unit = left.pop()
                 try:
-                    nodes[unit] = await self._namespace.resolve(course.layout.path(unit))
+                    nodes[unit] = await self._namespace.resolve(plan.layout.path(unit))
                 except HfsError:
                     pass  # its reader meets it
 

@@ -17,13 +17,13 @@ from math import inf
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.files import Files
+from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed
-from mountd.cache.objects import Change, Descriptors, Disk, Ground, Names, StagedFile, Unlinked
+from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, StagedFile, Unlinked
 from mountd.core.background import guarded
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["Sweeper", "remove_objects"]
+__all__ = ["Reclaimer", "remove_objects"]
 
 _RETRY_S = 5.0
 
@@ -31,17 +31,19 @@ BATCH = 256
 """Files in one eviction: one durable commit, and some 10 ms of unlinking that cannot be interrupted."""
 
 
-class Sweeper:
+class Reclaimer:
     """See the file's story. `run` is a task of staging's nursery."""
 
-    def __init__(self, ground: Ground, names: Names, files: Files, descriptors: Descriptors) -> None:
-        self._ground = ground
+    def __init__(
+        self, context: CacheContext, names: ObjectIdAllocator, files: StagedFileTable, descriptors: Descriptors
+    ) -> None:
+        self._context = context
         self._names = names
         self._files = files
         self._descriptors = descriptors
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
-        self.unlinked = Unlinked(ground)
+        self.unlinked = Unlinked(context)
         self._repairs: deque[tuple[StagedFile, int, list[int]]] = deque()
         self._deferred: list[tuple[StagedFile, int, list[int]]] = []
         self._retired: deque[tuple[int, int]] = deque()
@@ -64,7 +66,7 @@ class Sweeper:
 
     def object_path(self, object_id: int) -> str:
         """Where an object lies on the disk."""
-        return self._ground.disk.path(object_id)
+        return self._context.disk.path(object_id)
 
     # -- evict -------------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class Sweeper:
         self._more.set()
 
     async def _evict_batch(self, targets: Sequence[tuple[int, Version]]) -> tuple[list[int], int]:
-        ground = self._ground
+        context = self._context
         numbers: list[int] = []
         fds: list[int] = []
         stray_bytes: dict[int, int] = {}
@@ -119,25 +121,25 @@ class Sweeper:
             return [], 0
         self._files.dooming.update(numbers)
         try:
-            room_bytes = await ground.threads.change_index(ground.index.doom, numbers)
+            room_bytes = await context.threads.change_index(context.index.doom, numbers)
         except Exception as error:
             # The rows stay, and so do the objects: they are found again when they are looked up.
             self._files.dooming.difference_update(numbers)
             if not isinstance(error, IndexFailed):
-                _close_all(ground.disk, fds)
+                _close_all(context.disk, fds)
                 raise
-            ground.health.index_failed(error, "evicting staged files")
-            await ground.threads.sweep(_close_all, ground.disk, fds)
+            context.health.index_failed(error, "evicting staged files")
+            await context.threads.sweep(_close_all, context.disk, fds)
             return [], 0
         self._files.doomed(numbers)
-        removed, failure = await ground.threads.sweep(remove_objects, ground.disk, numbers, fds)
+        removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers, fds)
         if failure is not None:
-            ground.health.failed(failure, "removing evicted files")
+            context.health.failed(failure, "removing evicted files")
         freed_bytes = sum(room_bytes.get(number, 0) + stray_bytes.get(number, 0) for number in removed)
-        ground.room.release(freed_bytes)
+        context.room.release(freed_bytes)
         await self.unlinked.add(removed)
-        ground.metrics.add("evicted_files", len(removed))
-        ground.metrics.add("evicted_bytes", freed_bytes)
+        context.metrics.add("evicted_files", len(removed))
+        context.metrics.add("evicted_bytes", freed_bytes)
         return removed, freed_bytes
 
     # -- repair and retire -------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class Sweeper:
             file.doubt()
             fd = self._descriptors.discard(file.object_id)
             if fd is not None:
-                self._ground.disk.close_fd(fd)
+                self._context.disk.close_fd(fd)
             self.give_up(file, list(file.present))
 
     def retire_if_empty(self, file: StagedFile) -> None:
@@ -208,7 +210,7 @@ class Sweeper:
             await self._done.wait()
 
     async def _repair(self, file: StagedFile, number: int, indexes: list[int]) -> None:
-        ground = self._ground
+        context = self._context
         if not file.has_row and not file.present and file.unsettled == 1:
             # All of it goes, and its object number is never used again: there is nothing to forget or to punch.
             for index in indexes:
@@ -219,21 +221,21 @@ class Sweeper:
         punched: list[int] = []
         try:
             sizes = [(index, file.chunk(index).size) for index in indexes]
-            await ground.threads.change_index(ground.index.forget, number, sizes)
+            await context.threads.change_index(context.index.forget, number, sizes)
             file.recorded = None
             # All that the chunk could take, also where it is encoded: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
             if not file.passed:
-                change = await ground.turns.begin(file)
+                change = await context.turns.begin(file)
                 try:
-                    if await ground.threads.sweep(_punch, ground.disk, number, extents, change):
+                    if await context.threads.sweep(_punch, context.disk, number, extents, change):
                         punched = indexes
                 finally:
-                    ground.turns.end(file)
+                    context.turns.end(file)
         except IndexFailed as error:
-            # They stay barred: their bytes must not change while a row may vouch for them.
-            ground.health.index_failed(error, "forgetting damaged chunks")
+            # They stay barred: their bytes must not change while a row may name them.
+            context.health.index_failed(error, "forgetting damaged chunks")
             self._deferred.append((file, number, indexes))
             return
         # The file was busy all the time, so it is still the same object.
@@ -243,7 +245,7 @@ class Sweeper:
             room_bytes = file.chunk_room_bytes(index)
             if index in punched:
                 file.room_bytes -= room_bytes
-                ground.room.release(room_bytes)
+                context.room.release(room_bytes)
             else:
                 file.stray = {**(file.stray or {}), index: room_bytes}
         if file.passed:
@@ -259,12 +261,12 @@ class Sweeper:
     async def _retire(self, number: int, room_bytes: int) -> None:
         fd = self._descriptors.discard(number)
         fds = [] if fd is None else [fd]
-        removed, failure = await self._ground.threads.sweep(_remove_for_good, self._ground.disk, number, fds)
+        removed, failure = await self._context.threads.sweep(_remove_for_good, self._context.disk, number, fds)
         if failure is not None:
-            self._ground.health.failed(failure, "removing a staged file")
+            self._context.health.failed(failure, "removing a staged file")
         if removed:
             self._names.settle(number)
-            self._ground.room.release(room_bytes)
+            self._context.room.release(room_bytes)
 
 
 def remove_objects(disk: Disk, numbers: Sequence[int], fds: Sequence[int] = ()) -> tuple[list[int], OSError | None]:

@@ -24,7 +24,7 @@ from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
 from policies.cluster.placement import Nodes, Placement, homes, keys
 
-__all__ = ["Directory", "NoDirectory"]
+__all__ = ["ClusterMap", "NoClusterMap"]
 
 _ANSWER_S = 10.0
 """The daemon answers from memory."""
@@ -32,12 +32,12 @@ _PIECES = 1 << 20
 """Parts of samples that are looked at together: some 60 MiB of arrays."""
 
 
-class NoDirectory(HfsError):
+class NoClusterMap(HfsError):
     """A daemon said what is no directory."""
 
 
 @dataclass(frozen=True)
-class Directory:
+class ClusterMap:
     """What `mountd.wire.protocol.Directory` answers, and where its paths begin."""
 
     nodes: Nodes
@@ -57,7 +57,7 @@ class Directory:
         """Of the mount that `path` lies in, or whose control socket is `control`; where the latter is not seen here,
         `path` is taken for its mountpoint.
 
-        Raises DaemonSilent where there is no mount of hfs or no daemon answers, Refused or NoDirectory where it does
+        Raises DaemonSilent where there is no mount of hfs or no daemon answers, Refused or NoClusterMap where it does
         not know nodes.
         """
         if control is None:
@@ -68,17 +68,17 @@ class Directory:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], root: str = "/") -> Self:
-        """Raises NoDirectory for an answer that means nothing."""
+        """Raises NoClusterMap for an answer that means nothing."""
         try:
             nodes = Nodes(tuple(map(int, answer["hashes"])), tuple(map(float, answer["weights"])))
             names = tuple(map(str, answer["nodes"]))
             node, chunk_bytes, placement = answer["node"], int(answer["chunk_bytes"]), answer["placement"]
             node = None if node is None else int(node)
         except (KeyError, TypeError, ValueError) as error:
-            raise NoDirectory(f"the daemon's answer about its nodes means nothing: {error!r}") from None
+            raise NoClusterMap(f"the daemon's answer about its nodes means nothing: {error!r}") from None
         fits = len(names) in {0, len(nodes.hashes)} and (node is None or 0 <= node < len(nodes.hashes))
         if not fits or chunk_bytes < 1 or placement not in {"partition", "replicate"}:
-            raise NoDirectory(f"the daemon's answer about its nodes contradicts itself: {dict(answer)!r:.300}")
+            raise NoClusterMap(f"the daemon's answer about its nodes contradicts itself: {dict(answer)!r:.300}")
         return cls(nodes, names, node, placement, chunk_bytes, root, str(answer.get("alone") or ""))
 
     @property

@@ -12,9 +12,9 @@ from collections import OrderedDict
 import trio
 
 from mountd.cache.index import IndexFailed
-from mountd.cache.objects.ground import Ground
+from mountd.cache.objects.context import CacheContext
 
-__all__ = ["Names"]
+__all__ = ["ObjectIdAllocator"]
 
 _AHEAD = 8_192
 """Numbers left when the next block is asked for: over a second of the fastest staging of small files."""
@@ -22,15 +22,15 @@ _AHEAD = 8_192
 _RETRY_S = 5.0
 
 
-class Names:
+class ObjectIdAllocator:
     """Event loop only. `run` is a task of staging's nursery."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: CacheContext) -> None:
+        self._context = context
         self._free: list[range] = []
-        self._next = ground.index.opened.next_id
+        self._next = context.index.opened.next_id
         self._open: OrderedDict[int, None] = OrderedDict()
-        self._garbage_from: int | None = ground.index.opened.settled_id
+        self._garbage_from: int | None = context.index.opened.settled_id
         self._low = trio.Event()
         self._leased = trio.Event()
 
@@ -89,9 +89,9 @@ class Names:
         """Keep numbers ahead of need. Never returns."""
         while True:
             try:
-                block = await self._ground.threads.change_index(self._ground.index.lease, self.settled_id())
+                block = await self._context.threads.change_index(self._context.index.lease, self.settled_id())
             except IndexFailed as error:
-                self._ground.health.index_failed(error, "leasing object numbers")
+                self._context.health.index_failed(error, "leasing object numbers")
                 await trio.sleep(_RETRY_S)
                 continue
             self._free.append(block)

@@ -1,4 +1,4 @@
-"""Kept: chunks in memory that staging has not taken, a bounded number of bytes of them; the oldest goes first.
+"""ByteLRU: chunks in memory that staging has not taken, a bounded number of bytes of them; the oldest goes first.
 
 `fetcher` has two: one for what found no room and may be asked for again at once, one for what a hint says is read soon
 and would not be worth its place in the cache. Knows nothing of what they are.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
+__all__ = ["ByteLRU"]
 
 Key = TypeVar("Key")
 
 
-class Kept(Generic[Key]):
+class ByteLRU(Generic[Key]):
     """Event loop only."""
 
     def __init__(self, limit_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""Vouching: makes groups of written chunks durable, then enters them in the index.
+"""Committer: makes groups of written chunks durable, then enters them in the index.
 
 Every two seconds, or when a quarter of a gigabyte has come together, or when somebody waits: one sync of the objects,
-then one transaction. Only after both is a chunk vouched for. If the sync or the transaction fails, the whole group is
+then one transaction. Only after both is a chunk committed. If the sync or the transaction fails, the whole group is
 given up: after a failed sync nobody knows which pages reached the disk, and asking again would be answered with
 success.
 """
@@ -16,12 +16,12 @@ from typing import Protocol
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.index import ChunkRow, IndexFailed, Vouched
-from mountd.cache.objects import Disk, Ground, Names, StagedFile, stamp_to_keep
+from mountd.cache.index import ChunkRow, Committed, IndexFailed
+from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
 from mountd.cache.writing import Job
 from mountd.core.background import note_fault
 
-__all__ = ["Vouching", "sync_objects"]
+__all__ = ["Committer", "sync_objects"]
 
 _EVERY_S = 2.0
 """The work that a kill can cost at most; a sync every two seconds costs a drive nothing."""
@@ -45,11 +45,11 @@ class Consequences(Protocol):
         """A chunk of the file is settled, one way or the other."""
 
 
-class Vouching:
+class Committer:
     """See the file's story. `run` is a task of staging's nursery."""
 
-    def __init__(self, ground: Ground, names: Names, consequences: Consequences) -> None:
-        self._ground = ground
+    def __init__(self, context: CacheContext, names: ObjectIdAllocator, consequences: Consequences) -> None:
+        self._context = context
         self._names = names
         self._consequences = consequences
         self._held: dict[Version, list[Job]] = {}
@@ -64,10 +64,10 @@ class Vouching:
         self._waiters = 0
         self._wake = trio.Event()
         self._progress = trio.Event()
-        self.unvouched_bytes = 0
-        """Written and not yet vouched for."""
+        self.uncommitted_bytes = 0
+        """Written and not yet committed."""
         self.entered_bytes = 0
-        """Of what the index has entered: no longer counted in `unvouched_bytes`."""
+        """Of what the index has entered: no longer counted in `uncommitted_bytes`."""
 
     @property
     def idle(self) -> bool:
@@ -75,7 +75,7 @@ class Vouching:
         return not self._outstanding
 
     def number(self) -> int:
-        """The place of a new put in the order of all; it counts as outstanding until it is vouched for or dropped."""
+        """The place of a new put in the order of all; it counts as outstanding until it is committed or dropped."""
         number = self._next_number
         self._next_number += 1
         self._outstanding[number] = None
@@ -89,7 +89,7 @@ class Vouching:
     def written_nowait(self, job: Job) -> None:
         """A chunk is on the disk; take it into the next group."""
         version = job.file.version
-        trust = self._ground.trust
+        trust = self._context.trust
         if trust is not None and (trust.holds(version) or trust.refutes(version)):
             del self._outstanding[job.number]
             self._held.setdefault(version, []).append(job)
@@ -102,7 +102,7 @@ class Vouching:
             self._wake.set()  # the timer starts
         self._written.append(job)
         self._latest[job.object_id, job.index] = job
-        self.unvouched_bytes += job.size_bytes
+        self.uncommitted_bytes += job.size_bytes
         if self._waiters or self._due():
             self._wake.set()
 
@@ -130,12 +130,12 @@ class Vouching:
     async def wait_believed(self, version: Version) -> None:
         """Until nothing that was written of this version is in doubt."""
         while version in self._held:
-            if self._ground.trust is not None:
-                self._ground.trust.hurry(version)
+            if self._context.trust is not None:
+                self._context.trust.hurry(version)
             await self._progress.wait()
 
-    async def wait_vouched(self) -> None:
-        """Until everything put before is vouched for, or dropped."""
+    async def wait_committed(self) -> None:
+        """Until everything put before is committed, or dropped."""
         target = self._next_number
         self._waiters += 1
         self._wake.set()
@@ -146,13 +146,13 @@ class Vouching:
             self._waiters -= 1
 
     async def run(self) -> None:
-        """Vouch for group after group. Never returns."""
+        """Commit group after group. Never returns."""
         while True:
             await self._wait_ripe()
-            await self._vouch()
+            await self._commit()
 
     def _due(self) -> bool:
-        return self.unvouched_bytes >= _GROUP_BYTES or len(self._written) >= _GROUP_CHUNKS
+        return self.uncommitted_bytes >= _GROUP_BYTES or len(self._written) >= _GROUP_CHUNKS
 
     async def _wait_ripe(self) -> None:
         while not (self._written and (self._waiters or self._due())):
@@ -162,25 +162,25 @@ class Vouching:
             if waiting.cancelled_caught:
                 return
 
-    async def _vouch(self) -> None:
+    async def _commit(self) -> None:
         group, self._written = self._written[:_GROUP_CHUNKS], self._written[_GROUP_CHUNKS:]
         objects = sorted({job.object_id for job in group})
         entered: list[Job] = []
         try:
-            await self._ground.threads.sync(sync_objects, self._ground.disk, objects)
+            await self._context.threads.sync(sync_objects, self._context.disk, objects)
             # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
             # now on is deleted after it was entered, because calls that change the index keep their order.
             entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
             rows = self._rows(entered)
-            await self._ground.threads.change_index(self._ground.index.vouch, list(rows.values()))
+            await self._context.threads.change_index(self._context.index.commit_chunks, list(rows.values()))
         except OSError as error:
-            self._ground.health.failed(error, "making staged chunks durable")
+            self._context.health.failed(error, "making staged chunks durable")
             self._give_up(group)
         except IndexFailed as error:
-            self._ground.health.index_failed(error, "entering staged chunks in the index")
+            self._context.health.index_failed(error, "entering staged chunks in the index")
             self._give_up(group)
         except Exception as error:  # noqa: BLE001 - a defect is noted, and nobody waits for this group for ever
-            note_fault("staging: vouching", error)
+            note_fault("staging: committer", error)
             self._give_up(group)
         else:
             self.entered_bytes += sum(job.size_bytes for job in entered)
@@ -189,9 +189,9 @@ class Vouching:
             for file, row in rows.items():
                 file.recorded = row.stamp
             if entered:
-                self._ground.health.succeeded()
+                self._context.health.succeeded()
         for job in group:
-            self.unvouched_bytes -= job.size_bytes
+            self.uncommitted_bytes -= job.size_bytes
             job.file.unsettled -= 1
             if self._is_latest(job):
                 del self._latest[job.object_id, job.index]
@@ -207,7 +207,7 @@ class Vouching:
         self._names.settle(job.object_id)
         file.has_row = True
         if job.index in file.present:
-            file.vouched.add(job.index)
+            file.committed.add(job.index)
 
     def _give_up(self, group: Sequence[Job]) -> None:
         lost: dict[StagedFile, list[int]] = {}
@@ -217,30 +217,30 @@ class Vouching:
         for file, indexes in lost.items():
             self._consequences.chunks_lost(file, indexes)
 
-    def _rows(self, entered: Sequence[Job]) -> dict[StagedFile, Vouched]:
+    def _rows(self, entered: Sequence[Job]) -> dict[StagedFile, Committed]:
         chunks: dict[StagedFile, list[int]] = {}
         for job in entered:
             chunks.setdefault(job.file, []).append(job.index)
         rows = {}
-        now_s = int(self._ground.clock())
+        now_s = int(self._context.clock())
         for file, indexes in chunks.items():
             assert file.object_id is not None
             if not file.has_row:
                 file.stored_use_s = file.last_use_ns // 1_000_000_000 or now_s
                 file.stored_path = file.path
-            vouched = len(file.vouched) + len(indexes)
-            rows[file] = Vouched(
+            committed = len(file.committed) + len(indexes)
+            rows[file] = Committed(
                 file.object_id,
                 not file.has_row,
                 file.version,
                 file.path,
                 file.chunk_bytes,
-                vouched == file.vouched.count,
+                committed == file.committed.count,
                 sum(file.chunk_size(index) for index in indexes),
                 sum(map(file.chunk_room_bytes, indexes)) + (0 if file.has_row else file.overhead_bytes()),
                 file.stored_use_s,
                 [ChunkRow(index, file.checksum(index), file.stored_bytes(index)) for index in indexes],
-                stamp_to_keep(file, vouched),
+                stamp_to_keep(file, committed),
             )
         return rows
 

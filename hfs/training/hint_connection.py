@@ -37,7 +37,7 @@ from mountd.wire.protocol import (
     frame_bytes,
 )
 
-__all__ = ["JOIN_S", "LAYOUT_S", "ORDER_S", "Learner"]
+__all__ = ["JOIN_S", "LAYOUT_S", "ORDER_S", "HintConnection"]
 
 JOIN_S = 2.0
 """To connect and be answered: the daemon does it from memory. A job does not start later than this for a hint."""
@@ -48,11 +48,11 @@ ORDER_S = 2.0
 _QUEUED = 256
 """Messages that may wait for room in the socket; more of them is a daemon that has stopped."""
 
-_all: weakref.WeakSet[Learner] = weakref.WeakSet()
+_all: weakref.WeakSet[HintConnection] = weakref.WeakSet()
 
 
-class Learner:
-    """One connection that has joined. Made by `Learner.join`."""
+class HintConnection:
+    """One connection that has joined. Made by `HintConnection.join`."""
 
     def __init__(self, connection: socket.socket, where: str) -> None:
         self.trouble: str | None = None
@@ -70,7 +70,7 @@ class Learner:
         _all.add(self)
 
     @classmethod
-    def join(cls, path: str, join: Join, layout: Callable[[], bytes]) -> Learner:
+    def join(cls, path: str, join: Join, layout: Callable[[], bytes]) -> HintConnection:
         """Connect to the control socket `path`, join, and send the encoded layout if the daemon does not have it.
 
         Waits at most JOIN_S, and LAYOUT_S for a layout. Raises DaemonSilent and Refused.

@@ -19,7 +19,7 @@ from mountd.cache.objects.room import Health, Room
 from mountd.cache.objects.stamps import Turns
 from mountd.core.metrics import Metrics
 
-__all__ = ["Ground", "RunInThread", "Threads", "Trust"]
+__all__ = ["CacheContext", "RunInThread", "Threads", "Trust"]
 
 Value = TypeVar("Value")
 
@@ -114,7 +114,7 @@ class Trust(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CacheContext:
     """See the file's story."""
 
     disk: Disk

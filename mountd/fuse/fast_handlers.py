@@ -20,13 +20,13 @@ from mountd.files import Handles, Opening, ReadPath
 from mountd.kernel import fastpath
 from mountd.namespace import Namespace, Node, Permissions, wanted_by
 
-__all__ = ["AtOnce"]
+__all__ = ["FastHandlers"]
 
 Entry = tuple[int, int, Attributes | None, float]
 """Node id, inode number that is shown, attributes and seconds for which they are good, as the extension takes them."""
 
 
-class AtOnce:
+class FastHandlers:
     """See the file's story. The names are those of the handlers; the arguments are the extension's."""
 
     def __init__(

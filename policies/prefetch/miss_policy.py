@@ -4,7 +4,7 @@ A small read alone costs about 1 ms, a chunk of 8 MiB 42 ms at 200 MB/s: a job t
 file must not pay for chunks, one that reads all samples of a file must not pay for each alone. Nobody says in advance
 which it is, so this is ski rental, by file: reads alone are the rent, and what they have cost so far decides.
 
-`read_path` keeps one `Density` for each large file (all its handles together) and asks `missed(...)` at every READ
+`read_path` keeps one `MissPolicy` for each large file (all its handles together) and asks `missed(...)` at every READ
 whose bytes are not here, also if their chunk is on the way: CHUNK then means to wait for it, ALONE not to. It does at
 once what `fetch` says, and hands `follow` to `prefetch`, which ignores a wish that it already has. The stages, each
 entered once and never left as long as nothing is evicted:
@@ -37,7 +37,17 @@ from dataclasses import dataclass
 
 from policies.geometry import Extent
 
-__all__ = ["BLOCK_BYTES", "PATIENCE_S", "TINY_BYTES", "Decision", "Density", "Fetch", "Follow", "Turn", "alone_extent"]
+__all__ = [
+    "BLOCK_BYTES",
+    "PATIENCE_S",
+    "TINY_BYTES",
+    "Decision",
+    "Fetch",
+    "Follow",
+    "MissPolicy",
+    "ScheduledChunk",
+    "alone_extent",
+]
 
 _PAGE_BYTES = 4096
 BLOCK_BYTES = 64 << 10
@@ -100,7 +110,7 @@ class Fetch(enum.Enum):
     CHUNK = "chunk"
     TURN = "turn"
     """Nothing: its chunk comes in its turn, with all others, and the reader waits for that."""
-    FILLED = "filled"
+    WAIT_FOR_FILL = "filled"
     """Nothing: the fill brings the chunk soon."""
 
 
@@ -113,7 +123,7 @@ class Follow(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScheduledChunk:
     """A hint gives the chunk of a missed read its turn."""
 
     soon_bytes: int
@@ -137,10 +147,10 @@ _ALONE_THEN_FILL = Decision(Fetch.ALONE, Follow.FILL)
 _CHUNK = Decision(Fetch.CHUNK, Follow.NOTHING)
 _TURN = Decision(Fetch.TURN, Follow.NOTHING)
 _CHUNK_THEN_FILL = Decision(Fetch.CHUNK, Follow.FILL)
-_FILLED = Decision(Fetch.FILLED, Follow.FILL)
+_FILLED = Decision(Fetch.WAIT_FOR_FILL, Follow.FILL)
 
 
-class Density:
+class MissPolicy:
     """How densely one file has been touched. Bounded memory: two sums and a count for each touched chunk."""
 
     __slots__ = ("_by_chunk", "_chunk_bytes", "_file_size", "_out_of_order", "_whole", "alone_bytes", "touches")
@@ -161,7 +171,7 @@ class Density:
         sequential: bool,
         missing_chunks: int,
         can_stage: bool,
-        turn: Turn | None = None,
+        turn: ScheduledChunk | None = None,
         coming: bool = False,
         filled_in_s: float = math.inf,
     ) -> Decision:
@@ -206,7 +216,7 @@ class Density:
             self._out_of_order += 1
         return _CHUNK_THEN_FILL
 
-    def _missed_before_its_turn(self, size: int, missing_chunks: int, turn: Turn) -> Decision:
+    def _missed_before_its_turn(self, size: int, missing_chunks: int, turn: ScheduledChunk) -> Decision:
         """All of the file is coming, so what is read alone is read twice: a few per cent of what has come already.
 
         Where much of the chunk is read now, as in groups of neighbouring samples, waiting for it is the shortest way.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from policies.schedule.pace import Pace
 from policies.schedule.uses import ABSENT, HERE, TAKEN, Uses
 
-__all__ = ["GUARD_SAMPLES", "Learner", "Standing"]
+__all__ = ["GUARD_SAMPLES", "EpochProgress", "Standing"]
 
 GUARD_SAMPLES = 4096
 """How far a sampler may be ahead of the reads: 16 workers with two batches of 128 each."""
@@ -45,7 +45,7 @@ class Standing:
     stopped: bool
 
 
-class Learner:
+class EpochProgress:
     """One learner. `number`: never given again. `uses`: of the epoch under way; `following`: of the one after it."""
 
     __slots__ = ("ahead_bytes", "epoch", "following", "moved_s", "number", "pace", "position", "uses")

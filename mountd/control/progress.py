@@ -9,13 +9,13 @@ from mountd.base.errors import HfsError, StagingError
 from mountd.namespace import Node
 from mountd.wire.protocol import PathFault, Progress, Result
 
-__all__ = ["Tally"]
+__all__ = ["ProgressCounter"]
 
 _MAX_FAULTS = 1000
 """Faults named in one command; more are only counted."""
 
 
-class Tally:
+class ProgressCounter:
     """Files and bytes done, skipped, failed and known of so far."""
 
     def __init__(self) -> None:
