@@ -7,8 +7,6 @@ index, corrected by what memory knows better; never looks at all rows. The choic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-
 import trio
 
 from mountd.cache.committer import Committer
@@ -50,8 +48,6 @@ class Evictor:
         self._more = trio.Event()
         self._fruitless_until = -1.0
         self._idle_s = IDLE_S
-        self.hinted: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
-        """Which of these objects an order names; set by `hints.room`."""
 
     def refused(self, wanted_bytes: int, idle_s: int = IDLE_S) -> None:
         """A put of so many bytes found no room; what was not used for `idle_s` may go for it."""
@@ -169,7 +165,7 @@ class Evictor:
             if before_s is not None and rows[0].last_use_s >= before_s:
                 break  # and all after it were used later still
             after = (rows[-1].last_use_s, rows[-1].object_id)
-            hinted = set(self.hinted([row.object_id for row in rows]))
+            hinted = set(self._context.planned([row.object_id for row in rows]))
             entries = [self._entry(row, row.object_id in hinted) for row in rows]
             chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
             versions = {row.object_id: row.version for row in rows}

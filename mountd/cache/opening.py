@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from mountd.cache.objects import (
     Health,
     Room,
     RunInThread,
+    StagedFile,
     Threads,
     Trust,
     set_objects_aside,
@@ -74,6 +75,8 @@ async def open_staging(
     kept_source: str = "",
     verify: VerifyWanted = "first-use",
     scrub_bytes_s: int = 0,
+    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
+    planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
 ) -> AsyncIterator[Staging]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
@@ -81,6 +84,7 @@ async def open_staging(
     `keeps_floor`, for who stages nothing, the disk may be as full as it is. `clock` gives seconds since the epoch.
     `kept_source`: an identity that is good for one run only, and that this run shares with the one before.
     `scrub_bytes_s`: what is staged is read again at this rate, to see what has rotted; 0 does not.
+    `lost_under_readers`, `planned`: as of the context.
     Leaving waits at most `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError,
     MountError; ConfigError where others could have written to the directory.
     """
@@ -95,13 +99,27 @@ async def open_staging(
     index = opened.index
     try:
         room = Room(capacity_bytes, index.opened.used_bytes, opened.space, keeps_floor=keeps_floor)
-        context = CacheContext(disk, index, threads, room, Health(metrics), metrics, clock, trust=trust)
+        context = CacheContext(
+            disk,
+            index,
+            threads,
+            room,
+            Health(metrics),
+            metrics,
+            clock,
+            trust=trust,
+            lost_under_readers=lost_under_readers,
+            planned=planned,
+        )
         staging = Staging(context, chunk_bytes, eviction, in_flight_bytes, verify, scrub_bytes_s)
         disk.open_files.add(partial(_let_go, staging, trio.lowlevel.current_trio_token()))
         caught: Exception | None = None
         async with trio.open_nursery() as nursery:
-            for task in (staging.files, staging.names, staging.reclaimer, staging.committer, staging.evictor):
-                start_for_life(nursery, f"staging: {type(task).__name__.lower()}", task.run)
+            start_for_life(nursery, "staging: files", staging.files.run)
+            start_for_life(nursery, "staging: object ids", staging.names.run)
+            start_for_life(nursery, "staging: reclaimer", staging.reclaimer.run)
+            start_for_life(nursery, "staging: committer", staging.committer.run)
+            start_for_life(nursery, "staging: evictor", staging.evictor.run)
             for _ in range(staging_threads):
                 start_for_life(nursery, "staging: writer", staging.writing.work)
             start_for_life(nursery, "staging: watch of the disk", staging.evictor.watch)

@@ -11,7 +11,7 @@ fails nothing is given back to the account, and the next start finishes the work
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
 import trio
@@ -48,8 +48,6 @@ class Reclaimer:
         self._deferred: list[tuple[StagedFile, int, list[int]]] = []
         self._retired: deque[tuple[int, int]] = deque()
         self._requests: dict[int, Version] = {}
-        self.lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
-        """Chunks of a file that the kernel reads by itself were given up, and may be put again; set by the daemon."""
         self._more = trio.Event()
         self._at_work = False
         self._done = trio.Event()
@@ -249,7 +247,7 @@ class Reclaimer:
             else:
                 file.stray = {**(file.stray or {}), index: room_bytes}
         if file.passed:
-            self.lost_under_readers(file, indexes)
+            context.lost_under_readers(file, indexes)
         self.settled(file)
 
     def settled(self, file: StagedFile) -> None:

@@ -34,6 +34,7 @@ from mountd.fetch import (
     UNSTAGED_SHARE,
     Fetcher,
     Prefetch,
+    PrefetchQueue,
     Readers,
     Recorder,
     Serving,
@@ -41,9 +42,19 @@ from mountd.fetch import (
     SmallDemand,
     SmallFiles,
 )
-from mountd.files import Handles, IoMode, Opening, Passthrough, ReadPath, Residency, have_names_looked_up, open_again
+from mountd.files import (
+    Handles,
+    IoMode,
+    Opening,
+    Passthrough,
+    ReadPath,
+    Refetching,
+    Residency,
+    have_names_looked_up,
+    open_again,
+)
 from mountd.fuse import Fuse, KernelPageCache
-from mountd.hints import Hints, HintsFiles, HintsRepeated, Learners, PageCacheWarmer, SpaceReservation
+from mountd.hints import Hints, HintsFiles, HintsRepeated, Learners, PageCacheWarmer, PlanChanges, SpaceReservation
 from mountd.kernel import device_of, fastpath, tune
 from mountd.namespace import Answers, Believing, Journal, Namespace, Node, Permissions, Xattrs, open_journal, seconds
 from mountd.peers import JobPeers, Joining, Limits, end_mpi, open_joining
@@ -121,6 +132,17 @@ async def _serve(
         source = _open_source(config, metrics, workers, handover, open_files, journal)
         stack.callback(source.close)
         encoder = await workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
+        memory = Memory(trio.current_time)
+        handles = Handles(journal)
+        queue = PrefetchQueue(metrics)
+        plan_changes = PlanChanges(queue.hints_nowait)
+        learners = Learners(
+            config.chunk_bytes,
+            metrics,
+            workers.run_sync,
+            changed=plan_changes.changed,
+            coalesce_bytes=_coalesce_bytes(config, memory),
+        )
 
         staging = await stack.enter_async_context(
             open_staging(
@@ -138,6 +160,8 @@ async def _serve(
                 open_files=open_files,
                 run_in_thread=workers.run_sync,
                 trust=source.doubts,
+                lost_under_readers=Refetching(handles, queue).lost,
+                planned=learners.planned,
             )
         )
         nursery = await stack.enter_async_context(_cancelled_at_exit())
@@ -169,7 +193,14 @@ async def _serve(
         staging.encode(choice, encoder)
 
         ttl_s = seconds(config.ttl_s, immutable=config.immutable)
-        memory = Memory(trio.current_time)
+
+        def changed(node: Node) -> None:
+            if node.version is not None:
+                source.release(node.version)
+                start_guarded(nursery, "supersede", staging.supersede, node.version)
+            # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
+            # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
+
         namespace = Namespace(
             source,
             metrics,
@@ -178,6 +209,7 @@ async def _serve(
             strict=config.strict,
             names_at_most=_names_at_most(memory),
             journal=journal,
+            changed=changed,
         )
         inherited = journal.take_inherited()
         await namespace.start(inherited.nodes)
@@ -187,7 +219,6 @@ async def _serve(
         )
         permissions = Permissions(source, as_user, answers, namespace, metrics, others=config.allow_other)
         await permissions.start()
-        handles = Handles(journal)
         readers = Readers()
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
 
@@ -198,14 +229,11 @@ async def _serve(
         fetcher = Fetcher(
             source, staging, buffers, nursery, metrics, page_cache, memory, recorder, peers, reads_a_file=config.stagger
         )
-        learners = Learners(
-            config.chunk_bytes, metrics, workers.run_sync, coalesce_bytes=_coalesce_bytes(config, memory)
-        )
         siblings = SiblingWatch(
             Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=staging.limit_bytes()),
             nursery,
             namespace.listing,
-            lambda: prefetch.siblings_nowait(),
+            queue.siblings_nowait,
         )
         passthrough = Passthrough(staging, metrics)
         io_mode = IoMode(
@@ -235,7 +263,7 @@ async def _serve(
             ),
             metrics,
             memory,
-            lambda: prefetch.hints_nowait(),
+            plan_changes,
             chunks_at_once=config.prefetch_threads,
         )
         read_path = ReadPath(
@@ -248,9 +276,11 @@ async def _serve(
             hints,
             recorder,
             small_files,
+            queue,
             chunk_bytes=config.chunk_bytes,
             buffer_bytes=config.buffer_bytes,
         )
+        residency = Residency(namespace, config.mountpoint, nursery)
         opening = Opening(
             namespace,
             handles,
@@ -265,14 +295,11 @@ async def _serve(
             recorder,
             io_mode,
             passthrough,
+            queue,
+            only_looks=residency.is_looking,
             chunk_bytes=config.chunk_bytes,
         )
-        prefetch = read_path.prefetch = opening.prefetch = Prefetch(
-            read_path, hints, metrics, workers=config.prefetch_threads
-        )
-        staging.reclaimer.lost_under_readers = opening.refetch
-        residency = Residency(namespace, config.mountpoint, nursery)
-        opening.only_looks = residency.is_looking
+        prefetch = Prefetch(queue, read_path, hints, metrics, workers=config.prefetch_threads)
         status = Status(
             config,
             origins,
@@ -311,15 +338,6 @@ async def _serve(
             commands.own_xattr,
             workers.results_fd,
         )
-
-        def changed(node: Node) -> None:
-            if node.version is not None:
-                source.release(node.version)
-                start_guarded(nursery, "supersede", staging.supersede, node.version)
-            # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
-            # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
-
-        namespace.on_changed = changed
 
         if isinstance(peers, JobPeers):
             peers.answer(Serving(namespace, staging, fetcher, source, peers.is_mine, workers.run_sync), status.brief)

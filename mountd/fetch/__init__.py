@@ -7,6 +7,7 @@ or hints.
 from mountd.fetch.batches import Place
 from mountd.fetch.fetcher import PUSH_STEP_BYTES, UNSTAGED_SHARE, Fetcher, Push
 from mountd.fetch.prefetch import Prefetch
+from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.fetch.readers import Readers
 from mountd.fetch.recorder import Recorder
 from mountd.fetch.serving import Serving
@@ -22,6 +23,7 @@ __all__ = [
     "Fetcher",
     "Place",
     "Prefetch",
+    "PrefetchQueue",
     "Push",
     "Readers",
     "Recorder",

@@ -1,19 +1,14 @@
-"""Prefetch: what should be fetched before anybody asks, and a bounded number of workers that fetch it.
+"""The prefetch workers: a bounded number of tasks that fetch what the prefetch queue holds.
 
-Four kinds of wishes, in this order: readahead windows (a reader will want them in milliseconds), what hints foresee,
-fills (the rest of a large file whose random reads have become dense), siblings (small files of a directory being read).
-A wish is never waited for: `..._nowait` notes it and returns, a full queue drops the oldest. All but windows pause
-while a demand read waits for a source thread. What a worker fetches it gets through `Fetches` and `Foresight`, handed
-in by the daemon, the callbacks of the house; an error of a prefetch is nobody's error, a demand read will meet it
+All but readahead windows pause while a demand read waits for a source thread. What a worker fetches it gets through
+`Fetches` and `Foresight`, handed in by the daemon; an error of a prefetch is nobody's error, a demand read will meet it
 again.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -22,14 +17,12 @@ from mountd.base.errors import HfsError
 from mountd.cache import StagedFile
 from mountd.core.background import start_for_life
 from mountd.core.metrics import Metrics
+from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.namespace import Node
 
 __all__ = ["Fetches", "Foresight", "Prefetch"]
 
 log = logging.getLogger(__name__)
-
-_MAX_WINDOW_CHUNKS = 1024
-"""Wishes kept: 64 readers with 16 chunks ahead each. Older ones have been overtaken by their readers."""
 
 _SIBLINGS_AT_ONCE = 16
 """Small files that a worker fetches together: costs a third of one at a time."""
@@ -68,108 +61,22 @@ class Foresight(Protocol):
         """Fetch and stage them."""
 
 
-class _Fill:
-    """The rest of one large file, in file order."""
-
-    __slots__ = ("began_s", "file", "had", "indexes", "node", "position")
-
-    def __init__(self, node: Node, file: StagedFile, now_s: float) -> None:
-        self.node = node
-        self.file = file
-        self.began_s = now_s
-        self.had = len(file.present)
-        self.indexes: Iterator[int] = iter(range(file.present.count))
-        self.position = -1
-        """The chunk that was handed out last."""
-
-    def next_index(self) -> int | None:
-        index = next((i for i in self.indexes if i not in self.file.present), None)
-        self.position = self.file.present.count if index is None else index
-        return index
-
-
 class Prefetch:
-    """The wishes and the workers. Event loop only; `run` is a task of the daemon's nursery."""
+    """The workers. Event loop only; `run` is a task of the daemon's nursery."""
 
-    def __init__(self, fetches: Fetches, foresight: Foresight, metrics: Metrics, *, workers: int) -> None:
+    def __init__(
+        self, queue: PrefetchQueue, fetches: Fetches, foresight: Foresight, metrics: Metrics, *, workers: int
+    ) -> None:
+        self._queue = queue
         self._fetches = fetches
         self._foresight = foresight
-        self._foreseen = False
         self._metrics = metrics
         self._workers = workers
-        self._windows: deque[tuple[Node, StagedFile, int]] = deque()
-        self._fills: OrderedDict[Node, _Fill] = OrderedDict()
-        self._fill_begins = False
-        """A chunk of a fill waits for memory. The next one is not handed out before: trio wakes who waits in any order,
-        and the source is to be read in that of the file (9 of 16 chunks were behind one that was read before)."""
-        self._siblings_wanted = False
-        self._work = trio.lowlevel.ParkingLot()
         self._busy = 0
 
-    def window_nowait(self, node: Node, file: StagedFile, indexes: list[int]) -> None:
-        """Chunks that the reader of an open file will want next, in that order."""
-        for index in indexes:
-            self._windows.append((node, file, index))
-        while len(self._windows) > _MAX_WINDOW_CHUNKS:
-            self._windows.popleft()
-            self._metrics.add("prefetch_dropped")
-        self._work.unpark(count=len(indexes))
-
-    def fill_nowait(self, node: Node, file: StagedFile) -> None:
-        """The whole of a large file, behind everything that is more urgent. Asked for again, it changes nothing."""
-        if node not in self._fills:
-            self._fills[node] = _Fill(node, file, trio.current_time())
-            self._work.unpark()
-
-    def is_filling(self, node: Node) -> bool:
-        """Whether the rest of the file of `node` is being fetched."""
-        return node in self._fills
-
-    def fill_remaining_s(self, node: Node) -> float:
-        """When the fill of `node` will have ended, at the pace it had so far; infinite if there is none, or no pace."""
-        fill = self._fills.get(node)
-        if fill is None:
-            return math.inf
-        done = len(fill.file.present) - fill.had
-        missing = fill.file.present.count - len(fill.file.present)
-        return (trio.current_time() - fill.began_s) / done * missing if done > 0 else math.inf
-
-    def filled_in_s(self, node: Node, index: int) -> float:
-        """When the fill of `node` will have brought chunk `index`, at its pace; 0 as long as that is not known.
-
-        Infinite if there is no fill, or if it has handed this chunk out already.
-        """
-        fill = self._fills.get(node)
-        if fill is None or index <= fill.position:
-            return math.inf
-        done = len(fill.file.present) - fill.had
-        if done <= 0:
-            return 0.0
-        return (trio.current_time() - fill.began_s) / done * (index - fill.position)
-
-    def hints_nowait(self) -> None:
-        """There may be something that hints foresee."""
-        if not self._foreseen:
-            self._foreseen = True
-            self._work.unpark()
-
-    def siblings_nowait(self) -> None:
-        """The sibling policy may have something new."""
-        self._siblings_wanted = True
-        self._work.unpark()
-
-    def demand_served_nowait(self) -> None:
-        """A demand read has its bytes: what paused for it may go on."""
-        if self._fills or self._siblings_wanted or self._foreseen:
-            self._work.unpark()
-
-    def forget(self, node: Node) -> None:
-        """The last handle of `node` is closed: its fill stops."""
-        self._fills.pop(node, None)
-
     def statistics(self) -> dict[str, int]:
-        """Wishes waiting, by kind, and workers busy."""
-        return {"windows": len(self._windows), "fills": len(self._fills), "workers_busy": self._busy}
+        """Requests waiting, by kind, and workers busy."""
+        return {**self._queue.statistics(), "workers_busy": self._busy}
 
     async def run(self) -> None:
         """Start the workers; they end with their nursery."""
@@ -181,21 +88,18 @@ class Prefetch:
         while True:
             fetch = self._next()
             if fetch is None:
-                await self._work.park()
+                await self._queue.wait_work()
             else:
-                # One wakes the next as long as there is work: to wake all for each open of a small file, which makes
-                # room for one more or for none, was a tenth of a millisecond a file.
-                self._work.unpark()
+                self._queue.wake_next()
                 await fetch()
 
     def _next(self) -> Callable[[], Awaitable[None]] | None:
         """What to fetch now."""
-        if self._windows:
-            node, file, index = self._windows.popleft()
-            return lambda: self._chunk(node, file, index, _nothing, soon=True)
+        if (window := self._queue.next_window()) is not None:
+            return lambda: self._chunk(*window, _nothing, soon=True)
         if (work := self._next_work()) is not None:
             return lambda: self._hinted(work)
-        if (fill := self._next_fill()) is not None:
+        if (fill := self._queue.next_fill(self._fetches.worth_filling, self._fetches.demand_waits)) is not None:
             return lambda: self._chunk_of_fill(*fill)
         if siblings := self._next_siblings():
             return lambda: self._fetch_siblings(siblings)
@@ -208,10 +112,8 @@ class Prefetch:
             nonlocal begun
             if not begun:
                 begun = True
-                self._fill_begins = False
-                self._work.unpark()
+                self._queue.fill_began()
 
-        self._fill_begins = True
         try:
             await self._chunk(node, file, index, began, soon=False)
         finally:
@@ -224,9 +126,9 @@ class Prefetch:
         try:
             await self._fetches.prefetch_chunk(node, file, index, began, soon=soon)
         except HfsError:
-            self._fills.pop(node, None)  # the source is in trouble, or the file has changed
+            self._queue.forget(node)  # the source is in trouble, or the file has changed
         except Exception:  # no memory, no thread: a reader is told, and the mount goes on
-            self._fills.pop(node, None)
+            self._queue.forget(node)
             self._metrics.add("unexpected_errors")
             log.exception("unforeseen error of a prefetch")
         finally:
@@ -255,28 +157,19 @@ class Prefetch:
             self._busy -= 1
 
     def _next_work(self) -> Any | None:  # noqa: ANN401 - as above
-        if not self._foreseen or self._fetches.demand_waits():
+        if not self._queue.foreseen or self._fetches.demand_waits():
             return None
         work = self._foresight.next_work()
         if work is None:
-            self._foreseen = False
+            self._queue.nothing_foreseen()
         return work
 
-    def _next_fill(self) -> tuple[Node, StagedFile, int] | None:
-        while self._fills and not self._fill_begins and not self._fetches.demand_waits():
-            node, fill = next(iter(self._fills.items()))
-            index = fill.next_index() if self._fetches.worth_filling(fill.file) else None
-            if index is not None:
-                self._fills.move_to_end(node)  # several files take turns
-                return fill.node, fill.file, index
-            del self._fills[node]
-        return None
-
     def _next_siblings(self) -> list[tuple[Node, bytes]]:
-        if not self._siblings_wanted or self._fetches.demand_waits():
+        if not self._queue.siblings_wanted or self._fetches.demand_waits():
             return []
         found = self._fetches.next_siblings(_SIBLINGS_AT_ONCE)
-        self._siblings_wanted = bool(found)
+        if not found:
+            self._queue.no_siblings()
         return found
 
 

@@ -10,6 +10,7 @@ from mountd.files.io_mode import IoMode
 from mountd.files.opening import Opening
 from mountd.files.passthrough import Passthrough
 from mountd.files.read_path import ReadPath
+from mountd.files.refetching import Refetching
 from mountd.files.residency import Residency
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Opening",
     "Passthrough",
     "ReadPath",
+    "Refetching",
     "Residency",
     "have_names_looked_up",
     "open_again",

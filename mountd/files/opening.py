@@ -11,14 +11,14 @@ Called by `fuse` and `fuse.at_once`. Event loop only; opens no path.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import trio
 
 from mountd.base.errors import HfsError, SourceError, StagingError, VersionChanged
 from mountd.cache import StagedFile, Staging
 from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher, Prefetch, Recorder, SiblingWatch, SmallDemand
+from mountd.fetch import Fetcher, PrefetchQueue, Recorder, SiblingWatch, SmallDemand
 from mountd.files.handles import FileHandle, Handles
 from mountd.files.io_mode import IoMode
 from mountd.files.passthrough import Passthrough
@@ -45,11 +45,7 @@ _MAX_SENT_AWAY = 64
 
 
 class Opening:
-    """Opens and closes. The daemon sets `prefetch` before the mount answers."""
-
-    prefetch: Prefetch
-    only_looks: Callable[[int], bool] = staticmethod(lambda _thread_id: False)
-    """Whether a thread opens files without any use for them (see `residency`); set by the daemon."""
+    """Opens and closes. `only_looks`: whether a thread opens files without any use for them (see `residency`)."""
 
     def __init__(
         self,
@@ -66,7 +62,9 @@ class Opening:
         recorder: Recorder,
         io_mode: IoMode,
         passthrough: Passthrough,
+        prefetch: PrefetchQueue,
         *,
+        only_looks: Callable[[int], bool],
         chunk_bytes: int,
     ) -> None:
         self._namespace = namespace
@@ -82,6 +80,8 @@ class Opening:
         self._recorder = recorder
         self._io_mode = io_mode
         self._passthrough = passthrough
+        self._prefetch = prefetch
+        self._only_looks = only_looks
         self._chunk_bytes = chunk_bytes
         # For a small file that is pushed before anything else happens.
         self._buffer = memoryview(bytearray(SMALL_BYTES))
@@ -184,7 +184,7 @@ class Opening:
         else:
             self._metrics.add("opens_passed")
             node.passed += 1
-        if 0 < file.size <= self._chunk_bytes and not self.only_looks(thread_id):
+        if 0 < file.size <= self._chunk_bytes and not self._only_looks(thread_id):
             self._noticed(node, file)
         return number
 
@@ -196,7 +196,7 @@ class Opening:
         """
         if file.durable or file.encoded or file.present.count < 2 or not self._passthrough.on:
             return False
-        return file.complete or self.prefetch.fill_remaining_s(node) <= _OPEN_WAIT_S
+        return file.complete or self._prefetch.fill_remaining_s(node) <= _OPEN_WAIT_S
 
     async def _fill_to_end(self, file: StagedFile) -> None:
         with trio.move_on_after(_OPEN_WAIT_S):
@@ -243,13 +243,6 @@ class Opening:
             raise VersionChanged(f"{node.path!r} is read another way now")
         away.discard(thread_id)
         return None
-
-    def refetch(self, file: StagedFile, indexes: Sequence[int]) -> None:
-        """Chunks were found damaged of a file that the kernel reads by itself: its handles cannot be given another
-        backing file, so the right bytes are to come over the wrong ones, and soon."""
-        node = self._handles.reading_by_itself(file)
-        if node is not None:
-            self.prefetch.window_nowait(node, file, list(indexes))
 
     @property
     def stateless(self) -> bool:
@@ -315,7 +308,7 @@ class Opening:
         self._staging.unpin(handle.file)
         self._namespace.closed(node)
         if not node.opens:
-            self.prefetch.forget(node)
+            self._prefetch.forget(node)
             if node.version is not None and node.version.size > self._chunk_bytes:
                 self._source.release(node.version)
 
@@ -329,7 +322,7 @@ class Opening:
             return
         if file.size > SMALL_BYTES or not self._fetcher.pushes:
             if 0 not in file.present and self._fetcher.held_nowait(file.version, 0) is None:
-                self.prefetch.window_nowait(node, file, [0])
+                self._prefetch.window_nowait(node, file, [0])
             return
         with trio.move_on_after(_OPEN_WAIT_S):
             try:

@@ -24,7 +24,17 @@ from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.base.version import Version
 from mountd.cache import StagedFile, Staging
 from mountd.core.metrics import Metrics
-from mountd.fetch import PUSH_STEP_BYTES, Become, Fetcher, Prefetch, Push, Recorder, SiblingWatch, Small, SmallFiles
+from mountd.fetch import (
+    PUSH_STEP_BYTES,
+    Become,
+    Fetcher,
+    PrefetchQueue,
+    Push,
+    Recorder,
+    SiblingWatch,
+    Small,
+    SmallFiles,
+)
 from mountd.files.handles import FileHandle
 from mountd.hints import Hints, History
 from mountd.namespace import Namespace, Node
@@ -63,9 +73,7 @@ other."""
 
 
 class ReadPath:
-    """Reads and ordered fetches. The daemon sets `prefetch` before the mount answers."""
-
-    prefetch: Prefetch
+    """Reads and ordered fetches."""
 
     def __init__(
         self,
@@ -78,6 +86,7 @@ class ReadPath:
         hints: Hints,
         recorder: Recorder,
         small_files: SmallFiles,
+        prefetch: PrefetchQueue,
         *,
         chunk_bytes: int,
         buffer_bytes: int,
@@ -91,6 +100,7 @@ class ReadPath:
         self._hints = hints
         self._recorder = recorder
         self._small_files = small_files
+        self._prefetch = prefetch
         self._chunk_bytes = chunk_bytes
         self._window_bytes = max(chunk_bytes, min(64 << 20, buffer_bytes // _WINDOW_BUFFER_SHARE))
         # For answers that are given before anything else happens.
@@ -249,14 +259,14 @@ class ReadPath:
             await self._fetcher.wait_turn(
                 file.version,
                 index,
-                lambda: trio.current_time() < limit_s and self.prefetch.filled_in_s(node, index) < math.inf,
+                lambda: trio.current_time() < limit_s and self._prefetch.filled_in_s(node, index) < math.inf,
             )
             return await self._piece(handle, piece, advice, patient=False)
         tier = "flight" if coming else "source"
         random = advice is not None and advice.kind is not Kind.SEQUENTIAL and file.size > self._chunk_bytes
         self._follow(node, file, index, decision)
         chunk = await self._fetcher.chunk(node, file, index, push=Push.WHOLE if random else Push.NOTHING)
-        self.prefetch.demand_served_nowait()
+        self._prefetch.demand_served_nowait()
         if not coming:
             self._history.paid(file, len(chunk))
         self._count(tier, extent)
@@ -299,16 +309,16 @@ class ReadPath:
             can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
             turn=self._hints.turn(file.version, index),
             coming=coming,
-            filled_in_s=self.prefetch.filled_in_s(handle.node, index) if patient else math.inf,
+            filled_in_s=self._prefetch.filled_in_s(handle.node, index) if patient else math.inf,
         )
 
     def _follow(self, node: Node, file: StagedFile, index: int, decision: Decision) -> None:
         if decision.follow is Follow.NOTHING:
             return
         if decision.follow is Follow.CHUNK:
-            self.prefetch.window_nowait(node, file, [index])
+            self._prefetch.window_nowait(node, file, [index])
         else:
-            self.prefetch.fill_nowait(node, file)
+            self._prefetch.fill_nowait(node, file)
 
     def _advise(self, handle: FileHandle, extent: Extent) -> Advice:
         file = handle.file
@@ -328,7 +338,7 @@ class ReadPath:
             if len(elsewhere) > _NEXT_ELSEWHERE:
                 indexes = [i for i in indexes if i not in elsewhere[_NEXT_ELSEWHERE:]]
             if indexes:
-                self.prefetch.window_nowait(handle.node, file, indexes)
+                self._prefetch.window_nowait(handle.node, file, indexes)
         return advice
 
     def _learn(self, handle: FileHandle, extent: Extent, advice: Advice, *, here: bool) -> None:
@@ -337,13 +347,13 @@ class ReadPath:
         index = extent.start // file.chunk_bytes
         if advice.kind in (Kind.SEQUENTIAL, Kind.STRIDED) or file.size <= file.chunk_bytes:
             return
-        if self._hints.is_planned(file.version, index) or self.prefetch.is_filling(handle.node):
+        if self._hints.is_planned(file.version, index) or self._prefetch.is_filling(handle.node):
             return
         if handle.trail is None:
             handle.trail = Trail()
         ahead = self._history.read(file, handle.trail, extent, here=here, is_here=lambda i: self._is_here(file, i))
         if ahead:
-            self.prefetch.window_nowait(handle.node, file, ahead)
+            self._prefetch.window_nowait(handle.node, file, ahead)
 
     def _is_here(self, file: StagedFile, index: int) -> bool:
         """Chunk `index` is staged, in memory or on its way: a READ of it need not ask the source."""

@@ -8,7 +8,17 @@ from mountd.hints.hints import Hints
 from mountd.hints.history import History
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
+from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
 
-__all__ = ["Hints", "HintsFiles", "HintsRepeated", "History", "Learners", "PageCacheWarmer", "SpaceReservation"]
+__all__ = [
+    "Hints",
+    "HintsFiles",
+    "HintsRepeated",
+    "History",
+    "Learners",
+    "PageCacheWarmer",
+    "PlanChanges",
+    "SpaceReservation",
+]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import trio
@@ -28,6 +28,7 @@ from mountd.fetch import Fetcher, Push
 from mountd.hints.files import HintsFiles
 from mountd.hints.learners import EpochPlan, Learners, Work
 from mountd.hints.page_cache_warmer import PageCacheWarmer
+from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Namespace, Node
 from policies.prefetch.concurrency import Concurrency
@@ -61,7 +62,7 @@ _NEAR_UNITS = 256
 
 
 class Hints:
-    """See the file's story. `wake` is called when there may be work."""
+    """See the file's story. `changes`: those of the plans of `learners`; woken when there may be work."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Hints:
         ready: PageCacheWarmer,
         metrics: Metrics,
         memory: Memory,
-        wake: Callable[[], None],
+        changes: PlanChanges,
         *,
         chunks_at_once: int,
     ) -> None:
@@ -87,7 +88,7 @@ class Hints:
         self._ready = ready
         self._metrics = metrics
         self._memory = memory
-        self._wake = wake
+        self._changes = changes
         self._starved = False
         """All that may be ahead is: a reader who goes on makes room for more."""
         self._held_back = False
@@ -99,33 +100,36 @@ class Hints:
         self._planned: dict[Version, tuple[EpochPlan, int]] = {}
         self._forgotten = 0
         """Courses whose files are no longer among them."""
-        self._more = trio.Event()
-        learners.changed = self.changed
+        self._seen_changes = changes.count
 
-    def changed(self) -> None:
-        """A schedule has changed: more may be foreseen, or near."""
+    def _notice(self) -> None:
+        """Schedules may have changed since the last look: more may be foreseen, or near."""
+        if self._seen_changes == self._changes.count:
+            return
+        self._seen_changes = self._changes.count
+        self._held_back = False
         if self._forgotten != self._learners.forgotten:
             self._forgotten = self._learners.forgotten
             followed = set(self._learners.plans.values())
             gone = {version for version, (plan, _) in self._planned.items() if plan not in followed}
             self._planned = {version: planned for version, planned in self._planned.items() if version not in gone}
             self._ready.forget(gone)
-        self._go_on()
-        self._more.set()
 
     def _hold_back(self) -> None:
+        self._notice()
         if not self._held_back:
             self._held_back = True
-            self._more.set()  # the time starts
+            self._changes.look_again()  # the time starts
 
     def _go_on(self) -> None:
         self._held_back = False
-        self._wake()
+        self._changes.wake()
 
     # -- what readers do ----------------------------------------------------------------------------------------------
 
     def turn(self, version: Version, index: int) -> ScheduledChunk | None:
         """What the orders say of a chunk; None if no order that is followed names it."""
+        self._notice()
         planned = self._planned.get(version)
         if planned is None:
             return None
@@ -138,6 +142,7 @@ class Hints:
 
     def comes(self, version: Version, index: int) -> bool:
         """Whether a chunk that is not here comes in its turn, with many others in the order of the file."""
+        self._notice()
         planned = self._planned.get(version)
         if planned is None or self._held_back or self._room.is_tight:
             return False
@@ -148,6 +153,7 @@ class Hints:
 
     def is_planned(self, version: Version, index: int) -> bool:
         """Whether an order that is followed names a chunk."""
+        self._notice()
         planned = self._planned.get(version)
         if planned is None:
             return False
@@ -160,6 +166,7 @@ class Hints:
 
     def missed(self, version: Version, index: int) -> None:
         """A chunk of a planned file was to be here, and is not."""
+        self._notice()
         planned = self._planned.get(version)
         if planned is not None:
             plan, number = planned
@@ -177,6 +184,7 @@ class Hints:
                 plan.overtaken.add(plan.layout.path(unit))
             plan.schedule.evicted(np.array([unit], np.int32))
         plan.schedule.seen(unit, trio.current_time())
+        self._notice()
         if self._held_back or self._starved:
             self._starved = False
             self._go_on()
@@ -211,6 +219,7 @@ class Hints:
 
     def next_work(self) -> Work | None:
         """What to fetch now."""
+        self._notice()
         if self._held_back:
             return None
         now_s = trio.current_time()
@@ -264,7 +273,7 @@ class Hints:
             work.plan.land(work.units)
             for unit in left:
                 work.plan.schedule.refused(unit)
-            self._wake()
+            self._changes.wake()
 
     async def _stage_files(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> None:
         schedule, objects = plan.schedule, plan.objects
@@ -376,8 +385,8 @@ class Hints:
         """Make ready what is used next. Never returns."""
         while True:
             with trio.move_on_after(_LOOK_AGAIN_S if self._held_back else math.inf) as waiting:
-                await self._more.wait()
-            self._more = trio.Event()
+                await self._changes.wait()
+            self._notice()
             if waiting.cancelled_caught:
                 self._go_on()
             for plan in list(self._learners.plans.values()):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -371,11 +371,11 @@ class Learners:
         metrics: Metrics,
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
+        changed: Callable[[], object] = lambda: None,
         coalesce_bytes: int = 0,
     ) -> None:
         self.metrics = metrics
-        self.changed: Callable[[], None] = lambda: None
-        """Called when a schedule has changed; set by `hints`."""
+        self.changed = changed
         self.plans: OrderedDict[str, EpochPlan] = OrderedDict()
         self.forgotten = 0
         """Courses that were, so far."""
@@ -387,6 +387,18 @@ class Learners:
         self._numbers = count()
         self._learners: dict[int, HintSession] = {}
         self._past: list[dict[str, Any]] = []
+
+    def planned(self, numbers: Collection[int]) -> set[int]:
+        """Those of the staged objects that an order names: they go when it says so."""
+        named: set[int] = set()
+        asked = np.fromiter(numbers, np.int64, len(numbers))
+        for plan in self.plans.values():
+            if plan.learners and plan.objects is not None:
+                named.update(asked[np.isin(asked, plan.objects)].tolist())
+            elif plan.learners:
+                held = {file.object_id for file in plan.staged.values()}
+                named.update(number for number in numbers if number in held)
+        return named
 
     def __len__(self) -> int:
         return len(self._learners)

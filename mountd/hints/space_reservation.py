@@ -12,7 +12,7 @@ may be reading it, and `policies.cache.eviction` decides about that.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,7 +93,6 @@ class SpaceReservation:
         self._gone_since_look = False
         self._promised_bytes = 0
         """Room that was given out by `stays` and is not charged yet."""
-        staging.evictor.hinted = self.protects
 
     @property
     def is_tight(self) -> bool:
@@ -105,18 +104,6 @@ class SpaceReservation:
         if not self.is_tight:
             return _UNLIMITED_BYTES
         return min(self._staging.limit_bytes() // _WINDOW_SHARE, self._held_bytes)
-
-    def protects(self, numbers: Collection[int]) -> set[int]:
-        """Those of the staged objects that an order names: they go when it says so."""
-        named: set[int] = set()
-        asked = np.fromiter(numbers, np.int64, len(numbers))
-        for plan in self._learners.plans.values():
-            if plan.learners and plan.objects is not None:
-                named.update(asked[np.isin(asked, plan.objects)].tolist())
-            elif plan.learners:
-                held = {file.object_id for file in plan.staged.values()}
-                named.update(number for number in numbers if number in held)
-        return named
 
     async def stays(self, plan: EpochPlan, units: Sequence[int]) -> Stays:
         """Which of `units` are to be staged; the others are to be held in memory until they are used.

@@ -60,12 +60,15 @@ class Namespace:
         names_at_most: int = _NAMES_AT_MOST,
         clock: Callable[[], float] = trio.current_time,
         journal: Journal | None = None,
+        changed: Callable[[Node], object] = lambda _node: None,
     ) -> None:
         """`ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
         `names_at_most`: how many names are remembered besides those that the kernel holds.
 
         `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount
         before, with pages of other versions, so none of them is given out again.
+
+        `changed` is told of each node whose file was found changed.
 
         `nursery`: for what nobody waits for, listings as they grow and attributes asked for ahead.
         """
@@ -81,8 +84,7 @@ class Namespace:
         self._listings = Listings(source, nursery, self.expire, ttl_s=ttl_s, clock=clock)
         self._stat_ahead = StatAhead(self._listings, nursery, self.ask_nowait)
         self.silence = Silence(metrics, clock, strict=strict)
-        self.on_changed: Callable[[Node], None] = lambda node: None
-        """Told of each node whose file was found changed; the daemon supersedes what is staged of it."""
+        self._changed = changed
 
     async def start(self, inherited: Sequence[NodeFact] = ()) -> None:
         """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError if the root
@@ -286,7 +288,7 @@ class Namespace:
             return
         node.stale = True
         self._metrics.add("version_changes")
-        self.on_changed(node)
+        self._changed(node)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
@@ -352,7 +354,7 @@ class Namespace:
             self.expire(node)
             node.stale = True
             self._metrics.add("version_changes")
-            self.on_changed(node)
+            self._changed(node)
 
     def renew(self, node: Node) -> Node | None:
         """The names of `node` lead to a new node of the same version from now on; `node` lives on for who has it open.

@@ -22,7 +22,7 @@ LARGE_BYTES = 1_500_000
 # What each task calls, and fails in. In the order in which a reader brings the tasks about.
 FAULTS = {
     "staging: clean-up": "mountd.cache.staging:Staging.prepare",
-    "staging: names": "mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
+    "staging: object ids": "mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
     "staging: watch of the disk": "mountd.cache.evictor:Evictor.look",
     "staging: last uses": "mountd.cache.files:StagedFileTable.flush_uses",
     "sweep of names": "mountd.namespace.namespace:Namespace.sweep",
@@ -45,7 +45,7 @@ ELSEWHERE = {
 
 
 # Without these nothing is ever staged; the client that asks for the faults must be answered some time.
-ONCE = {"staging: clean-up", "staging: names", "control connection"}
+ONCE = {"staging: clean-up", "staging: object ids", "control connection"}
 # Where what comes before them fails for ever: nothing is written, no worker starts.
 NEVER_REACHED = {"staging: committer", "prefetch worker"}
 

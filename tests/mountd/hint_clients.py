@@ -31,12 +31,11 @@ class HintCommands(FakeCommands):
 
     def __init__(self) -> None:
         super().__init__()
-        self.learners = Learners(8 << 20, Metrics(), trio.to_thread.run_sync)
+        self.learners = Learners(8 << 20, Metrics(), trio.to_thread.run_sync, changed=lambda: self.left.set())
         self.recorder = Recorder()
         self.recording = trio.Event()
         self.recorded = trio.Event()
         self.left = trio.Event()
-        self.learners.changed = self.left.set
 
     async def status(self) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
@@ -114,13 +113,11 @@ class Daemon:
         """The client goes, and the daemon has noticed."""
         before = len(self.commands.learners)
         self.commands.left = trio.Event()
-        self.commands.learners.changed = self.commands.left.set
         await client.stream.aclose()
         if before:
             while len(self.commands.learners) == before:
                 await self.commands.left.wait()
                 self.commands.left = trio.Event()
-                self.commands.learners.changed = self.commands.left.set
 
 
 @contextlib.asynccontextmanager

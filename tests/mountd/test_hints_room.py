@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mountd.core.metrics import Metrics
-from mountd.hints import room as hints_room
+from mountd.hints import space_reservation as hints_room
 from mountd.hints.learners import EpochPlan, Learners
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest

@@ -107,7 +107,7 @@ async def test_a_file_that_has_changed_gets_another_node_and_the_old_one_lives_o
     mount.change(b"d/f")
     async with mount.daemon() as parts:
         changed: list[Node] = []
-        parts.namespace.on_changed = changed.append
+        parts.namespace._changed = changed.append
         new = await told(parts, b"d/f")
         assert new.id not in (old, 21)
         assert [node.id for node in changed] == [old], "what is staged of it goes when it is closed"

@@ -88,7 +88,7 @@ async def test_one_node_one_version() -> None:
     source, changed = FakeSource(), []
     source.file(b"f", 11, 5)
     namespace, metrics = await made(source, ttl_s=0)
-    namespace.on_changed = changed.append
+    namespace._changed = changed.append
     old = await looked_up(namespace, b"f")
     namespace.opened(old)
     source.file(b"f", 11, 5, time_ns=2)

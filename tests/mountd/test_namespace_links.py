@@ -56,7 +56,7 @@ async def test_a_file_lives_on_under_its_other_name() -> None:
     source.file(b"d/a", 11, 5)
     source.file(b"b", 11, 5)
     namespace, _ = await made(source)
-    namespace.on_changed = changed.append
+    namespace._changed = changed.append
     node = await looked_up(namespace, b"d/a")
     assert await looked_up(namespace, b"b") is node
     del source.tree[b"d"], source.tree[b"d/a"]
@@ -85,7 +85,7 @@ async def test_a_file_that_is_replaced_under_one_name_is_not_lost_under_the_othe
     source.file(b"a", 11, 5)
     source.file(b"b", 11, 5)
     namespace, _ = await made(source, ttl_s=10)
-    namespace.on_changed = changed.append
+    namespace._changed = changed.append
     node = await looked_up(namespace, b"a")
     await looked_up(namespace, b"b")
     source.file(b"a", 12, 5, time_ns=2)

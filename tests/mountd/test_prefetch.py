@@ -15,8 +15,9 @@ from mountd.base.errors import SourceError
 from mountd.base.version import Version
 from mountd.cache.objects.file import StagedFile
 from mountd.core.metrics import Metrics
-from mountd.fetch import prefetch as prefetch_file
+from mountd.fetch import prefetch_queue
 from mountd.fetch.prefetch import Foresight, Prefetch
+from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.namespace.node import Node
 from tests.conftest import Logs
 from tests.mountd.fake_source import attributes
@@ -92,13 +93,14 @@ def large(name: bytes, chunks: int = 4) -> tuple[Node, StagedFile]:
 @asynccontextmanager
 async def running(
     fetches: FakeFetches, workers: int, foresight: Foresight | None = None
-) -> AsyncIterator[tuple[Prefetch, Metrics]]:
+) -> AsyncIterator[tuple[PrefetchQueue, Metrics]]:
     metrics = Metrics()
-    prefetch = Prefetch(fetches, foresight or FakeForesight(), metrics, workers=workers)
+    queue = PrefetchQueue(metrics)
+    prefetch = Prefetch(queue, fetches, foresight or FakeForesight(), metrics, workers=workers)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(prefetch.run)
         await trio.testing.wait_all_tasks_blocked()
-        yield prefetch, metrics
+        yield queue, metrics
         nursery.cancel_scope.cancel()
 
 
@@ -239,10 +241,9 @@ async def test_an_error_ends_the_fill_and_no_worker() -> None:
 
 
 async def test_a_full_queue_drops_the_oldest_wishes() -> None:
-    fetches = FakeFetches()
     node, file = large(b"f", 5000)
-    most = prefetch_file._MAX_WINDOW_CHUNKS
-    prefetch = Prefetch(fetches, FakeForesight(), metrics := Metrics(), workers=0)
+    most = prefetch_queue._MAX_WINDOW_CHUNKS
+    prefetch = PrefetchQueue(metrics := Metrics())
     prefetch.window_nowait(node, file, list(range(most + 5)))
     assert prefetch.statistics()["windows"] == most
     assert metrics["prefetch_dropped"] == 5

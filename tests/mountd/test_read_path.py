@@ -20,6 +20,7 @@ from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch.fetcher import Fetcher
 from mountd.fetch.prefetch import Prefetch
+from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.fetch.recorder import Recorder
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.fetch.small_files import SmallFiles
@@ -33,6 +34,7 @@ from mountd.hints.files import HintsFiles
 from mountd.hints.hints import Hints
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
+from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace.journal.journal import Journal
@@ -64,7 +66,7 @@ class Parts:
     handles: Handles
     read_path: ReadPath
     opening: Opening
-    prefetch: Prefetch
+    prefetch: PrefetchQueue
     metrics: Metrics
     buffers: Buffers
     passthrough: FakePassthrough
@@ -148,11 +150,12 @@ async def daemon(
             NoPeers(""),
             reads_a_file=8,
         )
+        queue = PrefetchQueue(metrics)
         siblings = SiblingWatch(
             Siblings(CHUNK, budget_bytes=8 * CHUNK),
             nursery,
             namespace.listing,
-            lambda: prefetch.siblings_nowait(),
+            queue.siblings_nowait,
         )
         small_files = SmallFiles(
             namespace,
@@ -163,7 +166,8 @@ async def daemon(
             metrics,
             chunk_bytes=CHUNK,
         )
-        learners = Learners(CHUNK, metrics, in_no_thread, coalesce_bytes=coalesce_bytes)
+        changes = PlanChanges(queue.hints_nowait)
+        learners = Learners(CHUNK, metrics, in_no_thread, changed=changes.changed, coalesce_bytes=coalesce_bytes)
         hints = Hints(
             learners,
             namespace,
@@ -174,7 +178,7 @@ async def daemon(
             PageCacheWarmer(namespace, staging, fetcher, metrics, memory, pushes_small=lambda: True),  # type: ignore[arg-type]  # a fake
             metrics,
             memory,
-            lambda: prefetch.hints_nowait(),
+            changes,
             chunks_at_once=16,
         )
         read_path = ReadPath(
@@ -187,6 +191,7 @@ async def daemon(
             hints,
             recorder,
             small_files,
+            queue,
             chunk_bytes=CHUNK,
             buffer_bytes=16 * CHUNK,
         )
@@ -204,9 +209,11 @@ async def daemon(
             recorder,
             io_mode,
             passthrough,  # type: ignore[arg-type]  # a fake
+            queue,
+            only_looks=lambda _thread_id: False,
             chunk_bytes=CHUNK,
         )
-        prefetch = read_path.prefetch = opening.prefetch = Prefetch(read_path, hints, metrics, workers=workers)
+        prefetch = Prefetch(queue, read_path, hints, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
         nursery.start_soon(hints.run)
         parts = Parts(
@@ -216,7 +223,7 @@ async def daemon(
             handles,
             read_path,
             opening,
-            prefetch,
+            queue,
             metrics,
             buffers,
             passthrough,

@@ -6,7 +6,7 @@ delays a read and a long clean-up never delays an eviction.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.index import Index
 from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.file import StagedFile
 from mountd.cache.objects.room import Health, Room
 from mountd.cache.objects.stamps import Turns
 from mountd.core.metrics import Metrics
@@ -128,3 +129,7 @@ class CacheContext:
     turns: Turns = field(default_factory=Turns)
     trust: Trust | None = None
     """None: the source is always right."""
+    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
+    """Told of chunks of a file that the kernel reads by itself: they were given up, and may be put again."""
+    planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
+    """Those of the objects that an order of a learner names: they go when it says so."""
