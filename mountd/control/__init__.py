@@ -4,7 +4,7 @@ Each request is a struct of `mountd.wire`. It asks the other rooms and never wai
 """
 
 from mountd.control.commands import Commands
-from mountd.control.control import serve
+from mountd.control.control import serve, socket_path
 from mountd.control.status import Status
 
-__all__ = ["Commands", "Status", "serve"]
+__all__ = ["Commands", "Status", "serve", "socket_path"]

@@ -49,6 +49,7 @@ class Commands:
         small_files: SmallFiles,
         peers: Peers,
         metrics: Metrics,
+        control_path: str,
     ) -> None:
         self._status = status
         self._namespace = namespace
@@ -62,7 +63,7 @@ class Commands:
         self._small_files = small_files
         self._peers = peers
         self._metrics = metrics
-        self.control_path = ""
+        self._control_path = control_path
 
     async def status(self) -> dict[str, object]:
         """The object of `hfs status --json`."""
@@ -80,7 +81,7 @@ class Commands:
     def own_xattr(self, node: Node, name: str) -> bytes | None:
         """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name."""
         if name == "user.hfs.socket":
-            return self.control_path.encode("utf-8", "surrogateescape")
+            return self._control_path.encode("utf-8", "surrogateescape")
         file = self._staging.file_nowait(node.version) if node.version is not None else None
         if name == "user.hfs.state" and node.version is not None:
             if file is None or not file.present:

@@ -54,7 +54,7 @@ from mountd.wire.protocol import (
     frame_bytes,
 )
 
-__all__ = ["Commands", "Report", "serve"]
+__all__ = ["Commands", "Report", "serve", "socket_path"]
 
 log = logging.getLogger(__name__)
 
@@ -115,31 +115,30 @@ class Commands(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def serve(config: Config, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles) -> AsyncIterator[str]:
-    """Answer in `nursery` until the block ends; gives the path of the socket, which goes with the block.
+async def serve(path: str, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles) -> AsyncIterator[None]:
+    """Answer in `nursery` on a socket at `path` until the block ends; it goes with the block.
 
-    The path is config.control, else a new name in the user's runtime directory. A socket file that nobody answers is
-    replaced; raises MountError for one that somebody does, for anything else at the path, and when none can be made.
+    A socket file that nobody answers is replaced; raises MountError for one that somebody does, for anything else at
+    the path, and when none can be made.
     """
-    with _place(config) as path:
-        listener = _listen(path)
-        mark = _identity(path)
-        gate = _Gate(commands, frozenset({0, os.geteuid()}))
-        scope = trio.CancelScope()
-        listeners = [_Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)), open_files)]
+    listener = _listen(path)
+    mark = _identity(path)
+    gate = _Gate(commands, frozenset({0, os.geteuid()}))
+    scope = trio.CancelScope()
+    listeners = [_Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)), open_files)]
 
-        async def listen() -> None:
-            with scope:
-                await trio.serve_listeners(gate.answer, listeners)
+    async def listen() -> None:
+        with scope:
+            await trio.serve_listeners(gate.answer, listeners)
 
-        start_for_life(nursery, "control socket", listen)
-        try:
-            yield path
-        finally:
-            scope.cancel()
-            listener.close()
-            if mark is not None and _identity(path) == mark:  # not one that was put in its place
-                os.unlink(path)
+    start_for_life(nursery, "control socket", listen)
+    try:
+        yield
+    finally:
+        scope.cancel()
+        listener.close()
+        if mark is not None and _identity(path) == mark:  # not one that was put in its place
+            os.unlink(path)
 
 
 class _Listener(trio.abc.Listener[trio.SocketStream]):
@@ -166,8 +165,9 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
 
 
 @contextlib.contextmanager
-def _place(config: Config) -> Iterator[str]:
-    """The path of the socket, in a directory that nobody else can write to."""
+def socket_path(config: Config) -> Iterator[str]:
+    """The path of the socket, in a directory that nobody else can write to: config.control, else a new name in the
+    user's runtime directory, else in a directory of its own, which goes with the block."""
     if config.control is not None:
         yield os.path.abspath(config.control)
         return

@@ -102,7 +102,7 @@ class Status:
         self._ending = ending
         self._journal = journal
         self._started_s = time.time()
-        self.kernel = KernelSettings()
+        self._kernel = KernelSettings()
 
     async def refresh(self) -> None:
         """Have figures that need a look elsewhere looked up again; 50 ms at most."""
@@ -122,6 +122,10 @@ class Status:
             "peer_misses": counts["peer_misses"],
             "peer_faults": counts["peer_faults"],
         }
+
+    def tuned(self, settings: KernelSettings) -> None:
+        """What the kernel took of our settings for the mount."""
+        self._kernel = settings
 
     def gather(self) -> dict[str, object]:
         """The whole object; only numbers, texts, lists and dicts."""
@@ -198,7 +202,7 @@ class Status:
             "version_changes": counts["version_changes"],
             "stale_served": counts["stale_served"],
             "page_cache": self._residency.figures,
-            "kernel": dataclasses.asdict(self.kernel),
+            "kernel": dataclasses.asdict(self._kernel),
             "config": describe(self._config, self._origins),
             "counters": {name: {"value": counts[name], "meaning": meaning} for name, meaning in COUNTERS.items()},
         }

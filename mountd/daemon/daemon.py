@@ -21,7 +21,7 @@ import trio
 
 from mountd.base.errors import ConfigError, MountError
 from mountd.cache import Encoder, Staging, open_staging
-from mountd.control import Commands, Status, serve
+from mountd.control import Commands, Status, serve, socket_path
 from mountd.core.background import start_for_life, start_guarded
 from mountd.core.buffers import Buffers
 from mountd.core.config import Config
@@ -53,7 +53,7 @@ from mountd.files import (
     have_names_looked_up,
     open_again,
 )
-from mountd.fuse import Fuse, KernelPageCache
+from mountd.fuse import DevFuse, Fuse, KernelPageCache
 from mountd.hints import Hints, HintsFiles, HintsRepeated, Learners, PageCacheWarmer, PlanChanges, SpaceReservation
 from mountd.kernel import device_of, fastpath, tune
 from mountd.namespace import Answers, Believing, Journal, Namespace, Node, Permissions, Xattrs, open_journal, seconds
@@ -222,7 +222,8 @@ async def _serve(
         readers = Readers()
         buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
 
-        pushers = Workers(apart=lambda: fuse.connection_fd)
+        device = DevFuse()
+        pushers = Workers(apart=device.get)
         await stack.enter_async_context(pushers.running())
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
         recorder = Recorder()
@@ -322,8 +323,20 @@ async def _serve(
             ending=ending,
             journal=journal,
         )
+        control_path = stack.enter_context(socket_path(config))
         commands = Commands(
-            status, namespace, staging, source, read_path, fetcher, learners, recorder, small_files, peers, metrics
+            status,
+            namespace,
+            staging,
+            source,
+            read_path,
+            fetcher,
+            learners,
+            recorder,
+            small_files,
+            peers,
+            metrics,
+            control_path,
         )
         fuse = Fuse(
             read_path,
@@ -336,13 +349,14 @@ async def _serve(
             metrics,
             readers,
             commands.own_xattr,
+            device,
             workers.results_fd,
         )
 
         if isinstance(peers, JobPeers):
             peers.answer(Serving(namespace, staging, fetcher, source, peers.is_mine, workers.run_sync), status.brief)
             stack.callback(peers.leave)
-        commands.control_path = await stack.enter_async_context(serve(config, commands, nursery, open_files))
+        await stack.enter_async_context(serve(control_path, commands, nursery, open_files))
         try:
             fuse.mount(
                 config.mountpoint,
@@ -454,9 +468,8 @@ async def _announce_again(handover: Handover | None, config: Config, status: Sta
     log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)
     ready()
     major, minor = handover.device.split(":")
-    status.kernel = await trio.to_thread.run_sync(
-        partial(tune, os.makedev(int(major), int(minor)), init_asked=True), abandon_on_cancel=True
-    )
+    settings = partial(tune, os.makedev(int(major), int(minor)), init_asked=True)
+    status.tuned(await trio.to_thread.run_sync(settings, abandon_on_cancel=True))
 
 
 async def _announce(
@@ -467,14 +480,14 @@ async def _announce(
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
     init_asked = fastpath.extension_missing() is None
-    status.kernel = await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked))
+    status.tuned(await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked)))
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
         await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
     await io_mode.start(fuse.connection_fd)
     log.info("%s: serving %s", config.mountpoint, config.source)
-    ending.announced = True
+    ending.announced()
     ready()
 
 

@@ -40,13 +40,16 @@ class Ending:
         if handover is not None:
             with contextlib.suppress(OSError):  # a kernel before 5.3, or it has ended already
                 self._keeper_fd = os.pidfd_open(handover.keeper_pid)
-        self.announced = False
-        """Whether the caller of `hfs mount` was told that the mount answers; before that a fault takes it away."""
+        self._announced = False
+
+    def announced(self) -> None:
+        """The caller of `hfs mount` was told that the mount answers. Before that a fault takes it away."""
+        self._announced = True
 
     @property
     def unmounts(self) -> bool:
         """Whether this daemon takes its mount away when it closes its session."""
-        return self._handover is None and (self._asked or not self.announced)
+        return self._handover is None and (self._asked or not self._announced)
 
     @property
     def keeper(self) -> dict[str, object]:

@@ -6,5 +6,6 @@ never decides.
 
 from mountd.fuse.fuse import Fuse
 from mountd.fuse.push import KernelPageCache
+from mountd.fuse.session import DevFuse
 
-__all__ = ["Fuse", "KernelPageCache"]
+__all__ = ["DevFuse", "Fuse", "KernelPageCache"]

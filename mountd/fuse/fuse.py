@@ -37,7 +37,7 @@ from mountd.files import DirectoryHandle, Handles, Opening, ReadPath
 from mountd.fuse.fast_handlers import FastHandlers
 from mountd.fuse.interrupts import Interrupts
 from mountd.fuse.listing import names_before
-from mountd.fuse.session import open_session
+from mountd.fuse.session import DevFuse, open_session
 from mountd.namespace import ROOT_ID, Asker, Dentry, Namespace, Node, Permissions, Xattrs, wanted_by
 from mountd.source import Listing, Source, Wanted
 from mountd.wire.handover import Handover
@@ -133,6 +133,7 @@ class Fuse(pyfuse3.Operations):
         metrics: Metrics,
         readers: Readers,
         own_xattrs: Callable[[Node, str], bytes | None],
+        device: DevFuse,
         yield_fd: int,
     ) -> None:
         """`own_xattrs(node, name)`: the value of one of our own `user.hfs.` attributes, or None.
@@ -150,11 +151,11 @@ class Fuse(pyfuse3.Operations):
         self._permissions = permissions
         self._readers = readers
         self._own_xattrs = own_xattrs
-        self._give_way_to = yield_fd
+        self._yield_fd = yield_fd
         self._names_only = False
         self._name_only = pyfuse3.EntryAttributes()
         self._mounted = False
-        self._device = -1
+        self._device = device
         self._resends = False
         self.makes_room = False
         self._serving = trio.CancelScope()
@@ -181,10 +182,12 @@ class Fuse(pyfuse3.Operations):
         fastpath.want(
             lambda token: self.interrupts.interrupted(token),
             at_once,
-            yield_fd=self._give_way_to,
+            yield_fd=self._yield_fd,
             stack_depth=int(overlay),
         )
-        self._device = open_session(self, mountpoint, source, allow_other=allow_other, noexec=noexec, handover=handover)
+        self._device.opened(
+            open_session(self, mountpoint, source, allow_other=allow_other, noexec=noexec, handover=handover)
+        )
         self._resends = handover is not None and handover.generation > 0
         self._mounted = True
         if fastpath.NAME_ONLY is not None and fastpath.extension_missing() is None:
@@ -193,7 +196,7 @@ class Fuse(pyfuse3.Operations):
     @property
     def connection_fd(self) -> int:
         """The mount's descriptor of /dev/fuse."""
-        return self._device
+        return self._device.get()
 
     async def run(self) -> None:
         """Answer requests until the mount is gone, or `terminate` is called."""
@@ -202,14 +205,14 @@ class Fuse(pyfuse3.Operations):
                 self.interrupts = Interrupts(nursery, self.metrics)
                 start_for_life(nursery, "watch of the connection", self._watch)
                 if self._resends:
-                    fastpath.resend(self._device)
+                    fastpath.resend(self.connection_fd)
                 await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
                 nursery.cancel_scope.cancel()
 
     async def _watch(self) -> None:
         """End `run` when the kernel has dropped the connection: requests whose readers have gone may wait for ever."""
         connection = select.poll()
-        connection.register(self._device, select.POLLERR)
+        connection.register(self.connection_fd, select.POLLERR)
         while not connection.poll(0):  # noqa: ASYNC110 - nobody sets an event: the kernel does not tell
             await trio.sleep(_LOOK_S)
         self._serving.deadline = trio.current_time() + _LAST_ANSWERS_S

@@ -18,7 +18,22 @@ from mountd.base.errors import MountError
 from mountd.fuse.polling import never_block
 from mountd.wire.handover import CannotTakeUp, Handover
 
-__all__ = ["open_session"]
+__all__ = ["DevFuse", "open_session"]
+
+
+class DevFuse:
+    """The mount's descriptor of /dev/fuse, for those who are made before the mount."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def opened(self, fd: int) -> None:
+        """The mount is made."""
+        self._fd = fd
+
+    def get(self) -> int:
+        """-1: it is not made yet."""
+        return self._fd
 
 
 def open_session(

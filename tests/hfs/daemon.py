@@ -12,7 +12,6 @@ import trio
 
 from mountd.base.errors import ConfigError
 from mountd.control.control import Report, serve
-from mountd.core.config import Config
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.hints.learners import Learners
@@ -109,9 +108,8 @@ def serving(path: Path, commands: FakeCommands) -> Iterator[None]:
 
     async def main() -> None:
         token.append(trio.lowlevel.current_trio_token())
-        config = Config(source="/s", mountpoint=commands.mountpoint, cache="/c", control=str(path))
         with scope:
-            async with trio.open_nursery() as nursery, serve(config, commands, nursery, OpenFiles(1024)):
+            async with trio.open_nursery() as nursery, serve(str(path), commands, nursery, OpenFiles(1024)):
                 ready.set()
                 await trio.sleep_forever()
 

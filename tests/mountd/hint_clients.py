@@ -13,7 +13,6 @@ import trio
 import trio.testing
 
 from mountd.control.control import Report, serve
-from mountd.core.config import Config
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.fetch.recorder import Recorder
@@ -123,13 +122,12 @@ class Daemon:
 @contextlib.asynccontextmanager
 async def daemon(path: Path) -> AsyncIterator[Daemon]:
     commands = HintCommands()
-    config = Config(source="/s", mountpoint="/m", cache="/c", control=str(path))
     async with (
         trio.open_nursery() as nursery,
-        serve(config, commands, nursery, OpenFiles(1024)) as place,
+        serve(str(path), commands, nursery, OpenFiles(1024)),
         contextlib.AsyncExitStack() as stack,
     ):
-        yield Daemon(place, commands, stack)
+        yield Daemon(str(path), commands, stack)
 
 
 def order(indices: Sequence[int], epoch: int = 0) -> Order:

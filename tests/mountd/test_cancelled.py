@@ -24,6 +24,7 @@ from mountd.files.handles import DirectoryHandle
 from mountd.fuse.fuse import Fuse
 from mountd.fuse.interrupts import Interrupts
 from mountd.fuse.push import KernelPageCache
+from mountd.fuse.session import DevFuse
 from mountd.namespace.answers import Answers
 from mountd.namespace.permissions import Permissions
 from mountd.namespace.xattrs import Xattrs
@@ -238,6 +239,7 @@ def _fuse(parts: Parts) -> Fuse:
         parts.metrics,
         Readers(),
         lambda node, name: None,
+        DevFuse(),
         -1,
     )
 

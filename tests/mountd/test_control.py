@@ -18,7 +18,7 @@ import trio
 
 from mountd.base.errors import ConfigError, MountError
 from mountd.control import control
-from mountd.control.control import Report, serve
+from mountd.control.control import Report, serve, socket_path
 from mountd.core import socket_places
 from mountd.core.config import Config
 from mountd.core.open_files import OpenFiles
@@ -85,8 +85,9 @@ def config(path: Path | None, mountpoint: str = "/m") -> Config:
 
 @contextlib.asynccontextmanager
 async def served(path: Path | None, commands: FakeCommands) -> AsyncIterator[str]:
-    async with trio.open_nursery() as nursery, serve(config(path), commands, nursery, OpenFiles(1024)) as place:
-        yield place
+    with socket_path(config(path)) as place:
+        async with trio.open_nursery() as nursery, serve(place, commands, nursery, OpenFiles(1024)):
+            yield place
 
 
 async def replies(stream: trio.SocketStream) -> list[Reply]:
