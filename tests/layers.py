@@ -131,7 +131,7 @@ ERRNO_RIGHTS = (
     "mountd/cache/*",
     "mountd/kernel/*",
     "mountd/control/control.py",
-    "mountd/daemon/daemon.py",
+    "mountd/daemon/*",
     "mountd/supervisor/*",
     "mountd/namespace/namespace.py",  # the source's ENOENT becomes a negative entry
     "mountd/namespace/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
@@ -160,7 +160,7 @@ PATH_RIGHTS = (
     "mountd/control/control.py",  # the control socket
     "mountd/core/socket_places.py",  # where it lies
     "mountd/kernel/*",  # /sys: kernel settings of the mount
-    "mountd/daemon/daemon.py",  # the mountpoint, the log file
+    "mountd/daemon/*",  # SOURCE, the mountpoint
     "mountd/core/open_files.py",  # /proc, /sys, for others
     "mountd/core/memory.py",  # /proc, /sys/fs/cgroup
     "mountd/supervisor/*",  # /dev/fuse, the mountpoint, /proc, its socket
@@ -241,6 +241,10 @@ def breaches(file: str, text: str) -> list[str]:
         for call in loose_tasks(tree):
             breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/core/background.py")
 
+    if file.startswith("mountd/daemon/"):
+        for node, rule in knots(tree):
+            breach(node, rule)
+
     path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -284,6 +288,27 @@ def loose_tasks(tree: ast.AST) -> Iterator[ast.Call]:
                 nursery = node.func.value
                 if not (isinstance(nursery, ast.Name) and waited_for.get(nursery.id, False)):
                     yield node
+
+
+def knots(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Where parts are tied together after they were built: an attribute set from outside, or a lambda of what is made
+    later. For the room that builds all others."""
+    for scope in ast.walk(tree):
+        if not isinstance(scope, ast.AsyncFunctionDef | ast.FunctionDef):
+            continue
+        made: dict[str, int] = {}
+        for node in _of_scope(scope):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                made.setdefault(node.id, node.lineno)
+        for node in _of_scope(scope):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for target in targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+                    yield node, f"{ast.unparse(target)} is set from outside: give it to the constructor"
+            if isinstance(node, ast.Lambda):
+                for inner in ast.walk(node.body):
+                    if isinstance(inner, ast.Name) and made.get(inner.id, 0) > node.lineno:
+                        yield node, f"a lambda of {inner.id}, which is made later"
 
 
 def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:

@@ -44,6 +44,12 @@ def test_no_file_is_longer_than_the_limit() -> None:
         ("mountd/supervisor/loop.py", "from mountd.base.errors import HfsError", "do not know each other"),
         ("hfs/client/client.py", "from mountd.cache.index import Index", "is the inside of cache"),
         ("mountd/__init__.py", "from mountd.base import errors", "imports nothing"),
+        ("mountd/daemon/files.py", "def f():\n    a = A()\n    a.b = 1", "a.b is set from outside"),
+        (
+            "mountd/daemon/files.py",
+            "def f():\n    a = A(lambda: b.c)\n    b = B(a)",
+            "a lambda of b, which is made later",
+        ),
         ("mountd/daemon/daemon.py", "import hfs.cli", "may not import hfs"),
         ("mountd/daemon/daemon.py", "from .errors import HfsError", "relative import"),
         ("mountd/files/read_path.py", "import pyfuse3", "may import pyfuse3"),

@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).parent / "injected"
 
 
 def setting(at: str, value: float | str) -> dict[str, object]:
-    """`at` ("mountd.daemon.daemon:_SWEEP_S") has this value."""
+    """`at` ("mountd.daemon.service:_SWEEP_S") has this value."""
     return {"at": at, "set": value}
 
 

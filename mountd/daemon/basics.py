@@ -1,0 +1,32 @@
+"""What every part of a daemon is built with: its configuration, counters, threads, memory, and what it was left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mountd.core.config import Config
+from mountd.core.memory import Memory
+from mountd.core.metrics import Metrics
+from mountd.core.open_files import OpenFiles
+from mountd.core.workers import Workers
+from mountd.namespace import Journal
+from mountd.wire.handover import Handover
+
+__all__ = ["Basics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Basics:
+    """See the file's story."""
+
+    config: Config
+    origins: Mapping[str, str]
+    """Where each setting came from."""
+    handover: Handover | None
+    """None: the mount is made here."""
+    journal: Journal
+    metrics: Metrics
+    memory: Memory
+    workers: Workers
+    open_files: OpenFiles

@@ -1,0 +1,67 @@
+"""Cluster: the other nodes of the job, if there are any, and how much of the data each can hold."""
+
+from __future__ import annotations
+
+import trio
+
+from mountd.cache import Encoder
+from mountd.daemon.basics import Basics
+from mountd.daemon.storage import Storage
+from mountd.peers import JobPeers, Joining, Limits, Peers
+from mountd.source import data_bytes as look_through
+from policies.cache.encoding import choose
+
+__all__ = ["join"]
+
+_LEAST_CHUNKS = 16
+"""A cache that holds fewer, or whose disk is full, keeps nothing for long enough that others could read it there."""
+
+_LOOK_THROUGH_S = 10.0
+"""What a look at the whole source may take when a job starts; 100 000 files of a Lustre on one thread."""
+
+
+async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio.Nursery) -> Peers:
+    """The peers, once all have said who they are; what is staged is encoded from now on, if that is worth it."""
+    config, source, staging = basics.config, storage.source, storage.staging
+    encoder = await basics.workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
+    capacity_bytes = staging.limit_bytes()
+    if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
+        capacity_bytes = 0  # home of nothing
+    data_bytes = await _data_bytes(basics, storage, joining, capacity_bytes)
+    peers = await joining.join(
+        nursery,
+        basics.metrics,
+        basics.workers.run_sync,
+        source_id=source.source_id,
+        root_inode=source.root_inode,
+        chunk_bytes=config.chunk_bytes,
+        placement=config.placement,
+        capacity_bytes=capacity_bytes,
+        data_bytes=data_bytes,
+        limits=Limits(
+            buffer_bytes=config.buffer_bytes,
+            source_timeout_s=config.source_timeout_s,
+            peer_timeout_s=config.peer_timeout_s,
+            stagger=config.stagger,
+            stagger_job=config.stagger_job,
+        ),
+    )
+    share_bytes = peers.share_bytes if isinstance(peers, JobPeers) else data_bytes
+    staging.encode(choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=staging.limit_bytes()), encoder)
+    return peers
+
+
+async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_most: int) -> int | None:
+    """How much data there is, for the placement, and to see whether what is staged is to be encoded.
+
+    None if that is of no use, or more than `at_most` (or than all nodes hold, if that is the question).
+    """
+    config = basics.config
+    if not joining.is_first and not joining.is_alone:
+        return None
+    if config.stage_encoding == "auto":
+        at_most = storage.staging.limit_bytes() * joining.count
+    elif joining.is_alone or config.placement != "auto":
+        return None
+    found: int | None = await basics.workers.run_sync(look_through, storage.source.root_fd, at_most, _LOOK_THROUGH_S)
+    return found

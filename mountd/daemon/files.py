@@ -1,0 +1,158 @@
+"""Files: how bytes get here, what is fetched ahead, and what an open and a read do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from mountd.core.buffers import Buffers
+from mountd.core.workers import Workers
+from mountd.daemon.basics import Basics
+from mountd.daemon.names import Names
+from mountd.daemon.storage import Storage
+from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Recorder, SiblingWatch, SmallDemand, SmallFiles
+from mountd.files import IoMode, Opening, Passthrough, ReadPath, Residency, open_again
+from mountd.fuse import DevFuse, KernelPageCache
+from mountd.hints import Hints, HintsFiles, HintsRepeated, PageCacheWarmer, SpaceReservation
+from mountd.peers import Peers
+from policies.prefetch.siblings import Siblings
+
+__all__ = ["Files", "open_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """See the file's story."""
+
+    buffers: Buffers
+    recorder: Recorder
+    fetcher: Fetcher
+    small_files: SmallFiles
+    passthrough: Passthrough
+    io_mode: IoMode
+    hints: Hints
+    read_path: ReadPath
+    opening: Opening
+    residency: Residency
+    prefetch: Prefetch
+
+
+@asynccontextmanager
+async def open_files(
+    basics: Basics, storage: Storage, peers: Peers, names: Names, device: DevFuse, nursery: trio.Nursery
+) -> AsyncIterator[Files]:
+    """Until the block is left. What runs by itself is started by the service, when the mount is made."""
+    config, metrics = basics.config, basics.metrics
+    source, staging, queue = storage.source, storage.staging, storage.queue
+    namespace = names.namespace
+    buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
+    recorder = Recorder()
+    pushers = Workers(apart=device.get)
+    async with pushers.running():
+        page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
+        fetcher = Fetcher(
+            source,
+            staging,
+            buffers,
+            nursery,
+            metrics,
+            page_cache,
+            basics.memory,
+            recorder,
+            peers,
+            reads_a_file=config.stagger,
+        )
+        siblings = SiblingWatch(
+            Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=staging.limit_bytes()),
+            nursery,
+            namespace.listing,
+            queue.siblings_nowait,
+        )
+        passthrough = Passthrough(staging, metrics)
+        io_mode = IoMode(
+            config.io_mode,
+            immutable=config.immutable,
+            staging=staging,
+            passthrough=passthrough,
+            journal=basics.journal,
+            why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
+        )
+        await open_again(names.inherited, basics.journal, namespace, storage.handles, staging, passthrough)
+        small_files = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=config.chunk_bytes)
+        hints = _hints(basics, storage, names, fetcher, small_files, io_mode)
+        read_path = ReadPath(
+            namespace,
+            staging,
+            fetcher,
+            source,
+            metrics,
+            siblings,
+            hints,
+            recorder,
+            small_files,
+            queue,
+            chunk_bytes=config.chunk_bytes,
+            buffer_bytes=config.buffer_bytes,
+        )
+        residency = Residency(namespace, config.mountpoint, nursery)
+        opening = Opening(
+            namespace,
+            storage.handles,
+            staging,
+            fetcher,
+            source,
+            metrics,
+            siblings,
+            SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),
+            hints,
+            HintsRepeated(storage.learners, nursery),
+            recorder,
+            io_mode,
+            passthrough,
+            queue,
+            only_looks=residency.is_looking,
+            chunk_bytes=config.chunk_bytes,
+        )
+        prefetch = Prefetch(queue, read_path, hints, metrics, workers=config.prefetch_threads)
+        yield Files(
+            buffers,
+            recorder,
+            fetcher,
+            small_files,
+            passthrough,
+            io_mode,
+            hints,
+            read_path,
+            opening,
+            residency,
+            prefetch,
+        )
+
+
+def _hints(
+    basics: Basics, storage: Storage, names: Names, fetcher: Fetcher, small_files: SmallFiles, io_mode: IoMode
+) -> Hints:
+    config, metrics, staging, learners = basics.config, basics.metrics, storage.staging, storage.learners
+    return Hints(
+        learners,
+        names.namespace,
+        staging,
+        fetcher,
+        HintsFiles(staging, fetcher, small_files),
+        SpaceReservation(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
+        PageCacheWarmer(
+            names.namespace,
+            staging,
+            fetcher,
+            metrics,
+            basics.memory,
+            pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
+        ),
+        metrics,
+        basics.memory,
+        storage.plan_changes,
+        chunks_at_once=config.prefetch_threads,
+    )

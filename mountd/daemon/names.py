@@ -1,0 +1,73 @@
+"""Names: the namespace, what it answers while the source is silent, and who may read what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from mountd.core.background import start_guarded
+from mountd.core.memory import Memory
+from mountd.daemon.basics import Basics
+from mountd.daemon.storage import Storage
+from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, seconds
+from mountd.source import open_as_user
+
+__all__ = ["Names", "open_names"]
+
+_NAME_BYTES = 750
+"""Of a name with its node, its attributes and its version (measured)."""
+_NAMES_SHARE = 32
+_LEAST_NAMES, _MOST_NAMES = 1 << 14, 1 << 22
+"""Names remembered besides those that the kernel holds: a thirty-second of the memory that is available, enough for a
+directory or two, and no more than 3 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """See the file's story."""
+
+    namespace: Namespace
+    permissions: Permissions
+    xattrs: Xattrs
+    inherited: Inherited
+    """What the daemon before has left of open files."""
+
+
+@asynccontextmanager
+async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) -> AsyncIterator[Names]:
+    """Until the block is left. Raises SourceError if the source's root cannot be had."""
+    config, metrics, source = basics.config, basics.metrics, storage.source
+    ttl_s = seconds(config.ttl_s, immutable=config.immutable)
+
+    def changed(node: Node) -> None:
+        if node.version is not None:
+            source.release(node.version)
+            start_guarded(nursery, "supersede", storage.staging.supersede, node.version)
+        # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
+        # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
+
+    namespace = Namespace(
+        source,
+        metrics,
+        nursery,
+        ttl_s=ttl_s,
+        strict=config.strict,
+        names_at_most=_names_at_most(basics.memory),
+        journal=basics.journal,
+        changed=changed,
+    )
+    inherited = basics.journal.take_inherited()
+    await namespace.start(inherited.nodes)
+    answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)
+    xattrs = Xattrs(source, answers, trio.current_time, ttl_s=ttl_s, changed=namespace.expire)
+    async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
+        permissions = Permissions(source, as_user, answers, namespace, metrics, others=config.allow_other)
+        await permissions.start()
+        yield Names(namespace, permissions, xattrs, inherited)
+
+
+def _names_at_most(memory: Memory) -> int:
+    return max(_LEAST_NAMES, min(_MOST_NAMES, memory.available_bytes() // _NAMES_SHARE // _NAME_BYTES))

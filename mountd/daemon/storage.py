@@ -1,0 +1,116 @@
+"""Storage: the source, the cache, and what tells the cache which of its objects are needed.
+
+The source's descriptor is taken before the mount is made, since MOUNTPOINT may lie on SOURCE; the cache is opened and
+locked before anything is visible.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from mountd.base.errors import ConfigError
+from mountd.cache import Staging, open_staging
+from mountd.core.config import Config
+from mountd.core.memory import Memory
+from mountd.daemon.basics import Basics
+from mountd.fetch import PrefetchQueue
+from mountd.files import Handles, Refetching
+from mountd.hints import Learners, PlanChanges
+from mountd.namespace import seconds
+from mountd.source import Source, SourceThreads, identify
+
+__all__ = ["Storage", "open_storage"]
+
+_COALESCE_BYTES = 2_500_000_000
+"""What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
+_COALESCE_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """See the file's story."""
+
+    source: Source
+    staging: Staging
+    handles: Handles
+    queue: PrefetchQueue
+    """What is to be fetched ahead. Depends on nothing; its workers are built last."""
+    plan_changes: PlanChanges
+    learners: Learners
+
+
+@asynccontextmanager
+async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
+    """Until the block is left; then staging gets a bounded time to write what it holds.
+
+    Raises ConfigError, CacheInUse, CacheFormatError, MountError.
+    """
+    config, metrics, run_in_thread = basics.config, basics.metrics, basics.workers.run_sync
+    source = _open_source(basics)
+    try:
+        handles = Handles(basics.journal)
+        queue = PrefetchQueue(metrics)
+        plan_changes = PlanChanges(queue.hints_nowait)
+        coalesce_bytes = _coalesce_bytes(config, basics.memory)
+        learners = Learners(
+            config.chunk_bytes, metrics, run_in_thread, changed=plan_changes.changed, coalesce_bytes=coalesce_bytes
+        )
+        async with open_staging(
+            config.cache,
+            capacity_bytes=config.cache_size_bytes,
+            chunk_bytes=config.chunk_bytes,
+            eviction=config.eviction,
+            staging_threads=config.staging_threads,
+            kept_source=source.source_id,
+            verify=config.verify,
+            scrub_bytes_s=config.scrub_bytes_s,
+            # Above the half that prefetch may fill, below what readers and pushes need besides.
+            in_flight_bytes=config.buffer_bytes * 5 // 8,
+            metrics=metrics,
+            open_files=basics.open_files,
+            run_in_thread=run_in_thread,
+            trust=source.doubts,
+            lost_under_readers=Refetching(handles, queue).lost,
+            planned=learners.planned,
+        ) as staging:
+            yield Storage(source, staging, handles, queue, plan_changes, learners)
+    finally:
+        source.close()
+
+
+def _open_source(basics: Basics) -> Source:
+    config, handover = basics.config, basics.handover
+    try:
+        if handover is not None:  # by its path it might be the mount itself
+            root_fd = os.dup(handover.source_fd)
+        else:
+            root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(f"source: {config.source}: {error.strerror}; name a directory that you can read") from error
+    threads = SourceThreads(
+        basics.metrics,
+        demand=config.source_threads,
+        prefetch=config.prefetch_threads,
+        time_limit_s=config.source_timeout_s,
+        open_files=basics.open_files,
+        run_in_thread=basics.workers.run_patient,
+    )
+    return Source(
+        root_fd,
+        os.path.realpath(config.source) if handover is None else os.readlink(f"/proc/self/fd/{root_fd}"),
+        config.source_id or basics.journal.source_id(identify(root_fd).id),
+        threads,
+        basics.metrics,
+        ttl_s=seconds(config.ttl_s, immutable=config.immutable),
+        direct=config.source_direct,
+        large_bytes=config.chunk_bytes,
+    )
+
+
+def _coalesce_bytes(config: Config, memory: Memory) -> int:
+    if config.coalesce_bytes is not None:
+        return config.coalesce_bytes
+    return min(_COALESCE_BYTES, memory.available_bytes() // _COALESCE_SHARE)
