@@ -3,6 +3,7 @@
 Reads text and click's commands only; mounts nothing.
 """
 
+import ast
 import json
 import re
 import shlex
@@ -224,6 +225,12 @@ def test_commands_exist_and_have_the_options_that_they_are_given(page: Path) -> 
     text = page.read_text()
     assert unknown_commands(text) == []
     assert misplaced_options(text) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_python_in_the_pages_is_python(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        ast.parse(block)
 
 
 def test_the_pages_show_commands() -> None:
