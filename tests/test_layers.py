@@ -3,6 +3,7 @@
 The rules are in tests/layers.py. Each rule is also shown to bite, on a planted breach.
 """
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,14 @@ def test_job_side_modules_are_light(file: str) -> None:
     code = f"import {module}, sys; print(*({NEVER_IN_JOBS!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    """Messages keep the names of what they ask for or say."""
+    where: dict[str, list[str]] = {}
+    for file, text in project_files(ROOT):
+        if file.endswith(".py") and file.split("/")[0] in {"hfs", "mountd", "policies"} and "/wire/" not in file:
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, []).append(file)
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}

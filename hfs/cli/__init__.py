@@ -26,7 +26,7 @@ import click
 import hfs
 from mountd.base.errors import HfsError
 
-__all__ = ["Group", "cli", "main"]
+__all__ = ["CommandGroup", "cli", "main"]
 
 _COMMANDS = (
     "mount",
@@ -44,7 +44,7 @@ _COMMANDS = (
 """Each is the command of the same name in the file of the same name."""
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Turns every error of ours into its lines and its exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -59,7 +59,7 @@ class Group(click.Group):
             raise click.exceptions.Exit(code_of(error)) from None
 
 
-class _Commands(Group):
+class _Commands(CommandGroup):
     """Loads a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's

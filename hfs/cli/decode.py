@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from hfs.cli.encode import jobs_option, overwrite_option, refuse_existing, show
-from hfs.codecs.codec import Wanted
+from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
 from mountd.base.errors import ConfigError
@@ -63,11 +63,13 @@ def decode(
     outputs = [os.path.join(destination, os.path.splitext(os.path.relpath(file, root or "."))[0]) for file in files]
     refuse_existing([f"{one}{suffix}" for one in outputs for suffix in (".npy", ".npz")], overwrite=overwrite)
     pairs = list(zip(files, outputs, strict=True))
-    wanted = Wanted(dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _size(max_size))
+    wanted = WantedOutput(
+        dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _size(max_size)
+    )
     show(ctx, "decoded", len(files), lambda: in_processes(_one, pairs, (wanted,), jobs))
 
 
-def _one(pair: tuple[str, str], wanted: Wanted) -> Outcome:
+def _one(pair: tuple[str, str], wanted: WantedOutput) -> Outcome:
     return decode_file(*pair, wanted)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import hfs
-from hfs.cli import Group
+from hfs.cli import CommandGroup
 from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
 from hfs.cli.hint_input import read_list, read_order, within
 from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
@@ -43,7 +43,7 @@ _STUCK_S = 60.0
 mount_option = click.option("--mount", metavar="DIR", help="The mount. Default: the only one.")
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(hfs.__version__, prog_name="hfs-hint")
 def hint() -> None:
     """Tell the daemon of a mount in which order its files will be read.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from hfs.cli import Group, render
+from hfs.cli import CommandGroup, render
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.mounting import mountinfo
@@ -24,7 +24,7 @@ _SPOT_CHECKS = 100
 """Samples whose bytes are looked at: an error in a hundredth of them is found in two of three cases."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def layout() -> None:
     """Work on layouts: which bytes of which files each sample of a data set is."""
 

@@ -121,7 +121,7 @@ def _last_status(mountpoint: str) -> dict[str, Any] | None:
         return None
 
 
-def _unmount(daemon: mounting.Daemon) -> None:
+def _unmount(daemon: mounting.StartedDaemon) -> None:
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:

@@ -24,10 +24,10 @@ __all__ = [
     "CodecError",
     "Decoded",
     "Device",
-    "Entry",
+    "SampleEntry",
     "Tensor",
     "Torch",
-    "Wanted",
+    "WantedOutput",
     "in_threads",
     "to_device",
 ]
@@ -49,7 +49,7 @@ class CodecError(HfsError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class WantedOutput:
     """How an array is to come back: (op(value) - shift) * scale, computed in float32.
 
     dtype       "float16", "float32"; None: the codec's own (float16 where anything is computed or was lossy, else that
@@ -101,7 +101,7 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class SampleEntry:
     """One encoded array of a sample; what the container keeps."""
 
     name: str
@@ -133,11 +133,11 @@ class Codec:
         """Parameters (of JSON) and parts. Raises Unencodable or CodecError."""
         raise NotImplementedError
 
-    def decode(self, entry: Entry, wanted: Wanted) -> Array:
+    def decode(self, entry: SampleEntry, wanted: WantedOutput) -> Array:
         """Raises Unencodable or CodecError."""
         raise NotImplementedError
 
-    def decode_torch(self, entry: Entry, wanted: Wanted, torch: Torch, device: Device) -> Tensor:
+    def decode_torch(self, entry: SampleEntry, wanted: WantedOutput, torch: Torch, device: Device) -> Tensor:
         """A tensor on the device; `torch` is the module. Here: decoded on the host, then copied."""
         return to_device(self.decode(entry, wanted), torch, device)
 

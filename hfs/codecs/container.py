@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from hfs.codecs.codec import Array, Buffer, CodecError, Entry
+from hfs.codecs.codec import Array, Buffer, CodecError, SampleEntry
 
 __all__ = ["FORMAT_VERSION", "MAGIC", "pack", "unpack"]
 
@@ -56,7 +56,7 @@ _MAX_HEAD_BYTES = 1024**2
 _DTYPES = {f"{order}{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) for order in ("<", "|")} | {"|b1"}
 
 
-def pack(entries: Sequence[Entry]) -> bytes:
+def pack(entries: Sequence[SampleEntry]) -> bytes:
     """The container of these arrays."""
     arrays: list[dict[str, Any]] = []
     pieces: list[bytes] = []
@@ -81,7 +81,7 @@ def pack(entries: Sequence[Entry]) -> bytes:
     return start + _checksum(start, body).to_bytes(8, "little") + body
 
 
-def unpack(buffer: Buffer, *, verify: bool = True) -> list[Entry]:
+def unpack(buffer: Buffer, *, verify: bool = True) -> list[SampleEntry]:
     """The arrays of a container, their parts where they lie in `buffer` (anything with the buffer protocol).
 
     verify  compare the checksum: 1 ms for 10 MB. Raises CodecError.
@@ -113,9 +113,9 @@ def unpack(buffer: Buffer, *, verify: bool = True) -> list[Entry]:
     return entries
 
 
-def _entry(said: dict[str, Any], body: memoryview) -> Entry:
+def _entry(said: dict[str, Any], body: memoryview) -> SampleEntry:
     """Raises ValueError, KeyError or TypeError."""
-    return Entry(
+    return SampleEntry(
         str(said["name"]),
         str(said["codec"]),
         int(said["version"]),

@@ -19,11 +19,11 @@ import numpy as np
 
 from hfs.codecs import registry
 from hfs.codecs.accuracy import Accuracy, accuracy
-from hfs.codecs.codec import CodecError, Wanted
+from hfs.codecs.codec import CodecError, WantedOutput
 from hfs.codecs.container import pack, unpack
 from hfs.codecs.dataset import SUFFIX, read
 from hfs.codecs.sample import decode_all, decode_entry, encode_entry
-from hfs.codecs.sources import Source, load
+from hfs.codecs.sources import SampleSource, load
 from hfs.training.atomic_write import whole_file
 
 __all__ = ["Outcome", "decode_file", "encode_sample", "in_processes"]
@@ -43,7 +43,7 @@ class Outcome:
     fault: str | None = None
 
 
-def encode_sample(source: Source, folder: str, codec: str, options: Mapping[str, Any]) -> Outcome:
+def encode_sample(source: SampleSource, folder: str, codec: str, options: Mapping[str, Any]) -> Outcome:
     """Encode it into a file below `folder`. Never raises for what is wrong with one sample."""
     name = source.path if source.index is None else f"{source.path}[{source.index}]"
     try:
@@ -55,10 +55,10 @@ def encode_sample(source: Source, folder: str, codec: str, options: Mapping[str,
         chosen = registry.find(made.codec)
         close = None
         if chosen.lossless:
-            if not np.array_equal(decode_entry(made, Wanted()), data):
+            if not np.array_equal(decode_entry(made, WantedOutput()), data):
                 raise CodecError("what was encoded does not decode to what it was: please report this")
         else:
-            close = accuracy(data, decode_entry(made, Wanted(dtype="float32")), made.parameters.get("channels"))
+            close = accuracy(data, decode_entry(made, WantedOutput(dtype="float32")), made.parameters.get("channels"))
         write(os.path.join(folder, source.output + SUFFIX), packed)
         raw_bytes = data.nbytes + sum(array.nbytes for array in beside.values())
         return Outcome(name, made.codec, raw_bytes, len(packed), close)
@@ -66,7 +66,7 @@ def encode_sample(source: Source, folder: str, codec: str, options: Mapping[str,
         return Outcome(name, fault=str(error))
 
 
-def decode_file(path: str, output: str, wanted: Wanted) -> Outcome:
+def decode_file(path: str, output: str, wanted: WantedOutput) -> Outcome:
     """Decode an .hfsc file into .npy, or .npz if there are arrays beside. Never raises for what is wrong with it."""
     try:
         data = read(path)

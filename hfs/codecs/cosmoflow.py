@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hfs.codecs.codec import Array, Codec, CodecError, Device, Entry, Tensor, Torch, Wanted, in_threads, to_device
+from hfs.codecs.codec import (
+    Array,
+    Codec,
+    CodecError,
+    Device,
+    SampleEntry,
+    Tensor,
+    Torch,
+    WantedOutput,
+    in_threads,
+    to_device,
+)
 from policies.codecs import cosmoflow as kernel
 from policies.codecs.cosmoflow import GROUP, PLAIN, Tables
 from policies.codecs.errors import Unencodable
@@ -47,7 +58,7 @@ class Cosmoflow(Codec):
         tables = kernel.encode(last)
         return {"channels": channels}, {field.name: getattr(tables, field.name) for field in fields(Tables)}
 
-    def decode(self, entry: Entry, wanted: Wanted) -> Array:
+    def decode(self, entry: SampleEntry, wanted: WantedOutput) -> Array:
         tables, values, channels = _parts(entry, wanted)
         voxels = tables.groups * GROUP // channels
         first = _target(entry, wanted) == "first"
@@ -60,7 +71,7 @@ class Cosmoflow(Codec):
         in_threads(work, voxels, _STEP, wanted.threads)
         return out.reshape(_shape(entry, first=first))
 
-    def decode_torch(self, entry: Entry, wanted: Wanted, torch: Torch, device: Device) -> Tensor:
+    def decode_torch(self, entry: SampleEntry, wanted: WantedOutput, torch: Torch, device: Device) -> Tensor:
         tables, values, channels = _parts(entry, wanted)
         if wanted.dtype is None and wanted.as_it_was and values.dtype == np.uint16:
             values = values.astype(np.int32)
@@ -86,11 +97,11 @@ def _axis(array: Array) -> str:
     return "first" if first and first % GROUP == 0 and (last % GROUP or first < last) else "last"
 
 
-def _target(entry: Entry, wanted: Wanted) -> str:
+def _target(entry: SampleEntry, wanted: WantedOutput) -> str:
     return wanted.channels or str(entry.parameters["channels"])
 
 
-def _shape(entry: Entry, *, first: bool) -> tuple[int, ...]:
+def _shape(entry: SampleEntry, *, first: bool) -> tuple[int, ...]:
     """With the channels where they are wanted."""
     shape = entry.shape
     was_first = entry.parameters["channels"] == "first"
@@ -98,7 +109,7 @@ def _shape(entry: Entry, *, first: bool) -> tuple[int, ...]:
     return (channels, *space) if first else (*space, channels)
 
 
-def _parts(entry: Entry, wanted: Wanted) -> tuple[Tables, Array, int]:
+def _parts(entry: SampleEntry, wanted: WantedOutput) -> tuple[Tables, Array, int]:
     """The tables, what stands for their entries, and the number of channels. Raises Unencodable or CodecError."""
     tables = Tables(**{field.name: entry.parts[field.name] for field in fields(Tables)})
     channels = _shape(entry, first=True)[0] if entry.shape else 0

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
-from hfs.codecs.codec import CodecError, Decoded, Device, Wanted
+from hfs.codecs.codec import CodecError, Decoded, Device, WantedOutput
 from hfs.codecs.container import unpack
 from hfs.codecs.sample import check_size, decode_entry
 
@@ -55,7 +55,7 @@ class EncodedDataset:
         else:
             self.files = [os.fspath(file) for file in files]
         self._device, self._arrays, self._verify = device, arrays, verify
-        self._wanted = Wanted(dtype, op, scale, shift, channels, threads, max_bytes)
+        self._wanted = WantedOutput(dtype, op, scale, shift, channels, threads, max_bytes)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -70,7 +70,8 @@ class EncodedDataset:
             check_size([entries[name] for name in names], self._wanted)
             main = next(iter(entries))
             found = tuple(
-                decode_entry(entries[name], self._wanted if name == main else Wanted(), self._device) for name in names
+                decode_entry(entries[name], self._wanted if name == main else WantedOutput(), self._device)
+                for name in names
             )
         except CodecError as error:
             raise CodecError(f"{path}: {error}") from None

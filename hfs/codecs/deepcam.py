@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from hfs.codecs.codec import Array, Codec, CodecError, Device, Entry, Tensor, Torch, Wanted, in_threads, to_device
+from hfs.codecs.codec import (
+    Array,
+    Codec,
+    CodecError,
+    Device,
+    SampleEntry,
+    Tensor,
+    Torch,
+    WantedOutput,
+    in_threads,
+    to_device,
+)
 from policies.codecs import deepcam as kernel
 from policies.codecs.deepcam import CONSTANT, RAW, UNITS, Lines
 from policies.codecs.deepcam_encoding import encode
@@ -65,7 +76,7 @@ class Deepcam(Codec):
             parameters[name] = [float(value) for value in found]
         return parameters, {name: getattr(lines, name) for name in _PARTS}
 
-    def decode(self, entry: Entry, wanted: Wanted) -> Array:
+    def decode(self, entry: SampleEntry, wanted: WantedOutput) -> Array:
         lines, target, dtype, scale, shift = _parts(entry, wanted)
         out = np.empty((len(lines.segments), lines.length), dtype)
         offsets = lines.offsets()
@@ -77,7 +88,7 @@ class Deepcam(Codec):
         found = out.reshape(_first(entry))
         return np.ascontiguousarray(np.moveaxis(found, 0, -1)) if target == "last" else found
 
-    def decode_torch(self, entry: Entry, wanted: Wanted, torch: Torch, device: Device) -> Tensor:
+    def decode_torch(self, entry: SampleEntry, wanted: WantedOutput, torch: Torch, device: Device) -> Tensor:
         lines, target, dtype, scale, shift = _parts(entry, wanted)
         values = _lines_torch(lines, torch, device)
         if wanted.op == "log1p":
@@ -97,12 +108,14 @@ def _axis(array: Array) -> str | None:
     return "last" if array.shape[-1] < array.shape[0] else "first"
 
 
-def _first(entry: Entry) -> tuple[int, ...]:
+def _first(entry: SampleEntry) -> tuple[int, ...]:
     """The shape with the channels first."""
     return (entry.shape[-1], *entry.shape[:-1]) if entry.parameters["channels"] == "last" else entry.shape
 
 
-def _parts(entry: Entry, wanted: Wanted) -> tuple[Lines, str | None, np.dtype[Any], Array | None, Array | None]:
+def _parts(
+    entry: SampleEntry, wanted: WantedOutput
+) -> tuple[Lines, str | None, np.dtype[Any], Array | None, Array | None]:
     """The lines, where the channels are to be, the type of the output, scale and shift of each line, if any.
 
     Raises Unencodable or CodecError.

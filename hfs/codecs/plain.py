@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hfs.codecs.codec import Array, Codec, CodecError, Entry, Wanted
+from hfs.codecs.codec import Array, Codec, CodecError, SampleEntry, WantedOutput
 from policies.codecs.errors import Unencodable
 
 __all__ = ["CODEC"]
@@ -37,7 +37,7 @@ class Plain(Codec):
             return {}, {"values": flat[begins], "lengths": np.diff(np.append(begins, len(flat))).astype(np.uint32)}
         return {}, {"values": flat}
 
-    def decode(self, entry: Entry, wanted: Wanted) -> Array:
+    def decode(self, entry: SampleEntry, wanted: WantedOutput) -> Array:
         if wanted.channels is not None:
             raise CodecError(f"{entry.name}: kept plain, so it has no channels that could be moved")
         values = entry.parts["values"]

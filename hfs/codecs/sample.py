@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hfs.codecs import registry
-from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, Entry, Torch, Wanted, to_device
+from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, SampleEntry, Torch, WantedOutput, to_device
 from hfs.codecs.container import pack, unpack
 from policies.codecs.errors import Unencodable
 
@@ -55,7 +55,7 @@ def encode(
     return pack(entries)
 
 
-def encode_entry(name: str, array: Array, codec: str, options: Mapping[str, Any]) -> Entry:
+def encode_entry(name: str, array: Array, codec: str, options: Mapping[str, Any]) -> SampleEntry:
     """One array. Raises CodecError."""
     chosen = registry.choose(codec, array)
     given = {key: value for key, value in options.items() if value is not None}
@@ -64,7 +64,7 @@ def encode_entry(name: str, array: Array, codec: str, options: Mapping[str, Any]
     except Unencodable as error:
         raise CodecError(f"{name}: {error}") from None
     dtype = array.dtype.newbyteorder("<")
-    return Entry(name, chosen.name, chosen.version, array.shape, dtype, parameters, parts)
+    return SampleEntry(name, chosen.name, chosen.version, array.shape, dtype, parameters, parts)
 
 
 def decode(
@@ -86,26 +86,26 @@ def decode(
     verify    compare the checksum first
     For the others see `Wanted`. Raises CodecError.
     """
-    wanted = Wanted(dtype, op, scale, shift, channels, threads, max_bytes)
+    wanted = WantedOutput(dtype, op, scale, shift, channels, threads, max_bytes)
     entry = unpack(buffer, verify=verify)[0]
     check_size([entry], wanted)
     return decode_entry(entry, wanted, device)
 
 
 def decode_all(
-    buffer: Buffer, wanted: Wanted | None = None, device: Device = None, *, verify: bool = True
+    buffer: Buffer, wanted: WantedOutput | None = None, device: Device = None, *, verify: bool = True
 ) -> dict[str, Decoded]:
     """All arrays of the sample by name: the first as wanted, those beside it as they were. Raises CodecError."""
-    asked = Wanted() if wanted is None else wanted
+    asked = WantedOutput() if wanted is None else wanted
     entries = unpack(buffer, verify=verify)
     check_size(entries, asked)
     return {
-        entry.name: decode_entry(entry, asked if number == 0 else Wanted(), device)
+        entry.name: decode_entry(entry, asked if number == 0 else WantedOutput(), device)
         for number, entry in enumerate(entries)
     }
 
 
-def check_size(entries: Sequence[Entry], wanted: Wanted) -> None:
+def check_size(entries: Sequence[SampleEntry], wanted: WantedOutput) -> None:
     """Raise CodecError if these would take more memory than their file can be believed to stand for.
 
     To be asked before any of them is decoded: the shapes are the file's word, and a few bytes of runs or of constant
@@ -124,7 +124,7 @@ def check_size(entries: Sequence[Entry], wanted: Wanted) -> None:
         )
 
 
-def decode_entry(entry: Entry, wanted: Wanted, device: Device = None) -> Decoded:
+def decode_entry(entry: SampleEntry, wanted: WantedOutput, device: Device = None) -> Decoded:
     """One array. Raises CodecError."""
     codec = registry.find(entry.codec, entry.version)
     torch, place = (None, None) if device is None else _usable(device)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hfs.codecs.codec import Array, CodecError
 
-__all__ = ["Many", "Source", "found", "load"]
+__all__ = ["Many", "SampleSource", "found", "load"]
 
 Many = Literal["auto", "one", "many"]
 
@@ -25,7 +25,7 @@ _SUFFIXES = (*_HDF5, ".npy", ".npz")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class SampleSource:
     """A sample: the array `name` of the file, or its row `index`; `output`: its path below DST, without a suffix."""
 
     path: str
@@ -34,7 +34,7 @@ class Source:
     output: str
 
 
-def found(path: str, name: str | None, many: Many) -> list[Source]:
+def found(path: str, name: str | None, many: Many) -> list[SampleSource]:
     """The samples of a file, or of all files below a directory, in order. Raises CodecError.
 
     name    of the array to encode; None: the largest of a file
@@ -43,7 +43,7 @@ def found(path: str, name: str | None, many: Many) -> list[Source]:
     """
     if not os.path.isdir(path):
         return _of_file(path, os.path.splitext(os.path.basename(path))[0], name, many)
-    samples: list[Source] = []
+    samples: list[SampleSource] = []
     for folder, folders, files in os.walk(path, onerror=_cannot_list):
         folders.sort()
         for file in sorted(files):
@@ -55,7 +55,7 @@ def found(path: str, name: str | None, many: Many) -> list[Source]:
     return samples
 
 
-def load(source: Source) -> tuple[Array, dict[str, Array]]:
+def load(source: SampleSource) -> tuple[Array, dict[str, Array]]:
     """The array to encode, and those beside it (of many samples: their rows, where they have as many). CodecError."""
     with _opened(source.path) as arrays:
         data = arrays[source.name]
@@ -69,7 +69,7 @@ def load(source: Source) -> tuple[Array, dict[str, Array]]:
         return np.asarray(data[()] if source.index is None else data[source.index]), beside
 
 
-def _of_file(path: str, output: str, name: str | None, many: Many) -> list[Source]:
+def _of_file(path: str, output: str, name: str | None, many: Many) -> list[SampleSource]:
     with _opened(path) as arrays:
         chosen = name or _largest(path, arrays)
         if chosen not in arrays:
@@ -77,11 +77,11 @@ def _of_file(path: str, output: str, name: str | None, many: Many) -> list[Sourc
         data = arrays[chosen]
         axes = 4 if data.dtype.kind in "iu" else 3
         if many == "one" or (many == "auto" and data.ndim <= axes):
-            return [Source(path, chosen, None, output)]
+            return [SampleSource(path, chosen, None, output)]
         if not data.ndim:
             raise CodecError(f"{path}: {chosen} is one number, and no samples lie along its first axis")
         digits = len(str(max(0, len(data) - 1)))
-        return [Source(path, chosen, index, f"{output}-{index:0{digits}d}") for index in range(len(data))]
+        return [SampleSource(path, chosen, index, f"{output}-{index:0{digits}d}") for index in range(len(data))]
 
 
 def _largest(path: str, arrays: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from hfs.layouts import lmdb_pages as pages
 from hfs.layouts.format import KEYS, Format, Option
 from hfs.layouts.keys import hashed, positions
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.lmdb_pages import Database, Environment, Nodes
+from hfs.layouts.lmdb_pages import Database, Environment, PageNodes
 from hfs.layouts.reading import SourceFile, opened
 from hfs.layouts.shards import Shard, layout_of
 
@@ -75,7 +75,7 @@ def _shard(file: SourceFile, name: str | None, *, keys: bool) -> Shard:
     return Shard(file.path, file.size, file.mtime_ns, offsets, sizes, keys=hashes if keys else None)
 
 
-def _keys(file: SourceFile, nodes: Nodes, which: _Ints) -> Iterator[bytes]:
+def _keys(file: SourceFile, nodes: PageNodes, which: _Ints) -> Iterator[bytes]:
     for at, size in zip(nodes.key_offsets[which].tolist(), nodes.key_sizes[which].tolist(), strict=True):
         yield file.read(at, size)
 
@@ -100,10 +100,10 @@ def _database(file: SourceFile, offset: int, size: int) -> Database:
     return Database.of(file.read(offset, size))
 
 
-def _records(environment: Environment, database: Database, *, keys: bool) -> tuple[Nodes, _Hashes]:
+def _records(environment: Environment, database: Database, *, keys: bool) -> tuple[PageNodes, _Hashes]:
     """The nodes of all leaves in key order, and the hashes of their keys if they are wanted."""
     leaves: list[_Ints] = []
-    parts: list[Nodes] = []
+    parts: list[PageNodes] = []
     hashes: list[_Hashes] = [np.empty(0, np.uint64)]
 
     def take(numbers: _Ints, bodies: npt.NDArray[np.uint8], *, every: bool) -> None:
@@ -134,10 +134,10 @@ def _records(environment: Environment, database: Database, *, keys: bool) -> tup
         np.concatenate([empty, *(getattr(part, name) for part in parts)])[which]
         for name in ("key_offsets", "key_sizes", "flags", "offsets", "sizes")
     ]
-    return Nodes(counts[page], *columns), np.concatenate(hashes)[which] if keys else hashes[0]
+    return PageNodes(counts[page], *columns), np.concatenate(hashes)[which] if keys else hashes[0]
 
 
-def _hashes(bodies: npt.NDArray[np.uint8], numbers: _Ints, nodes: Nodes) -> _Hashes:
+def _hashes(bodies: npt.NDArray[np.uint8], numbers: _Ints, nodes: PageNodes) -> _Hashes:
     """Of the keys of these pages."""
     size = bodies.shape[1]
     moved = np.repeat((np.arange(len(numbers)) - numbers) * size, nodes.counts)
@@ -201,7 +201,7 @@ def _check_apart(file: SourceFile, offsets: _Ints, sizes: _Ints) -> None:
         )
 
 
-def _values(environment: Environment, nodes: Nodes) -> tuple[_Ints, _Ints, _Ints]:
+def _values(environment: Environment, nodes: PageNodes) -> tuple[_Ints, _Ints, _Ints]:
     """(offsets, sizes, values of each key) where keys may have several: those in one node, and those in trees."""
     offsets: list[_Ints] = []
     sizes: list[_Ints] = []

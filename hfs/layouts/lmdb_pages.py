@@ -42,7 +42,7 @@ __all__ = [
     "PAGE_OVERFLOW",
     "Database",
     "Environment",
-    "Nodes",
+    "PageNodes",
     "branch_children",
     "is_meta",
     "leaf_nodes",
@@ -90,7 +90,7 @@ class Database:
 
 
 @dataclasses.dataclass(frozen=True)
-class Nodes:
+class PageNodes:
     """The nodes of leaf pages, in the order of the pages and of the keys in each: but for `counts` one value each."""
 
     counts: _Ints
@@ -248,7 +248,7 @@ def branch_children(pages: _Bytes, numbers: _Ints) -> tuple[npt.NDArray[np.bool_
     return good, np.where(good, counts, 0), (node[0] | node[1] << 16 | node[2] << 32)[kept]
 
 
-def leaf_nodes(pages: _Bytes, numbers: _Ints) -> tuple[npt.NDArray[np.bool_], Nodes]:
+def leaf_nodes(pages: _Bytes, numbers: _Ints) -> tuple[npt.NDArray[np.bool_], PageNodes]:
     """(which of these are leaf pages, their nodes); of a page that is none, no nodes. No overflow page is looked at."""
     size = pages.shape[1]
     good, counts, page, places, node = _node_places(pages, numbers, PAGE_LEAF)
@@ -266,7 +266,7 @@ def leaf_nodes(pages: _Bytes, numbers: _Ints) -> tuple[npt.NDArray[np.bool_], No
         overflow = pages.reshape(-1)[eight].view("<u8")[:, 0]
         # What cannot be is made what is surely beyond the end of the file, without an overflow.
         offsets[big] = np.minimum(overflow, 1 << 40).astype(np.int64) * size + HEADER_BYTES
-    return good, Nodes(
+    return good, PageNodes(
         counts=np.where(good, counts, 0),
         key_offsets=numbers[page] * size + places + _NODE_BYTES,
         key_sizes=node[3][kept],

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from hfs.layouts.layout import LayoutError
 
-__all__ = ["BLOCK_BYTES", "SCATTERED_BYTES", "SourceFile", "Window", "ahead", "opened"]
+__all__ = ["BLOCK_BYTES", "SCATTERED_BYTES", "FileWindow", "SourceFile", "ahead", "opened"]
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -68,7 +68,7 @@ class SourceFile:
         return ahead(read, range(0, size, BLOCK_BYTES), _READS)
 
 
-class Window:
+class FileWindow:
     """A file whose headers are read in ascending order: by blocks where they lie close together, else each alone.
 
     Blocks are read one ahead, so that the file's bytes come in while the headers in the last block are worked on. What

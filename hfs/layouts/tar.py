@@ -23,7 +23,7 @@ import numpy as np
 from hfs.layouts.format import KEYS, Format, Option
 from hfs.layouts.keys import hashed
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.reading import SourceFile, Window, opened
+from hfs.layouts.reading import FileWindow, SourceFile, opened
 from hfs.layouts.shards import Shard, layout_of
 
 __all__ = ["FORMAT", "build_tar"]
@@ -114,7 +114,7 @@ def _members(file: SourceFile) -> Iterator[_Member]:
     always: dict[bytes, bytes] = {}
     here: dict[bytes, bytes] = {}
     """What pax headers say of all members, and of the next."""
-    with Window(file) as window:
+    with FileWindow(file) as window:
         head = window.read(0, min(file.size, _BLOCK))
         for magic, command in _COMPRESSED.items():
             if head.startswith(magic):

@@ -18,7 +18,7 @@ from hfs.mounting import mountinfo
 from mountd.base.errors import MountError
 from mountd.core import socket_places
 
-__all__ = ["Keeper", "find"]
+__all__ = ["FoundKeeper", "find"]
 
 _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
@@ -27,7 +27,7 @@ _TAKE_OVER_S = 150.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Keeper:
+class FoundKeeper:
     """One that answered. `status` is what it said then."""
 
     def __init__(self, path: str, owner: int, pid: int, status: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER
     return int(pid), answer
 
 
-def find(mountpoint: str) -> Keeper | None:
+def find(mountpoint: str) -> FoundKeeper | None:
     """The keeper of the mount of hfs on top at this (canonical) path; None: it has none, or another user's."""
     mount = mountinfo.at(mountpoint)
     if mount is None:
@@ -92,5 +92,5 @@ def find(mountpoint: str) -> Keeper | None:
             except (OSError, MountError):
                 continue
             if status.get("device") == mount.device:
-                return Keeper(path, owner, pid, status)
+                return FoundKeeper(path, owner, pid, status)
     return None

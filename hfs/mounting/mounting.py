@@ -29,7 +29,7 @@ from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config, dump
 from mountd.core.socket_places import KEEPER, new_path
 
-__all__ = ["Busy", "Daemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]
+__all__ = ["Busy", "StartedDaemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
@@ -53,7 +53,7 @@ class Busy(MountError):
     """The mount is in use; the message says by whom."""
 
 
-class Daemon:
+class StartedDaemon:
     """A mount that `start` started: its keeper, which ends when all of it has."""
 
     def __init__(self, process: subprocess.Popen[bytes], mountpoint: str) -> None:
@@ -93,7 +93,7 @@ def clean_stale(mountpoint: str) -> bool:
     return found
 
 
-def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> Daemon:
+def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> StartedDaemon:
     """Start the daemon; returns when the mount answers. Paths must be absolute and config.log_file set.
 
     Raises ConfigError or MountError with the daemon's own words or the end of its log; then nothing is left mounted.
@@ -132,7 +132,7 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-    return Daemon(process, config.mountpoint)
+    return StartedDaemon(process, config.mountpoint)
 
 
 def _order(config: Config, origins: dict[str, str], **more: object) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfs.shared.reader import head_bytes
-from hfs.shared.window import Entry
+from hfs.shared.window import WindowEntry
 
 __all__ = ["Batch"]
 
@@ -26,7 +26,7 @@ class Batch:
 
     def __init__(
         self,
-        entry: Entry,
+        entry: WindowEntry,
         *,
         range_: tuple[int, int],
         rows: tuple[int, int],

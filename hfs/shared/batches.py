@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from hfs.layouts.layout import Layout
 from hfs.shared.batch import Batch
-from hfs.shared.reader import Reader, portable
+from hfs.shared.reader import SampleReader, portable
 from hfs.shared.samples import FunctionSamples, LayoutSamples, Samples
-from hfs.shared.window import Entry, Kind, RankLost, State, Window, control_bytes
+from hfs.shared.window import RankLost, State, Window, WindowEntry, WindowKind, control_bytes
 from mountd.base.errors import ConfigError
 from policies.ring import part
 
@@ -151,10 +151,10 @@ class NodeBatches:
             self._window = Window(memory, self._node.rank, names, timeout_s=timeout_s)
         self._window.enter()
         self._node.Barrier()
-        self._reader: Reader | None = None
+        self._reader: SampleReader | None = None
         if samples is not None:
             sample_bytes = None if shape is None else int(np.prod(self._shape or (1,))) * self._dtype.itemsize
-            self._reader = Reader(
+            self._reader = SampleReader(
                 self._window, samples, members=self._places.members, world=self._world, sample_bytes=sample_bytes
             )
         self._samples = samples
@@ -190,7 +190,7 @@ class NodeBatches:
                 raise ValueError("this epoch is over: another one has been begun")
             entry = self._take()
             expected = self._sequence
-            if entry.kind is Kind.END:
+            if entry.kind is WindowKind.END:
                 return
             held = self._window.readable(entry.offset, entry.size)
             self._held.append(weakref.ref(held))
@@ -251,7 +251,7 @@ class NodeBatches:
 
     # --- Inside ----------------------------------------------------------------------------------------------
 
-    def _take(self) -> Entry:
+    def _take(self) -> WindowEntry:
         """The next entry; of any kind but a batch it is released already. Raises RankLost, and what the root says."""
         if self._batch is not None:
             self._batch.release()
@@ -263,12 +263,12 @@ class NodeBatches:
         finally:
             self._waited_s += time.monotonic() - began_s
         self._sequence += 1
-        if entry.kind is Kind.BATCH:
+        if entry.kind is WindowKind.BATCH:
             return entry
         self._in_epoch = False
         data = bytes(self._window.readable(entry.offset, entry.size))
         self._window.freed[self._window.rank].post()
-        if entry.kind is Kind.ERROR:
+        if entry.kind is WindowKind.ERROR:
             raise pickle.loads(data)  # from the root of this node, which is the same program
         return entry
 
@@ -278,7 +278,7 @@ class NodeBatches:
             self._reader.skip()
         while self._in_epoch:
             try:
-                if self._take().kind is Kind.BATCH:
+                if self._take().kind is WindowKind.BATCH:
                     self._window.freed[self._window.rank].post()
             except RankLost:
                 raise

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.shared.samples import Piece, Samples
-from hfs.shared.window import ENTRIES, Entry, Kind, RankLost, State, Window
+from hfs.shared.samples import SamplePiece, Samples
+from hfs.shared.window import ENTRIES, RankLost, State, Window, WindowEntry, WindowKind
 from mountd.base.errors import ConfigError, HfsError
 from policies.ring import Ring, part
 
-__all__ = ["Reader", "head_bytes", "indices_of", "portable"]
+__all__ = ["SampleReader", "head_bytes", "indices_of", "portable"]
 
 Ints = NDArray[np.int64]
 
@@ -82,7 +82,7 @@ def head_bytes(rows: int) -> int:
     return -(-8 * (2 * rows + 1) // _ALIGN) * _ALIGN
 
 
-class Reader:
+class SampleReader:
     """`members` are the ranks' numbers in the world of `world` that a batch is divided among; None: all get all.
 
     `sample_bytes`: what every sample must have; None: they differ.
@@ -129,11 +129,11 @@ class Reader:
             while (order := self._orders.get()) is not None:
                 try:
                     self._read(order)
-                    self._publish_end(Kind.END, b"")
+                    self._publish_end(WindowKind.END, b"")
                 except RankLost:
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is raised in all ranks
-                    self._publish_end(Kind.ERROR, portable(error))
+                    self._publish_end(WindowKind.ERROR, portable(error))
         except _Stop:
             pass
         except RankLost as error:
@@ -206,24 +206,26 @@ class Reader:
         for batch in group:
             head = np.concatenate((batch.indices, batch.ends)).view(np.uint8)
             data[batch.at : batch.at + len(head)] = head
-            pieces.append(Piece(batch.indices, batch.at + batch.head_bytes, int(batch.ends[-1])))
+            pieces.append(SamplePiece(batch.indices, batch.at + batch.head_bytes, int(batch.ends[-1])))
         if pieces := [piece for piece in pieces if piece.size]:
             self._samples.read(data, pieces)
         self.bytes_read += sum(piece.size for piece in pieces)
         for batch in group:
-            self._publish(Entry(Kind.BATCH, batch.at, batch.size, batch.count, len(batch.indices), batch.number))
+            self._publish(
+                WindowEntry(WindowKind.BATCH, batch.at, batch.size, batch.count, len(batch.indices), batch.number)
+            )
 
-    def _publish(self, entry: Entry) -> None:
+    def _publish(self, entry: WindowEntry) -> None:
         self._window.publish(self._sequence, entry)
         self._sequence += 1
 
-    def _publish_end(self, kind: Kind, data: bytes) -> None:
+    def _publish_end(self, kind: WindowKind, data: bytes) -> None:
         if not self._ring.holds(len(data)):
             data = portable(HfsError(str(pickle.loads(data))[:1000]))
         while (at := self._ring.place_nowait(len(data))) is None:
             self._free_oldest()
         self._window.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
-        self._publish(Entry(kind, at, len(data)))
+        self._publish(WindowEntry(kind, at, len(data)))
 
     # --- Room ------------------------------------------------------------------------------------------------
 

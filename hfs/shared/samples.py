@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from hfs.layouts.layout import Layout, LayoutError
 from policies.ring import part
 
-__all__ = ["FunctionSamples", "LayoutSamples", "Piece", "Samples"]
+__all__ = ["FunctionSamples", "LayoutSamples", "SamplePiece", "Samples"]
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -40,7 +40,7 @@ _OPEN_FILES = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class SamplePiece:
     """What is to be read: the samples `indices`, one behind the other, into `size` bytes from `at` of the memory."""
 
     indices: Ints
@@ -57,7 +57,7 @@ class Samples(Protocol):
     def sizes(self, indices: Ints) -> Ints:
         """Bytes of each sample. Raises IndexError for one that there is not."""
 
-    def read(self, memory: Bytes, pieces: Sequence[Piece]) -> None:
+    def read(self, memory: Bytes, pieces: Sequence[SamplePiece]) -> None:
         """Fill all pieces. Raises whatever the source raises; then what is in them is not to be used."""
 
     @property
@@ -100,7 +100,7 @@ class FunctionSamples:
             raise ValueError(f"sizes gives {sizes.shape} for indices {indices.shape}, or a negative size")
         return sizes
 
-    def read(self, memory: Bytes, pieces: Sequence[Piece]) -> None:
+    def read(self, memory: Bytes, pieces: Sequence[SamplePiece]) -> None:
         for piece in pieces:
             out: NDArray[Any] = memory[piece.at : piece.at + piece.size]
             if self._shape is not None:
@@ -141,7 +141,7 @@ class LayoutSamples:
         last = np.cumsum(counts)
         return np.asarray(ends[last] - ends[last - counts], np.int64)
 
-    def read(self, memory: Bytes, pieces: Sequence[Piece]) -> None:
+    def read(self, memory: Bytes, pieces: Sequence[SamplePiece]) -> None:
         runs = list(self._runs(memory.data, pieces))
         slow = done = 0
         while done < len(runs) and (self._pool is None or slow < 2):
@@ -172,7 +172,7 @@ class LayoutSamples:
             sizes[at] = os.stat(self._path(int(files[at]))).st_size
         return counts, files, offsets, sizes
 
-    def _runs(self, memory: memoryview, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, list[memoryview]]]:
+    def _runs(self, memory: memoryview, pieces: Sequence[SamplePiece]) -> Iterator[tuple[int, int, list[memoryview]]]:
         """(file, offset, where the bytes from there go), one for each call, in the order of the files."""
         found = [self._extents(piece.indices)[1:] for piece in pieces]
         files, offsets, sizes = (np.concatenate(column) for column in zip(*found, strict=True))

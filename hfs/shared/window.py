@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
 from mountd.base.errors import HfsError
 
-__all__ = ["ENTRIES", "Entry", "Kind", "Liveness", "RankLost", "State", "Window", "control_bytes"]
+__all__ = ["ENTRIES", "Liveness", "RankLost", "State", "Window", "WindowEntry", "WindowKind", "control_bytes"]
 
 ENTRIES = 1024
 """Batches in flight at most. Batches of 32 samples of 3 KB fill 100 MB with that; larger ones are bounded by bytes."""
@@ -65,7 +65,7 @@ class State(enum.IntEnum):
     """Left by an exception, or the end of the program; its last words say more."""
 
 
-class Kind(enum.IntEnum):
+class WindowKind(enum.IntEnum):
     """Of an entry."""
 
     BATCH = 1
@@ -76,10 +76,10 @@ class Kind(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class WindowEntry:
     """What the root publishes. `offset` and `size` are bytes of the data; `count` is that of the global batch."""
 
-    kind: Kind
+    kind: WindowKind
     offset: int = 0
     size: int = 0
     count: int = 0
@@ -185,7 +185,7 @@ class Window:
             self._write_text(_HEADER_TEXT_AT, words)
             self._header[0] = 1
 
-    def publish(self, sequence: int, entry: Entry) -> None:
+    def publish(self, sequence: int, entry: WindowEntry) -> None:
         """The root: entry number `sequence` can be taken."""
         self._entries[sequence % ENTRIES, :6] = (
             *(entry.kind, entry.offset, entry.size),
@@ -196,7 +196,7 @@ class Window:
 
     # --- Waiting ---------------------------------------------------------------------------------------------
 
-    def wait_entry(self, sequence: int, progress: Callable[[], None]) -> Entry:
+    def wait_entry(self, sequence: int, progress: Callable[[], None]) -> WindowEntry:
         """Wait for the entry. Raises RankLost."""
         mine = self.filled[self.rank]
         if not mine.take_nowait():
@@ -216,7 +216,7 @@ class Window:
                         f" {self.timeout_s:g} s (timeout_s): the source hangs, or a rank does not take its batches"
                     )
         kind, *numbers = (int(word) for word in self._entries[sequence % ENTRIES, :6])
-        return Entry(Kind(kind), *numbers)
+        return WindowEntry(WindowKind(kind), *numbers)
 
     def _why_not_wait(self) -> str | None:
         if self._header[0]:

@@ -18,7 +18,7 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.index import ChunkRow, Committed, IndexFailed
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
-from mountd.cache.writing import Job
+from mountd.cache.writing import WriteJob
 from mountd.core.background import note_fault
 
 __all__ = ["Committer", "sync_objects"]
@@ -52,10 +52,10 @@ class Committer:
         self._context = context
         self._names = names
         self._consequences = consequences
-        self._held: dict[Version, list[Job]] = {}
+        self._held: dict[Version, list[WriteJob]] = {}
         """Written, and in doubt: neither outstanding nor in a group until they are believed."""
-        self._written: list[Job] = []
-        self._latest: dict[tuple[int, int], Job] = {}
+        self._written: list[WriteJob] = []
+        self._latest: dict[tuple[int, int], WriteJob] = {}
         """By object and chunk. One that was given up and put again while it waits here is that of its last put alone:
         entered for each, it would be counted twice, and the first time before it was synced."""
         self._first_s = inf
@@ -86,7 +86,7 @@ class Committer:
         del self._outstanding[number]
         self._tell()
 
-    def written_nowait(self, job: Job) -> None:
+    def written_nowait(self, job: WriteJob) -> None:
         """A chunk is on the disk; take it into the next group."""
         version = job.file.version
         trust = self._context.trust
@@ -165,7 +165,7 @@ class Committer:
     async def _commit(self) -> None:
         group, self._written = self._written[:_GROUP_CHUNKS], self._written[_GROUP_CHUNKS:]
         objects = sorted({job.object_id for job in group})
-        entered: list[Job] = []
+        entered: list[WriteJob] = []
         try:
             await self._context.threads.sync(sync_objects, self._context.disk, objects)
             # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
@@ -199,17 +199,17 @@ class Committer:
             self._consequences.settled(job.file)
         self._tell()
 
-    def _is_latest(self, job: Job) -> bool:
+    def _is_latest(self, job: WriteJob) -> bool:
         return self._latest.get((job.object_id, job.index)) is job
 
-    def _enter(self, job: Job) -> None:
+    def _enter(self, job: WriteJob) -> None:
         file = job.file  # unsettled until the end of this group: still the same object
         self._names.settle(job.object_id)
         file.has_row = True
         if job.index in file.present:
             file.committed.add(job.index)
 
-    def _give_up(self, group: Sequence[Job]) -> None:
+    def _give_up(self, group: Sequence[WriteJob]) -> None:
         lost: dict[StagedFile, list[int]] = {}
         for job in group:
             if job.index in job.file.present:
@@ -217,7 +217,7 @@ class Committer:
         for file, indexes in lost.items():
             self._consequences.chunks_lost(file, indexes)
 
-    def _rows(self, entered: Sequence[Job]) -> dict[StagedFile, Committed]:
+    def _rows(self, entered: Sequence[WriteJob]) -> dict[StagedFile, Committed]:
         chunks: dict[StagedFile, list[int]] = {}
         for job in entered:
             chunks.setdefault(job.file, []).append(job.index)

@@ -32,7 +32,7 @@ from mountd.cache.objects import (
     Descriptors,
     StagedFile,
     Undecodable,
-    Wanted,
+    WantedRead,
     is_ours,
     lend_object,
     lend_opened,
@@ -45,7 +45,7 @@ from mountd.cache.verifying_ahead import VerifyingAhead
 from mountd.core.background import note_fault
 from policies.geometry import Extent, chunk_range, split
 
-__all__ = ["Reading", "foreseen"]
+__all__ = ["StagedReading", "foreseen"]
 
 Value = TypeVar("Value")
 
@@ -56,7 +56,7 @@ _TRIES = 3
 """An object that is changed again and again while it is read is left to itself: the source has the bytes too."""
 
 
-class Reading:
+class StagedReading:
     """See the file's story."""
 
     def __init__(self, context: CacheContext, descriptors: Descriptors, reclaimer: Reclaimer) -> None:
@@ -293,9 +293,9 @@ class Reading:
         known, doubts = file.stamp is not None, file.doubts
         if number is None or not file.has(extent):
             raise StagingError("not staged")
-        wanted = Wanted(number, file.size, extent, part=part)
+        wanted = WantedRead(number, file.size, extent, part=part)
         if whole is not None:
-            wanted = Wanted(number, file.size, extent, file.checksum(whole), file.stored_bytes(whole), part)
+            wanted = WantedRead(number, file.size, extent, file.checksum(whole), file.stored_bytes(whole), part)
         if whole is not None and file.stamp is None:
             self._let_go(number)  # by its name it may be another one now
         held = self._descriptors.acquire(number)

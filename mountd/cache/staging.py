@@ -38,12 +38,12 @@ from mountd.cache.evictor import Evictor
 from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import UNDECIDED, CacheContext, Descriptors, Encoder, ObjectIdAllocator, StagedFile, pages_of
-from mountd.cache.reading import Reading, foreseen
+from mountd.cache.reading import StagedReading, foreseen
 from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.scrub import Scrub
 from mountd.cache.statistics import StagingStatistics, statistics_of
 from mountd.cache.verifying import Verifying
-from mountd.cache.writing import Job, Writing
+from mountd.cache.writing import WriteJob, Writing
 from mountd.core.config import VerifyWanted
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
 from policies.cache.encoding import EncodingChoice
@@ -87,7 +87,7 @@ class Staging:
         self.committer = Committer(context, self.names, self)
         self.writing = Writing(context, in_flight_bytes, self._written)
         self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, policy)
-        self._reading = Reading(context, self._descriptors, self.reclaimer)
+        self._reading = StagedReading(context, self._descriptors, self.reclaimer)
         self.verifying = Verifying(self._reading)
         self.verifying_ahead = self._reading.verifying_ahead
         self.scrub = Scrub(context, self.files, self.reclaimer, scrub_bytes_s)
@@ -272,7 +272,7 @@ class Staging:
         file.room_bytes += charge_bytes
         file.unsettled += 1
         file.bar(index)
-        job = Job(file, index, data, self.committer.number(), charge_bytes, on_done, encodable=encodable)
+        job = WriteJob(file, index, data, self.committer.number(), charge_bytes, on_done, encodable=encodable)
         self.writing.put_nowait(job)
         self._refused = False
         self.evictor.charged()
@@ -297,13 +297,13 @@ class Staging:
             return False
         return file.object_id is not None or self.names.ready_nowait()
 
-    def _written(self, job: Job) -> None:
+    def _written(self, job: WriteJob) -> None:
         """A chunk left the queue: it is on the disk, or it failed."""
         self._account(job)
         if job.on_done is not None:
             job.on_done()
 
-    def _account(self, job: Job) -> None:
+    def _account(self, job: WriteJob) -> None:
         file, index = job.file, job.index
         self._context.room.written(job.charged_bytes)
         file.unbar(index)
@@ -332,7 +332,7 @@ class Staging:
         self.committer.dropped(job.number)
         self.settled(file)
 
-    def _note_encoding(self, job: Job) -> None:
+    def _note_encoding(self, job: WriteJob) -> None:
         """What was charged for the chunk as it is and was not needed goes back."""
         file = job.file
         if file.element_bytes == UNDECIDED:

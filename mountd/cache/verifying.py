@@ -15,7 +15,7 @@ import trio
 
 from mountd.base.errors import StagingError
 from mountd.cache.objects import StagedFile
-from mountd.cache.reading import Reading
+from mountd.cache.reading import StagedReading
 from mountd.core.background import guarded
 
 __all__ = ["Verifying"]
@@ -30,7 +30,7 @@ _MAX_WAITING = 4096
 class Verifying:
     """See the file's story."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: StagedReading) -> None:
         self._reading = reading
         self._wanted: OrderedDict[StagedFile, trio.Event] = OrderedDict()
         self._more = trio.Event()

@@ -31,7 +31,7 @@ from mountd.cache.objects import RAW, UNDECIDED, CacheContext, Change, Disk, Enc
 from mountd.core.background import call_guarded, note_fault
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["Job", "Writing", "write_batch"]
+__all__ = ["WriteJob", "Writing", "write_batch"]
 
 _DIRECT_FROM_BYTES = 1 << 20
 """Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""
@@ -41,7 +41,7 @@ _BATCH_BYTES = 8 << 20
 """One hop to a thread carries at most so much of small chunks: as long as one large chunk takes."""
 
 
-class Job:
+class WriteJob:
     """One chunk to write. The thread sets `checksum`, `stored_bytes` or `error`, and drops `data` as soon as it is
     written."""
 
@@ -115,11 +115,11 @@ class Job:
 class Writing:
     """The queue and its workers. `done` is called on the event loop for each chunk, written or failed."""
 
-    def __init__(self, context: CacheContext, limit_bytes: int, done: Callable[[Job], None]) -> None:
+    def __init__(self, context: CacheContext, limit_bytes: int, done: Callable[[WriteJob], None]) -> None:
         self._context = context
         self._limit_bytes = limit_bytes
         self._done = done
-        self._queue: deque[Job] = deque()
+        self._queue: deque[WriteJob] = deque()
         self.encoder: Encoder | None = None
         """None: everything is written as it is."""
         self.in_flight_bytes = 0
@@ -129,7 +129,7 @@ class Writing:
         """Whether so much more may be queued. An empty queue takes a chunk of any size."""
         return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self._limit_bytes
 
-    def put_nowait(self, job: Job) -> None:
+    def put_nowait(self, job: WriteJob) -> None:
         """Queue a chunk; `has_place` was asked before."""
         self.in_flight_bytes += job.size_bytes
         self._queue.append(job)
@@ -152,9 +152,9 @@ class Writing:
                 call_guarded("staging: writer", self._done, job)
             del batch, job  # nothing keeps a file alive while the worker waits
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[WriteJob]:
         """What is written next: a large chunk, or some small ones; empty if all that waits must wait for its turn."""
-        batch: list[Job] = []
+        batch: list[WriteJob] = []
         taken = position = 0
         while position < len(self._queue) and len(batch) < _BATCH_FILES:
             job = self._queue[position]
@@ -174,7 +174,7 @@ class Writing:
         return batch
 
 
-def write_batch(disk: Disk, batch: list[Job], encoder: Encoder | None = None) -> None:
+def write_batch(disk: Disk, batch: list[WriteJob], encoder: Encoder | None = None) -> None:
     """In a thread: write each chunk; a fault of one does not stop the others."""
     if encoder is not None:
         for job in batch:
@@ -199,7 +199,7 @@ def write_batch(disk: Disk, batch: list[Job], encoder: Encoder | None = None) ->
         del data, encoded, content
 
 
-def _fail(batch: list[Job]) -> None:
+def _fail(batch: list[WriteJob]) -> None:
     """Nobody knows how far the thread came: all are given up, and room is kept for what the disk may have of them."""
     for job in batch:
         job.data = job.encoded = None
@@ -207,7 +207,7 @@ def _fail(batch: list[Job]) -> None:
         job.error, job.stray = OSError(errno.EIO, "the writer has failed"), True
 
 
-def _encode(encoder: Encoder, job: Job) -> None:
+def _encode(encoder: Encoder, job: WriteJob) -> None:
     """What of the chunk is to be written, if it shrinks, and what that says of its file."""
     assert job.data is not None
     is_rest = job.size_bytes < min(job.file.chunk_bytes, job.file.size)
@@ -221,7 +221,7 @@ def _encode(encoder: Encoder, job: Job) -> None:
         job.element_bytes = RAW
 
 
-def _write_small(disk: Disk, jobs: list[Job]) -> None:
+def _write_small(disk: Disk, jobs: list[WriteJob]) -> None:
     contents = []
     for job in jobs:
         data, job.data = job.data, None
@@ -236,7 +236,7 @@ def _write_small(disk: Disk, jobs: list[Job]) -> None:
             _undo(disk, job, job.size_bytes)
 
 
-def _write(disk: Disk, job: Job, data: memoryview) -> None:
+def _write(disk: Disk, job: WriteJob, data: memoryview) -> None:
     if disk.direct and len(data) >= _DIRECT_FROM_BYTES and _address(data) % BLOCK_BYTES == 0:
         try:
             _write_direct(disk, job, data)
@@ -256,7 +256,7 @@ def _write(disk: Disk, job: Job, data: memoryview) -> None:
         disk.close_fd(fd)
 
 
-def _write_direct(disk: Disk, job: Job, data: memoryview) -> None:
+def _write_direct(disk: Disk, job: WriteJob, data: memoryview) -> None:
     whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
     parts: list[memoryview | mmap.mmap] = [data[:whole]]
     if whole < len(data):
@@ -275,7 +275,7 @@ def _write_direct(disk: Disk, job: Job, data: memoryview) -> None:
         disk.close_fd(fd)
 
 
-def _undo(disk: Disk, job: Job, size: int) -> None:
+def _undo(disk: Disk, job: WriteJob, size: int) -> None:
     """Give back what a failed write may have taken."""
     try:
         fd = disk.open_write(job.object_id, create=False, direct=False)
@@ -294,12 +294,12 @@ def _undo(disk: Disk, job: Job, size: int) -> None:
         disk.close_fd(fd)
 
 
-def _change(job: Job) -> Change:
+def _change(job: WriteJob) -> Change:
     assert job.change is not None
     return job.change
 
 
-def _begin(job: Job, fd: int) -> bool:
+def _begin(job: WriteJob, fd: int) -> bool:
     """Look who had the object last. True if others have changed its length."""
     return not job.create and not _change(job).begin(fd)
 

@@ -5,6 +5,6 @@ Each request is a struct of `mountd.wire`. It asks the other rooms and never wai
 
 from mountd.control.commands import Commands
 from mountd.control.control import serve, socket_path
-from mountd.control.status import Status
+from mountd.control.status import StatusReport
 
-__all__ = ["Commands", "Status", "serve", "socket_path"]
+__all__ = ["Commands", "StatusReport", "serve", "socket_path"]

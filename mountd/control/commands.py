@@ -14,8 +14,8 @@ from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import CheckedFile, StagedRow, Staging
 from mountd.control.control import Report
 from mountd.control.progress import ProgressCounter
-from mountd.control.status import Status
-from mountd.control.warm import Warm
+from mountd.control.status import StatusReport
+from mountd.control.warm import Warming
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher, Recorder, SmallFiles
 from mountd.files import ReadPath
@@ -38,7 +38,7 @@ class Commands:
 
     def __init__(
         self,
-        status: Status,
+        status: StatusReport,
         namespace: Namespace,
         staging: Staging,
         source: Source,
@@ -93,7 +93,7 @@ class Commands:
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
-        warm = Warm(
+        warm = Warming(
             self._namespace,
             self._staging,
             self._read_path,

@@ -1,7 +1,7 @@
-"""The control socket: who may talk to the daemon, how many, for how long; each request handed to `Commands`.
+"""The control socket: who may talk to the daemon, how many, for how long; each request handed to `CommandHandler`.
 
 `mountd/daemon/daemon.py` enters `serve`; the socket file goes when it leaves. What a request does is not known here:
-`mountd/control/commands.py` implements `Commands`.
+`mountd/control/commands.py` implements `CommandHandler`.
 
 A client is never trusted to be quick, polite or alive: a request must arrive within REQUEST_S, each reply must be taken
 within SEND_S, a client that goes away cancels its request, and the daemon's other work never waits for any of it. Only
@@ -54,7 +54,7 @@ from mountd.wire.protocol import (
     frame_bytes,
 )
 
-__all__ = ["Commands", "Report", "serve", "socket_path"]
+__all__ = ["CommandHandler", "Report", "serve", "socket_path"]
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ PROGRESS_S (its faults are kept for the next), Rows are sent each. Waits for the
 call it. It is a checkpoint, and Cancelled is raised there once the client has gone."""
 
 
-class Commands(Protocol):
+class CommandHandler(Protocol):
     """What the daemon can be asked to do. Paths are relative to the mount's root, b"" is the root itself.
 
     A command raises HfsError when it cannot do anything at all; single paths that fail are counted in `failed` and
@@ -115,7 +115,9 @@ class Commands(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def serve(path: str, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles) -> AsyncIterator[None]:
+async def serve(
+    path: str, commands: CommandHandler, nursery: trio.Nursery, open_files: OpenFiles
+) -> AsyncIterator[None]:
     """Answer in `nursery` on a socket at `path` until the block ends; it goes with the block.
 
     A socket file that nobody answers is replaced; raises MountError for one that somebody does, for anything else at
@@ -240,7 +242,7 @@ def _peer(connection: socket.socket | trio.socket.SocketType) -> tuple[int, int]
 class _Gate:
     """Lets connections in: few enough, from the right users, one request each."""
 
-    def __init__(self, commands: Commands, allowed_uids: frozenset[int]) -> None:
+    def __init__(self, commands: CommandHandler, allowed_uids: frozenset[int]) -> None:
         self._commands = commands
         self._allowed_uids = allowed_uids
         self._open = 0

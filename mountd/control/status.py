@@ -28,7 +28,7 @@ from mountd.namespace import Journal, Namespace, Permissions
 from mountd.peers import Peers
 from mountd.source import Source
 
-__all__ = ["Status"]
+__all__ = ["StatusReport"]
 
 _TIERS = ("staged", "flight", "source", "alone")
 _SOURCE = ("reads", "read_bytes", "opens", "stats", "listings", "errors", "retries", "abandoned")
@@ -54,7 +54,7 @@ class _Ending(Protocol):
         ...
 
 
-class Status:
+class StatusReport:
     """Gathers the figures of one daemon."""
 
     def __init__(

@@ -29,7 +29,7 @@ from mountd.namespace import Namespace, Node
 from mountd.wire.protocol import Result
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
 
-__all__ = ["Warm"]
+__all__ = ["Warming"]
 
 _DEFAULT_JOBS = 16
 """Files at a time: as many as there are prefetch threads."""
@@ -63,7 +63,7 @@ class _Pending:
         return max(0, self.lacks_bytes - (self.file.room_bytes - self.room_bytes))
 
 
-class Warm:
+class Warming:
     """See the file's story. Made for one command."""
 
     def __init__(

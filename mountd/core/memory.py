@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from mountd.core.open_files import read_small
 
-__all__ = ["Group", "Memory", "available_bytes", "groups_of"]
+__all__ = ["ControlGroup", "Memory", "available_bytes", "groups_of"]
 
 _LOOK_EVERY_S = 1.0
 _SHARE = 2
 """Half of what is available: the page cache of the source's files and of the staged ones needs the rest."""
 
 
-class Group(NamedTuple):
+class ControlGroup(NamedTuple):
     """A control group that we are in, and the names that its version gives to what we ask."""
 
     path: str
@@ -60,7 +60,7 @@ class Memory:
         return size * _SHARE <= self._available_bytes
 
 
-def available_bytes(meminfo: str, groups: Sequence[Group]) -> int:
+def available_bytes(meminfo: str, groups: Sequence[ControlGroup]) -> int:
     """MemAvailable of `meminfo`, or what one of the control groups may still have if that is less."""
     available = _field(meminfo, "MemAvailable", 1024)
     for group in groups:
@@ -74,9 +74,9 @@ def available_bytes(meminfo: str, groups: Sequence[Group]) -> int:
     return available
 
 
-def groups_of(process: str) -> list[Group]:
+def groups_of(process: str) -> list[ControlGroup]:
     """The control groups that the process (a folder of /proc) is in, the innermost first, and all above them."""
-    found: list[Group] = []
+    found: list[ControlGroup] = []
     mounts = _mounts(f"{process}/mountinfo")
     for line in _lines(f"{process}/cgroup"):
         number, controllers, path = line.split(":", 2)
@@ -92,7 +92,7 @@ def groups_of(process: str) -> list[Group]:
         inside = f"{path}/".startswith(f"{root.rstrip('/')}/")  # else a container that sees only what it may
         below = path[len(root.rstrip("/")) :].strip("/") if inside else ""
         parts = [part for part in below.split("/") if part]
-        found += [Group("/".join([top, *parts[:depth]]), *version) for depth in range(len(parts), -1, -1)]
+        found += [ControlGroup("/".join([top, *parts[:depth]]), *version) for depth in range(len(parts), -1, -1)]
     return found
 
 
@@ -116,7 +116,7 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _limit(group: Group) -> float:
+def _limit(group: ControlGroup) -> float:
     """What the group may have, bytes. The root of all has no limit, and no file that says so."""
     found = [_number(f"{group.path}/{name}") for name in group.limits if os.path.exists(f"{group.path}/{name}")]
     return min(found, default=math.inf)

@@ -7,7 +7,7 @@ import trio
 from mountd.cache import Encoder
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
-from mountd.peers import JobPeers, Joining, Limits, Peers
+from mountd.peers import JobLimits, JobPeers, Joining, Peers
 from mountd.source import data_bytes as look_through
 from policies.cache.encoding import choose
 
@@ -38,7 +38,7 @@ async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio
         placement=config.placement,
         capacity_bytes=capacity_bytes,
         data_bytes=data_bytes,
-        limits=Limits(
+        limits=JobLimits(
             buffer_bytes=config.buffer_bytes,
             source_timeout_s=config.source_timeout_s,
             peer_timeout_s=config.peer_timeout_s,

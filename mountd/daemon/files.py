@@ -11,20 +11,20 @@ import trio
 from mountd.core.buffers import Buffers
 from mountd.core.workers import Workers
 from mountd.daemon.basics import Basics
-from mountd.daemon.names import Names
+from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
 from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Recorder, SiblingWatch, SmallDemand, SmallFiles
 from mountd.files import IoMode, Opening, Passthrough, ReadPath, Residency, open_again
 from mountd.fuse import DevFuse, KernelPageCache
-from mountd.hints import Hints, HintsFiles, HintsRepeated, PageCacheWarmer, SpaceReservation
+from mountd.hints import HintFollower, HintsFiles, HintsRepeated, PageCacheWarmer, SpaceReservation
 from mountd.peers import Peers
 from policies.prefetch.siblings import Siblings
 
-__all__ = ["Files", "open_files"]
+__all__ = ["FileService", "open_files"]
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileService:
     """See the file's story."""
 
     buffers: Buffers
@@ -33,7 +33,7 @@ class Files:
     small_files: SmallFiles
     passthrough: Passthrough
     io_mode: IoMode
-    hints: Hints
+    hints: HintFollower
     read_path: ReadPath
     opening: Opening
     residency: Residency
@@ -42,8 +42,8 @@ class Files:
 
 @asynccontextmanager
 async def open_files(
-    basics: Basics, storage: Storage, peers: Peers, names: Names, device: DevFuse, nursery: trio.Nursery
-) -> AsyncIterator[Files]:
+    basics: Basics, storage: Storage, peers: Peers, names: NameService, device: DevFuse, nursery: trio.Nursery
+) -> AsyncIterator[FileService]:
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
     config, metrics = basics.config, basics.metrics
     source, staging, queue = storage.source, storage.staging, storage.queue
@@ -117,7 +117,7 @@ async def open_files(
             chunk_bytes=config.chunk_bytes,
         )
         prefetch = Prefetch(queue, read_path, hints, metrics, workers=config.prefetch_threads)
-        yield Files(
+        yield FileService(
             buffers,
             recorder,
             fetcher,
@@ -133,10 +133,10 @@ async def open_files(
 
 
 def _hints(
-    basics: Basics, storage: Storage, names: Names, fetcher: Fetcher, small_files: SmallFiles, io_mode: IoMode
-) -> Hints:
+    basics: Basics, storage: Storage, names: NameService, fetcher: Fetcher, small_files: SmallFiles, io_mode: IoMode
+) -> HintFollower:
     config, metrics, staging, learners = basics.config, basics.metrics, storage.staging, storage.learners
-    return Hints(
+    return HintFollower(
         learners,
         names.namespace,
         staging,

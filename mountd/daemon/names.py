@@ -15,7 +15,7 @@ from mountd.daemon.storage import Storage
 from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, seconds
 from mountd.source import open_as_user
 
-__all__ = ["Names", "open_names"]
+__all__ = ["NameService", "open_names"]
 
 _NAME_BYTES = 750
 """Of a name with its node, its attributes and its version (measured)."""
@@ -26,7 +26,7 @@ directory or two, and no more than 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameService:
     """See the file's story."""
 
     namespace: Namespace
@@ -37,7 +37,7 @@ class Names:
 
 
 @asynccontextmanager
-async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) -> AsyncIterator[Names]:
+async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) -> AsyncIterator[NameService]:
     """Until the block is left. Raises SourceError if the source's root cannot be had."""
     config, metrics, source = basics.config, basics.metrics, storage.source
     ttl_s = seconds(config.ttl_s, immutable=config.immutable)
@@ -66,7 +66,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
     async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
         permissions = Permissions(source, as_user, answers, namespace, metrics, others=config.allow_other)
         await permissions.start()
-        yield Names(namespace, permissions, xattrs, inherited)
+        yield NameService(namespace, permissions, xattrs, inherited)
 
 
 def _names_at_most(memory: Memory) -> int:

@@ -12,13 +12,13 @@ from functools import partial
 import trio
 
 from mountd.base.errors import MountError
-from mountd.control import Commands, Status, serve, socket_path
+from mountd.control import Commands, StatusReport, serve, socket_path
 from mountd.core.background import start_for_life, start_guarded
 from mountd.core.config import Config
 from mountd.daemon.basics import Basics
 from mountd.daemon.ending import Ending
-from mountd.daemon.files import Files
-from mountd.daemon.names import Names
+from mountd.daemon.files import FileService
+from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
 from mountd.fetch import Readers, Serving
 from mountd.files import IoMode, have_names_looked_up
@@ -41,9 +41,9 @@ class Service:
     """A mount that is made, and answers while `run` does."""
 
     basics: Basics
-    names: Names
-    files: Files
-    status: Status
+    names: NameService
+    files: FileService
+    status: StatusReport
     fuse: Fuse
     ending: Ending
 
@@ -68,8 +68,8 @@ async def open_service(
     basics: Basics,
     storage: Storage,
     peers: Peers,
-    names: Names,
-    files: Files,
+    names: NameService,
+    files: FileService,
     device: DevFuse,
     nursery: trio.Nursery,
 ) -> AsyncIterator[Service]:
@@ -159,12 +159,12 @@ def _status(
     basics: Basics,
     storage: Storage,
     peers: Peers,
-    names: Names,
-    files: Files,
+    names: NameService,
+    files: FileService,
     readers: Readers,
     ending: Ending,
-) -> Status:
-    return Status(
+) -> StatusReport:
+    return StatusReport(
         basics.config,
         basics.origins,
         metrics=basics.metrics,
@@ -188,7 +188,9 @@ def _status(
     )
 
 
-async def _announce_again(handover: Handover | None, config: Config, status: Status, ready: Callable[[], None]) -> None:
+async def _announce_again(
+    handover: Handover | None, config: Config, status: StatusReport, ready: Callable[[], None]
+) -> None:
     """As `_announce`, of a mount that another daemon has served. It may have been taken out of the tree, and is not
     looked at: a thread that asks its own daemon could keep it from ending."""
     assert handover is not None
@@ -200,7 +202,7 @@ async def _announce_again(handover: Handover | None, config: Config, status: Sta
 
 
 async def _announce(
-    config: Config, status: Status, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None], ending: Ending
+    config: Config, status: StatusReport, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None], ending: Ending
 ) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
     device = await trio.to_thread.run_sync(device_of, config.mountpoint)

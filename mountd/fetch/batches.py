@@ -16,9 +16,9 @@ import trio
 
 from mountd.base.version import Version
 from mountd.namespace import Node
-from mountd.source import Progress
+from mountd.source import BatchProgress
 
-__all__ = ["Batch", "Batches", "Place"]
+__all__ = ["Batches", "Place", "SmallFileBatch"]
 
 Place = tuple[Node, bytes]
 """A directory and a name in it: what a file is known by before it has been looked at."""
@@ -29,7 +29,7 @@ class _Coming:
 
     __slots__ = ("batch", "data", "landed", "number", "version", "wanted")
 
-    def __init__(self, batch: Batch, number: int) -> None:
+    def __init__(self, batch: SmallFileBatch, number: int) -> None:
         self.batch = batch
         self.number = number
         """Its place in the call that is under way."""
@@ -40,7 +40,7 @@ class _Coming:
         """A reader waits for it."""
 
 
-class Batch:
+class SmallFileBatch:
     """Files that one call of the source reads. `progress` goes with the call."""
 
     __slots__ = ("coming", "patient", "progress")
@@ -49,7 +49,7 @@ class Batch:
         self.patient = patient
         """It is read for a reader already: who else wants of it waits, and does not hurry it."""
         self.coming: dict[Place, _Coming] = {}
-        self.progress = Progress()
+        self.progress = BatchProgress()
 
     def __contains__(self, place: Place) -> bool:
         return place in self.coming
@@ -72,25 +72,27 @@ class Batches:
     def __contains__(self, place: Place) -> bool:
         return place in self._coming
 
-    def take_off(self, places: Sequence[Place], *, patient: bool = False) -> Batch:
+    def take_off(self, places: Sequence[Place], *, patient: bool = False) -> SmallFileBatch:
         """Register these, none of which is under way, in the order in which they are read.
 
         `patient`: for a reader who waits for all of them.
         """
-        batch = Batch(patient=patient)
+        batch = SmallFileBatch(patient=patient)
         for number, place in enumerate(places):
             assert place not in self._coming
             self._coming[place] = batch.coming[place] = _Coming(batch, number)
         return batch
 
-    def land(self, batch: Batch, place: Place, version: Version | None = None, data: memoryview | None = None) -> None:
+    def land(
+        self, batch: SmallFileBatch, place: Place, version: Version | None = None, data: memoryview | None = None
+    ) -> None:
         """One file is here, or (without `version`) will not come with this batch. Nothing happens if it has left."""
         coming = batch.coming.pop(place, None)
         if coming is not None:
             coming.version, coming.data = version, data
             self._leave(place, coming)
 
-    def land_all(self, batch: Batch) -> None:
+    def land_all(self, batch: SmallFileBatch) -> None:
         """The batch has ended: what is still in it will not come."""
         for place in list(batch.coming):
             self.land(batch, place)

@@ -25,7 +25,7 @@ from mountd.base.errors import HfsError, SourceError, StagingError
 from mountd.cache import Staging
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
-from mountd.fetch.batches import Batch, Place
+from mountd.fetch.batches import Place, SmallFileBatch
 from mountd.fetch.fetcher import Fetcher, Push
 from mountd.namespace import Namespace, Node
 from mountd.source import SmallRead, Source
@@ -394,7 +394,7 @@ class SmallFiles:
         return self._namespace.found(*place, read.attributes, asked_s) if read.attributes is not None else None
 
     async def _land_later(
-        self, batch: Batch, place: Place, read: SmallRead, *, push: bool, stage: bool, hold: bool
+        self, batch: SmallFileBatch, place: Place, read: SmallRead, *, push: bool, stage: bool, hold: bool
     ) -> Small | HfsError | None:
         """As `_land`, once it is known what the name is. Who wants the file meanwhile waits for the batch."""
         try:
@@ -407,7 +407,15 @@ class SmallFiles:
         return self._land(batch, place, read, node, push=push, stage=stage, hold=hold)
 
     def _land(
-        self, batch: Batch, place: Place, read: SmallRead, node: Node | None, *, push: bool, stage: bool, hold: bool
+        self,
+        batch: SmallFileBatch,
+        place: Place,
+        read: SmallRead,
+        node: Node | None,
+        *,
+        push: bool,
+        stage: bool,
+        hold: bool,
     ) -> Small | HfsError | None:
         """One file has come. None: it is to be asked for by itself. No checkpoint."""
         batches, wanted = self._fetcher.batches, batch.is_wanted(place)

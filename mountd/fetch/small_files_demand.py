@@ -20,7 +20,7 @@ from mountd.base.errors import SourceError, SourceTimeout
 from mountd.cache import Staging
 from mountd.core.buffers import Buffers
 from mountd.core.flight import SingleFlight
-from mountd.fetch.batches import Batch, Place
+from mountd.fetch.batches import Place, SmallFileBatch
 from mountd.fetch.fetcher import Fetcher
 from mountd.fetch.small_files import SmallFiles
 from mountd.namespace import Dentry, Namespace, Node
@@ -111,7 +111,7 @@ class SmallDemand:
             del into
             batches.land_all(batch)
 
-    async def _read(self, place: Place, batch: Batch, into: memoryview) -> None:
+    async def _read(self, place: Place, batch: SmallFileBatch, into: memoryview) -> None:
         directory, name = place
         asked_s = trio.current_time()
         reads = await self._source.read_small(
@@ -133,7 +133,7 @@ class SmallDemand:
         else:
             self._land(place, batch, read, node)
 
-    def _land(self, place: Place, batch: Batch, read: SmallRead, node: Node) -> None:
+    def _land(self, place: Place, batch: SmallFileBatch, read: SmallRead, node: Node) -> None:
         assert read.attributes is not None
         assert read.data is not None
         version = read.attributes.version(self._source.source_id)

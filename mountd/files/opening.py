@@ -22,7 +22,7 @@ from mountd.fetch import Fetcher, PrefetchQueue, Recorder, SiblingWatch, SmallDe
 from mountd.files.handles import FileHandle, Handles
 from mountd.files.io_mode import IoMode
 from mountd.files.passthrough import Passthrough
-from mountd.hints import Hints, HintsRepeated
+from mountd.hints import HintFollower, HintsRepeated
 from mountd.namespace import Dentry, Namespace, Node
 from mountd.source import Source
 from policies.geometry import Extent
@@ -57,7 +57,7 @@ class Opening:
         metrics: Metrics,
         siblings: SiblingWatch,
         small_demand: SmallDemand,
-        hints: Hints,
+        hints: HintFollower,
         repeated: HintsRepeated,
         recorder: Recorder,
         io_mode: IoMode,

@@ -36,7 +36,7 @@ from mountd.fetch import (
     SmallFiles,
 )
 from mountd.files.handles import FileHandle
-from mountd.hints import Hints, History
+from mountd.hints import HintFollower, History
 from mountd.namespace import Namespace, Node
 from mountd.source import Source
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
@@ -83,7 +83,7 @@ class ReadPath:
         source: Source,
         metrics: Metrics,
         siblings: SiblingWatch,
-        hints: Hints,
+        hints: HintFollower,
         recorder: Recorder,
         small_files: SmallFiles,
         prefetch: PrefetchQueue,

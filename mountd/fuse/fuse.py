@@ -39,7 +39,7 @@ from mountd.fuse.interrupts import Interrupts
 from mountd.fuse.listing import names_before
 from mountd.fuse.session import DevFuse, open_session
 from mountd.namespace import ROOT_ID, Asker, Dentry, Namespace, Node, Permissions, Xattrs, wanted_by
-from mountd.source import Listing, Source, Wanted
+from mountd.source import Listing, Source, WantedAccess
 from mountd.wire.handover import Handover
 from policies.geometry import clamp
 
@@ -262,7 +262,7 @@ class Fuse(pyfuse3.Operations):
     @_interruptible
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         node = self._namespace.node(inode)
-        await self._permissions.check(node, Wanted.FOLLOW, _asker(ctx))
+        await self._permissions.check(node, WantedAccess.FOLLOW, _asker(ctx))
         return await self._xattrs.target(node)
 
     @_boundary
@@ -310,7 +310,7 @@ class Fuse(pyfuse3.Operations):
             return again
         node = self._namespace.node(inode)
         await self._namespace.fresh(node)
-        await self._permissions.check(node, Wanted.LIST, _asker(ctx))
+        await self._permissions.check(node, WantedAccess.LIST, _asker(ctx))
         return self._handles.add_directory(DirectoryHandle(node, unique=unique))
 
     @_boundary

@@ -33,12 +33,12 @@ _LONGEST_LOOK_S = 1.0
 """How often a thread is looked at after a signal that did not kill it: 20 us each, for requests that wait for long."""
 
 
-class Waiting:
+class WaitingRequest:
     """One request that waits. Without a token (no extension) nothing interrupts it."""
 
     __slots__ = ("_others", "_token", "scope", "thread")
 
-    def __init__(self, others: dict[int, Waiting], token: int, thread: int) -> None:
+    def __init__(self, others: dict[int, WaitingRequest], token: int, thread: int) -> None:
         self._others = others
         self._token = token
         self.thread = thread
@@ -73,17 +73,17 @@ class Interrupts:
         self._nursery = nursery
         self._metrics = metrics
         self._is_dying = is_dying
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingRequest] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def waiting(self, request: tuple[int, int]) -> Waiting:
+    def waiting(self, request: tuple[int, int]) -> WaitingRequest:
         """`with` it: what happens inside ends with Interrupted if the caller of `request` is killed.
 
         `request`: (token, thread) as `fastpath.request` gave them before the handler's first await.
         """
-        return Waiting(self._waiting, *request)
+        return WaitingRequest(self._waiting, *request)
 
     def interrupted(self, token: int) -> None:
         """The caller of this request has got a signal. Answered already, or not one that waits: nothing to do."""
@@ -91,7 +91,7 @@ class Interrupts:
         if waiting is not None and waiting.thread and not self._end_if_dying(waiting):
             start_guarded(self._nursery, "look at a signalled reader", self._look_again, token)
 
-    def _end_if_dying(self, waiting: Waiting) -> bool:
+    def _end_if_dying(self, waiting: WaitingRequest) -> bool:
         if not self._is_dying(waiting.thread):
             return False
         assert waiting.scope is not None

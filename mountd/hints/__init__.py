@@ -4,7 +4,7 @@ A hint can only make reads faster: whatever is wrong with it is an answer to its
 """
 
 from mountd.hints.files import HintsFiles
-from mountd.hints.hints import Hints
+from mountd.hints.hints import HintFollower
 from mountd.hints.history import History
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
@@ -13,7 +13,7 @@ from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
 
 __all__ = [
-    "Hints",
+    "HintFollower",
     "HintsFiles",
     "HintsRepeated",
     "History",

@@ -34,7 +34,7 @@ from mountd.namespace import Namespace, Node
 from policies.prefetch.concurrency import Concurrency
 from policies.prefetch.miss_policy import ScheduledChunk
 
-__all__ = ["Hints"]
+__all__ = ["HintFollower"]
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ _NEAR_UNITS = 256
 """Uses ahead of the sampler that are made ready: two batches, and less than a tenth of a second of a fast reader."""
 
 
-class Hints:
+class HintFollower:
     """See the file's story. `changes`: those of the plans of `learners`; woken when there may be work."""
 
     def __init__(

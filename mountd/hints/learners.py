@@ -37,7 +37,7 @@ from mountd.wire.hints import (
     decode_layout,
     layout_digest,
 )
-from mountd.wire.layout import Layout, LayoutFault
+from mountd.wire.layout import LayoutFault, UnitLayout
 from mountd.wire.protocol import Failure, Join, Result
 from policies.prefetch.sweep import Sweep
 from policies.schedule.schedule import GUARD_SAMPLES, Schedule
@@ -91,7 +91,7 @@ class Work:
 class EpochPlan:
     """One layout, and the schedule of those who read it."""
 
-    def __init__(self, layout: Layout, coalesce_bytes: int) -> None:
+    def __init__(self, layout: UnitLayout, coalesce_bytes: int) -> None:
         """`coalesce_bytes`: of chunks that are fetched in the order of the file, at most."""
         self.layout = layout
         sizes = layout.unit_bytes()
@@ -482,8 +482,8 @@ class Learners:
         }
 
 
-def _read_layout(digest: str, blob: bytes, chunk_bytes: int) -> Layout:
+def _read_layout(digest: str, blob: bytes, chunk_bytes: int) -> UnitLayout:
     """In a thread: half a second for ten million files."""
     if layout_digest(blob) != digest:
         raise LayoutFault("the layout that came is not the one that was announced")
-    return Layout(digest, decode_layout(blob), chunk_bytes)
+    return UnitLayout(digest, decode_layout(blob), chunk_bytes)

@@ -24,7 +24,7 @@ from mountd.namespace.answers import Answers
 from mountd.namespace.namespace import Namespace
 from mountd.namespace.node import Node
 from mountd.namespace.node_links import by_any_name
-from mountd.source import FileSystemSeen, Source, SourceAsUser, Wanted, why_impossible
+from mountd.source import FileSystemSeen, Source, SourceAsUser, WantedAccess, why_impossible
 from policies.permissions import why_not_by_mode
 
 __all__ = ["Asker", "Permissions", "wanted_by"]
@@ -43,9 +43,9 @@ Asker = tuple[int, int, int]
 """fsuid, fsgid and thread id of a request, as the kernel says them."""
 
 
-def wanted_by(flags: int) -> Wanted:
+def wanted_by(flags: int) -> WantedAccess:
     """What an open with these flags is for."""
-    return Wanted.RUN if flags & _FMODE_EXEC else Wanted.READ
+    return WantedAccess.RUN if flags & _FMODE_EXEC else WantedAccess.READ
 
 
 class Permissions:
@@ -115,7 +115,7 @@ class Permissions:
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
-    def allows_nowait(self, node: Node, wanted: Wanted, asker: Asker) -> bool:
+    def allows_nowait(self, node: Node, wanted: WantedAccess, asker: Asker) -> bool:
         """Whether it is known that `check` would not refuse, nor ask."""
         if self._is_free(node, asker[0]):
             return True
@@ -126,7 +126,7 @@ class Permissions:
         """Whether the kernel's own check is enough for this user, as far as is known."""
         return not self._others or uid == self._own_uid or self._reasons.get(node.attributes.system, "") is None
 
-    async def check(self, node: Node, wanted: Wanted, asker: Asker) -> None:
+    async def check(self, node: Node, wanted: WantedAccess, asker: Asker) -> None:
         """Returns if the one who asks may do this at the source. Raises SourceError, EACCES or as the source says."""
         if not await self._is_asked(node, asker):
             return

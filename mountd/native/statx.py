@@ -19,7 +19,7 @@ from mountd.base.attributes import Attributes
 from mountd.base.version import stored_ns
 from mountd.native.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 
-__all__ = ["Place", "identity", "is_still", "place", "stat_cached"]
+__all__ = ["InodePlace", "identity", "is_still", "place", "stat_cached"]
 
 _AT_EMPTY_PATH = 0x1000
 _WANTED = 0x001 | 0x040 | 0x080 | 0x100 | 0x200  # STATX_TYPE, _MTIME, _CTIME, _INO, _SIZE
@@ -55,7 +55,7 @@ def identity(fd: int) -> tuple[int, int, int, int, int]:
     return mode, inode, size, stored_ns(mtime_s * 10**9 + mtime_part), stored_ns(ctime_s * 10**9 + ctime_part)
 
 
-class Place(NamedTuple):
+class InodePlace(NamedTuple):
     """Where an inode lies. st_dev alone is given to another mount as soon as this one is gone."""
 
     device: int
@@ -64,14 +64,14 @@ class Place(NamedTuple):
     """The kernel's number of the mount, which no other ever gets; 0 where it has none (Linux < 6.8)."""
 
 
-def place(fd: int) -> Place:
+def place(fd: int) -> InodePlace:
     """Where the open file or directory `fd` lies: asked of the kernel alone, never of a server. Raises OSError."""
     room = ctypes.create_string_buffer(_STATX_BYTES)
     if _libc.statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _MNT_ID_UNIQUE, room) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     mask, major, minor, mount = _PLACE.unpack_from(room)
-    return Place(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
+    return InodePlace(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
 
 
 def is_still(fd: int, attributes: Attributes) -> bool:

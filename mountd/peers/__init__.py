@@ -7,8 +7,8 @@ read: every question has an end and the next rung follows. It never reads the so
 from mountd.peers.answering import Bytes
 from mountd.peers.ending import end_mpi
 from mountd.peers.job import JobPeers
-from mountd.peers.joining import Limits
+from mountd.peers.joining import JobLimits
 from mountd.peers.opening import Joining, open_joining
 from mountd.peers.peers import PeerAnswer, Peers
 
-__all__ = ["Bytes", "JobPeers", "Joining", "Limits", "PeerAnswer", "Peers", "end_mpi", "open_joining"]
+__all__ = ["Bytes", "JobLimits", "JobPeers", "Joining", "PeerAnswer", "Peers", "end_mpi", "open_joining"]

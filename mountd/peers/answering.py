@@ -4,7 +4,7 @@ Few are answered at a time, since each holds a chunk in memory until it has left
 nothing; beyond that the answer is no, at once. A peer that does not take its bytes is not answered any more until it
 has. While a wish takes its time its peer is told so.
 
-Called by `peers.job`. The bytes come from `Answers`, handed in by the daemon.
+Called by `peers.job`. The bytes come from `ChunkAnswers`, handed in by the daemon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from mountd.peers.transport import Transport
 from policies.geometry import Extent
 
-__all__ = ["Answering", "Answers", "Bytes"]
+__all__ = ["Answering", "Bytes", "ChunkAnswers"]
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Bytes(NamedTuple):
     checksum: int
 
 
-class Answers(Protocol):
+class ChunkAnswers(Protocol):
     """Where the bytes come from."""
 
     async def bytes_of(
@@ -59,7 +59,7 @@ class Answering:
     def __init__(
         self,
         transport: Transport,
-        answers: Answers,
+        answers: ChunkAnswers,
         nursery: trio.Nursery,
         metrics: Metrics,
         *,

@@ -26,7 +26,7 @@ from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
 from policies.geometry import Extent
 
-__all__ = ["Asking"]
+__all__ = ["PeerAsking"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class _Asked:
         """The bytes are on their way into the buffer."""
 
 
-class Asking:
+class PeerAsking:
     """`run_in_thread`: as trio.to_thread.run_sync."""
 
     def __init__(

@@ -15,10 +15,10 @@ import trio
 from mountd.base.version import Version
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
-from mountd.peers.answering import Answering, Answers
-from mountd.peers.asking import Asking
+from mountd.peers.answering import Answering, ChunkAnswers
+from mountd.peers.asking import PeerAsking
 from mountd.peers.homes import Homes
-from mountd.peers.joining import Agreed, Limits
+from mountd.peers.joining import Agreed, JobLimits
 from mountd.peers.messages import (
     ChunkRequest,
     Figures,
@@ -89,7 +89,7 @@ class JobPeers:
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
         chunk_bytes: int,
-        limits: Limits,
+        limits: JobLimits,
     ) -> None:
         self._transport = transport
         self._nursery = nursery
@@ -99,7 +99,7 @@ class JobPeers:
         self._homes = Homes(agreed, transport.number, run_in_thread)
         self._partition = agreed.placement == "partition"
         self._silent = SilentPeers()
-        self._asking = Asking(
+        self._asking = PeerAsking(
             transport,
             metrics,
             self._silent,
@@ -129,7 +129,7 @@ class JobPeers:
         transport.received = self._received
         transport.lost = self._lost
 
-    def answer(self, answers: Answers, figures: Callable[[], dict[str, int]]) -> None:
+    def answer(self, answers: ChunkAnswers, figures: Callable[[], dict[str, int]]) -> None:
         """From now on peers are answered; before that they are refused. `figures`: what this node says of itself."""
         self._figures = figures
         self._answering = Answering(

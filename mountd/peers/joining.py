@@ -18,7 +18,7 @@ from mountd.base.errors import ConfigError
 from mountd.peers.messages import NodeInfo
 from policies.cluster.placement import Nodes, Placement, choose
 
-__all__ = ["Agreed", "Limits", "agree", "card_bytes", "read_cards"]
+__all__ = ["Agreed", "JobLimits", "agree", "card_bytes", "read_cards"]
 
 _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda card: card.hfs_version, "install the same release on all nodes"),
@@ -33,7 +33,7 @@ _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class JobLimits:
     """What this daemon may take and wait for, as it was configured."""
 
     buffer_bytes: int

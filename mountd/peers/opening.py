@@ -16,7 +16,7 @@ import trio
 
 from mountd.core.metrics import Metrics
 from mountd.peers.job import JobPeers
-from mountd.peers.joining import Limits, agree, card_bytes, read_cards
+from mountd.peers.joining import JobLimits, agree, card_bytes, read_cards
 from mountd.peers.messages import NodeInfo
 from mountd.peers.mpi import MpiTransport
 from mountd.peers.peers import NoPeers
@@ -65,7 +65,7 @@ class Joining:
         placement: str,
         capacity_bytes: int,
         data_bytes: int | None,
-        limits: Limits,
+        limits: JobLimits,
     ) -> JobPeers | NoPeers:
         """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
         if self.transport is None:

@@ -5,25 +5,25 @@ abandoned and counted, and takes a bounded share. It never writes to the source,
 cache and no names that the kernel holds.
 """
 
-from mountd.source.as_user import SourceAsUser, Wanted, open_as_user
+from mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
 from mountd.source.identity import identify
 from mountd.source.kind import FileSystemSeen
 from mountd.source.listing import Listing
-from mountd.source.small import Progress, SmallRead
+from mountd.source.small import BatchProgress, SmallRead
 from mountd.source.source import Source
 from mountd.source.threads import SourceThreads
 from mountd.source.user_context import why_impossible
 from mountd.source.volume import data_bytes
 
 __all__ = [
+    "BatchProgress",
     "FileSystemSeen",
     "Listing",
-    "Progress",
     "SmallRead",
     "Source",
     "SourceAsUser",
     "SourceThreads",
-    "Wanted",
+    "WantedAccess",
     "data_bytes",
     "identify",
     "open_as_user",

@@ -30,7 +30,7 @@ from mountd.source.threads import SourceThreads
 from mountd.source.user_context import become
 from mountd.source.xattrs import names_of, value_of
 
-__all__ = ["SourceAsUser", "Wanted", "open_as_user"]
+__all__ = ["SourceAsUser", "WantedAccess", "open_as_user"]
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """As `source` opens: what became a FIFO or a terminal meanwhile must do nothing to us."""
@@ -44,7 +44,7 @@ _AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Wanted(enum.Enum):
+class WantedAccess(enum.Enum):
     """What a user wants to do. What may be run but not read cannot be asked for, and is refused."""
 
     READ = "read"
@@ -53,7 +53,7 @@ class Wanted(enum.Enum):
     FOLLOW = "follow"
 
 
-_FLAGS = {Wanted.LIST: _OPEN | os.O_DIRECTORY, Wanted.FOLLOW: os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC}
+_FLAGS = {WantedAccess.LIST: _OPEN | os.O_DIRECTORY, WantedAccess.FOLLOW: os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC}
 
 
 class SourceAsUser:
@@ -69,7 +69,7 @@ class SourceAsUser:
         who: Credentials,
         directory: bytes,
         name: bytes,
-        wanted: Wanted,
+        wanted: WantedAccess,
         of: Attributes,
         *,
         limit_s: float | None = None,
@@ -130,14 +130,14 @@ async def open_as_user(root_fd: int, metrics: Metrics, *, time_limit_s: float) -
         yield SourceAsUser(root_fd, threads)
 
 
-def _do(at: int, name: bytes, wanted: Wanted, of: Attributes) -> None:
+def _do(at: int, name: bytes, wanted: WantedAccess, of: Attributes) -> None:
     fd = os.open(name or b".", _FLAGS.get(wanted, _OPEN), dir_fd=at)
     try:
         if not is_still(fd, of):
             raise VersionChanged("something else stands there now")
-        if wanted is Wanted.FOLLOW:
+        if wanted is WantedAccess.FOLLOW:
             os.readlink(b"", dir_fd=fd)
-        if wanted is Wanted.RUN and _libc.syscall(
+        if wanted is WantedAccess.RUN and _libc.syscall(
             _SYS_FACCESSAT2, fd, b"", os.X_OK, _AT_EACCESS | _AT_EMPTY_PATH
         ):  # glibc's own guesses from the mode bits where it does not know the call
             number = ctypes.get_errno()

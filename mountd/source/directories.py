@@ -15,10 +15,10 @@ from collections import OrderedDict
 from mountd.native.beneath import open_directory
 from mountd.source.file_systems import FileSystems
 
-__all__ = ["Directories", "Directory"]
+__all__ = ["Directories", "OpenDirectory"]
 
 
-class Directory:
+class OpenDirectory:
     """An O_PATH descriptor, closed when nobody holds it any more: a thread in the middle of a call keeps it alive."""
 
     __slots__ = ("__weakref__", "device", "expires_s", "fd", "file_system")
@@ -39,24 +39,24 @@ class Directories:
 
     def __init__(self, root_fd: int, file_systems: FileSystems, ttl_s: float, at_most: int) -> None:
         """`root_fd`: owned from now on. `at_most`: directories that are kept open."""
-        self.root = Directory(root_fd, float("inf"), file_systems)
+        self.root = OpenDirectory(root_fd, float("inf"), file_systems)
         self._file_systems = file_systems
         self._ttl_s = ttl_s
         self._at_most = at_most
         self._lock = threading.Lock()
-        self._held: OrderedDict[bytes, Directory] = OrderedDict()
+        self._held: OrderedDict[bytes, OpenDirectory] = OrderedDict()
 
     def close(self) -> None:
         """Let go of all but the root."""
         with self._lock:
             self._held.clear()
 
-    def get_nowait(self, path: bytes) -> Directory | None:
+    def get_nowait(self, path: bytes) -> OpenDirectory | None:
         """The directory at `path` if it is open, and not for too long."""
         found = self.root if not path else self._held.get(path)
         return found if found is not None and found.expires_s > time.monotonic() else None
 
-    def get(self, path: bytes) -> Directory:
+    def get(self, path: bytes) -> OpenDirectory:
         """In a thread: the directory at `path`. Raises OSError."""
         if not path:
             return self.root
@@ -66,7 +66,7 @@ class Directories:
             if held is not None and held.expires_s > now_s:
                 self._held.move_to_end(path)
                 return held
-        fresh = Directory(open_directory(self.root.fd, path), now_s + self._ttl_s, self._file_systems)
+        fresh = OpenDirectory(open_directory(self.root.fd, path), now_s + self._ttl_s, self._file_systems)
         with self._lock:
             self._held[path] = fresh
             while len(self._held) > self._at_most:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from mountd.base.version import passing_id
 from mountd.native.beneath import open_directory
-from mountd.native.statx import Place, place
+from mountd.native.statx import InodePlace, place
 from mountd.source.clock import SourceClock
 from mountd.source.identity import FileSystem, identify, mount_points, mounted_devices
 
@@ -47,7 +47,7 @@ class FileSystems:
         *,
         immutable: bool = False,
         identify: Callable[[int], FileSystem] = identify,
-        place: Callable[[int], Place] = place,
+        place: Callable[[int], InodePlace] = place,
     ) -> None:
         self._identify = identify
         self._place = place
@@ -57,7 +57,7 @@ class FileSystems:
         self._root_clock = self._clock_of(self.root)
         self._clocks = {"": self._root_clock, root_id: self._root_clock}
         self._lock = threading.Lock()
-        self._known: OrderedDict[Place, FileSystem] = OrderedDict()
+        self._known: OrderedDict[InodePlace, FileSystem] = OrderedDict()
         self._root_point = root_path.rstrip(b"/") + b"/"
         self.passing: tuple[bytes, ...] = ()
         """Where, below SOURCE, file systems without a lasting identity are or were mounted."""
@@ -72,7 +72,7 @@ class FileSystems:
         """Give back the descriptor."""
         os.close(self._mounts_fd)
 
-    def known(self, where: Place) -> str | None:
+    def known(self, where: InodePlace) -> str | None:
         """The identity of what lies there, empty for that of the root, None if it is not known yet."""
         if where.device == self._root_device:
             return ""
@@ -136,7 +136,7 @@ class FileSystems:
     def _below(self, point: bytes) -> bytes:
         return point.removeprefix(self._root_point)
 
-    def _add(self, where: Place, found: FileSystem) -> FileSystem:
+    def _add(self, where: InodePlace, found: FileSystem) -> FileSystem:
         if found.on_device and self._is_elsewhere(found.id, where.device):
             log.warning(
                 "%s: its UUID is that of another file system that is mounted too (a copy of its image?): what is "

@@ -16,7 +16,7 @@ import trio
 
 from policies.hanging import Hanging
 
-__all__ = ["Place", "Places"]
+__all__ = ["Places", "SourcePlace"]
 
 _LOOK_S = 1.0
 """How often who waits looks whether a call has become slow meanwhile, or another pool has freed what it waits for."""
@@ -26,7 +26,7 @@ _TRY_EVERY_S = 5.0
 last is taken after 40 minutes, and a source that was healed is used again after seconds."""
 
 
-class Place:
+class SourcePlace:
     """One call under way."""
 
     __slots__ = ("began_s", "directory", "hangs")
@@ -44,7 +44,7 @@ class _Waiter:
     def __init__(self, directory: bytes) -> None:
         self.directory = directory
         self.given = trio.Event()
-        self.place: Place | None = None
+        self.place: SourcePlace | None = None
 
 
 class Places:
@@ -54,7 +54,7 @@ class Places:
         self._count = count
         self._hanging = hanging
         self._slow_s = slow_s
-        self._running: OrderedDict[Place, None] = OrderedDict()
+        self._running: OrderedDict[SourcePlace, None] = OrderedDict()
         """Those that do not hang, the oldest first."""
         self._line: OrderedDict[_Waiter, None] = OrderedDict()
         self._blocked: OrderedDict[_Waiter, None] = OrderedDict()
@@ -78,7 +78,7 @@ class Places:
         """Calls that wait for nothing but a place."""
         return len(self._line)
 
-    async def enter(self, directory: bytes) -> Place:
+    async def enter(self, directory: bytes) -> SourcePlace:
         """A place for a call that asks `directory`; `leave` it when its thread has come back."""
         if not self._line and len(self._running) < self._count and self._hanging.admits(directory):
             return self._take(directory)
@@ -97,7 +97,7 @@ class Places:
             raise
         return waiter.place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: SourcePlace) -> None:
         """The thread has come back."""
         if place.hangs:
             self._hung -= 1
@@ -107,19 +107,19 @@ class Places:
             del self._running[place]
         self._go_on()
 
-    def hangs(self, place: Place) -> None:
+    def hangs(self, place: SourcePlace) -> None:
         """Nobody waits for the call any more, and its thread is still in the source."""
         if not place.hangs:
             del self._running[place]
             self._hang(place)
             self._go_on()
 
-    def _take(self, directory: bytes) -> Place:
-        place = Place(directory, trio.current_time())
+    def _take(self, directory: bytes) -> SourcePlace:
+        place = SourcePlace(directory, trio.current_time())
         self._running[place] = None
         return place
 
-    def _hang(self, place: Place) -> None:
+    def _hang(self, place: SourcePlace) -> None:
         place.hangs = True
         self._hung += 1
         self._hanging.began(place.directory)

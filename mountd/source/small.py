@@ -16,7 +16,7 @@ from mountd.base.attributes import Attributes
 from mountd.native import small_files as small_native
 from mountd.native.statx import identity
 
-__all__ = ["Progress", "SmallRead", "has_devices", "read_files"]
+__all__ = ["BatchProgress", "SmallRead", "has_devices", "read_files"]
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PAGE_BYTES = 4096
@@ -42,7 +42,7 @@ class SmallRead(NamedTuple):
         return self._replace(attributes=self.attributes._replace(file_system=file_system))
 
 
-class Progress:
+class BatchProgress:
     """Of one call of `read_files`: made on the event loop, which may hurry it while it is in its thread."""
 
     __slots__ = ("shared",)
@@ -73,7 +73,7 @@ def read_files(
     directories: Sequence[int],
     names: Sequence[bytes],
     into: memoryview,
-    progress: Progress,
+    progress: BatchProgress,
     limit_bytes: int,
     *,
     careful: bool,

@@ -26,9 +26,9 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceTimeout, VersionChanged
 from mountd.base.version import Version, stored_ns
 from mountd.core.metrics import Metrics
-from mountd.native.statx import Place, stat_cached
+from mountd.native.statx import InodePlace, stat_cached
 from mountd.source import xattrs as source_xattrs
-from mountd.source.directories import Directories, Directory
+from mountd.source.directories import Directories, OpenDirectory
 from mountd.source.doubts import Doubts, Seen
 from mountd.source.file_systems import FileSystems
 from mountd.source.identity import is_local
@@ -36,7 +36,7 @@ from mountd.source.kind import FileSystemSeen, look_at
 from mountd.source.listing import Listing
 from mountd.source.listings import DirectoryReader
 from mountd.source.reading import Done, Reading, show
-from mountd.source.small import Progress, SmallRead, has_devices, read_files
+from mountd.source.small import BatchProgress, SmallRead, has_devices, read_files
 from mountd.source.threads import SourceThreads
 from policies.geometry import Extent
 
@@ -267,7 +267,7 @@ class Source:
         self.forget_directory(directory)
         return self._look(self._directories.get(directory), name)
 
-    def _look(self, where: Directory, name: bytes) -> Attributes:
+    def _look(self, where: OpenDirectory, name: bytes) -> Attributes:
         if not name:
             return Attributes.of(os.fstat(where.fd), where.file_system)
         found = os.stat(name, dir_fd=where.fd, follow_symlinks=False)
@@ -286,7 +286,7 @@ class Source:
         self.forget_directory(directory)
         return os.fstat(self._directories.get(directory).fd).st_nlink > 0
 
-    def _is_gone(self, where: Directory, error: OSError) -> bool:
+    def _is_gone(self, where: OpenDirectory, error: OSError) -> bool:
         try:
             return error.errno == errno.ESTALE or (error.errno == errno.ENOENT and os.fstat(where.fd).st_nlink == 0)
         except OSError:
@@ -391,7 +391,7 @@ class Source:
         self,
         places: Sequence[tuple[bytes, bytes]],
         into: memoryview,
-        progress: Progress,
+        progress: BatchProgress,
         *,
         limit_bytes: int,
         urgent: bool = False,
@@ -421,10 +421,10 @@ class Source:
         return found
 
     def _read_small(
-        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: Progress, limit_bytes: int
+        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: BatchProgress, limit_bytes: int
     ) -> tuple[list[SmallRead], list[tuple[Version, Seen]]]:
         at_ns = time.monotonic_ns()
-        held: dict[bytes, Directory] = {}  # they stay open until the end
+        held: dict[bytes, OpenDirectory] = {}  # they stay open until the end
         missing: set[bytes] = set()
         for directory in {directory for directory, _ in places}:
             try:
@@ -441,7 +441,7 @@ class Source:
             if read.attributes is None or where is None:
                 continue
             if read.attributes.device != where.device:
-                read = read.on(self.file_systems.known(Place(read.attributes.device, read.mount)))
+                read = read.on(self.file_systems.known(InodePlace(read.attributes.device, read.mount)))
             elif where.file_system:
                 read = read.on(where.file_system)
             found[i] = read = self._named_small(read)

@@ -24,7 +24,7 @@ from mountd.supervisor.desk import Desk, Reply
 from mountd.supervisor.log import Log
 from mountd.supervisor.loop import Loop
 from mountd.supervisor.mounts import KeptMount
-from mountd.supervisor.order import Order
+from mountd.supervisor.order import KeeperOrder
 from mountd.supervisor.refusing import ask_again, refuse_all, refuse_init
 from mountd.supervisor.restarts import Restarts
 from mountd.supervisor.takeover import TakeOver, TakeOverRefused
@@ -43,7 +43,7 @@ class Keeper:
     def __init__(self, given: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
         """`given`: the order; `answer` is called once, with the one line for whoever started the mount."""
         config = given["config"]
-        self._order = Order(**given["keeper"])
+        self._order = KeeperOrder(**given["keeper"])
         options = {name: bool(config.get(name)) for name in ("allow_other", "noexec")}
         self._mount = KeptMount(config["mountpoint"], config["source"], options, resend=self._order.resend)
         self._log_file = config.get("log_file")

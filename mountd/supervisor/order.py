@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Order"]
+__all__ = ["KeeperOrder"]
 
 
 @dataclass(frozen=True)
-class Order:
+class KeeperOrder:
     """See hfs/mounting/mounting.py, where it is written."""
 
     daemon: list[str]

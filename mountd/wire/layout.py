@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 from mountd.base.errors import HfsError
 from mountd.wire.hints import LayoutFrame
 
-__all__ = ["Layout", "LayoutFault"]
+__all__ = ["LayoutFault", "UnitLayout"]
 
 _SEPARATOR = 0
 _LARGEST_FILE_BYTES = 1 << 62
@@ -27,7 +27,7 @@ class LayoutFault(HfsError):
     """A layout, or an order over it, that cannot be; the message says what is wrong where."""
 
 
-class Layout:
+class UnitLayout:
     """See the file's story. Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
 
     def __init__(self, digest: str, frame: LayoutFrame, chunk_bytes: int) -> None:

@@ -29,7 +29,7 @@ FAULTS = {
     "second looks": "mountd.source.doubts:Doubts.run",
     "prefetch": "mountd.fetch.prefetch:Prefetch.run",
     "prefetch worker": "mountd.fetch.prefetch:Prefetch._next_work",
-    "hints": "mountd.hints.hints:Hints.run",
+    "hints": "mountd.hints.hints:HintFollower.run",
     "watch of the connection": "mountd.fuse.fuse:Fuse._watch",
     "sibling list": "mountd.namespace.namespace:Namespace.listing",
     "push": "mountd.fetch.fetcher:Fetcher.push",

@@ -55,9 +55,9 @@ def test_opens_and_look_ups_go_on_after_a_crash(source: Path, hfs_mount: HfsMoun
     assert (hfs.path / "file").stat().st_size == SIZE
     hfs.look()
     assert hfs.pid != before
-    assert hfs.pid in children(hfs.mounting.keeper)
+    assert hfs.pid in children(hfs.keeper)
     keeper = hfs.status()["keeper"]
-    assert (keeper["pid"], keeper["restarts"], keeper["last_end"]) == (hfs.mounting.keeper, 1, "was ended by SIGKILL")
+    assert (keeper["pid"], keeper["restarts"], keeper["last_end"]) == (hfs.keeper, 1, "was ended by SIGKILL")
 
 
 def test_crashes_one_after_the_other(source: Path, hfs_mount: HfsMount) -> None:
@@ -118,7 +118,7 @@ def test_a_mount_over_its_source_goes_on(source: Path, hfs_mount: HfsMount) -> N
 def test_a_killed_keeper_leaves_a_mount_that_serves(source: Path, hfs_mount: HfsMount) -> None:
     """The daemon goes on, and says that nobody would follow it; unmounting and SIGTERM work."""
     hfs = hfs_mount(source)
-    kill(hfs.mounting.keeper)
+    kill(hfs.keeper)
     assert (hfs.path / "file").read_bytes() == pattern(9, 0, SIZE)
     found = hfs.status()["keeper"]
     assert found["pid"] is None
@@ -128,7 +128,7 @@ def test_a_killed_keeper_leaves_a_mount_that_serves(source: Path, hfs_mount: Hfs
     assert not os.path.ismount(hfs.path)
     hfs.mounted = False
     hfs.mount()
-    kill(hfs.mounting.keeper)
+    kill(hfs.keeper)
     hfs.umount()
 
 
@@ -148,10 +148,10 @@ def test_signals_unmount(source: Path, hfs_mount: HfsMount, number: signal.Signa
     """SIGTERM and SIGINT to either of them or to both at once: unmounted, everything ended, nothing logged."""
     hfs = hfs_mount(source)
     if whom == "all":
-        os.killpg(hfs.mounting.keeper, number)
+        os.killpg(hfs.keeper, number)
     else:
-        os.kill(hfs.mounting.keeper if whom == "keeper" else hfs.pid, number)
-    assert wait_gone(hfs.mounting.keeper)
+        os.kill(hfs.keeper if whom == "keeper" else hfs.pid, number)
+    assert wait_gone(hfs.keeper)
     assert wait_gone(hfs.pid)
     assert not os.path.ismount(hfs.path)
     hfs.mounted = False
@@ -175,7 +175,7 @@ def test_a_daemon_that_fails_leaves_no_empty_directory(source: Path, hfs_mount: 
     assert "every request gets an I/O error" in hfs.log_text()
     (hfs.cache / "lock").rmdir()
     must("hfs", "umount", hfs.path)
-    assert wait_gone(hfs.mounting.keeper)
+    assert wait_gone(hfs.keeper)
     hfs.mount()
     assert (hfs.path / "file").read_bytes() == pattern(9, 0, SIZE)
 
@@ -191,7 +191,7 @@ def without_resend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def started(source: Path, tmp_path: Path, without_resend: None) -> Iterator[mounting.Daemon]:
+def started(source: Path, tmp_path: Path, without_resend: None) -> Iterator[mounting.StartedDaemon]:
     mnt = tmp_path / "mnt"
     mnt.mkdir()
     log = tmp_path / "log"
@@ -219,7 +219,7 @@ def pid_of(mnt: Path) -> int:
     return Client(find_socket(str(mnt))).pid()
 
 
-def test_without_resending_the_mount_is_made_again(source: Path, started: mounting.Daemon) -> None:
+def test_without_resending_the_mount_is_made_again(source: Path, started: mounting.StartedDaemon) -> None:
     """As before Linux 6.9: who waits gets an error, who asks anew is served, and never is the directory empty."""
     mnt = Path(started.mountpoint)
     first = pid_of(mnt)
@@ -242,7 +242,7 @@ def test_without_resending_the_mount_is_made_again(source: Path, started: mounti
         os.close(descriptor)
 
 
-def test_without_resending_a_reader_that_waits_is_told(source: Path, started: mounting.Daemon) -> None:
+def test_without_resending_a_reader_that_waits_is_told(source: Path, started: mounting.StartedDaemon) -> None:
     """What the dead daemon had taken would wait for ever: it ends with an error."""
     mnt = Path(started.mountpoint)
     first = pid_of(mnt)
@@ -306,7 +306,7 @@ with open(sys.argv[1], "rb") as file:
     assert wait_gone(before)
     status = hfs.status()
     assert status["config"]["ttl"]["value"] == 7
-    assert status["keeper"] == {**status["keeper"], "pid": hfs.mounting.keeper, "restarts": 0, "last_end": None}
+    assert status["keeper"] == {**status["keeper"], "pid": hfs.keeper, "restarts": 0, "last_end": None}
     hfs.crash()  # the next one is of the new release, too
     assert hfs.status()["config"]["ttl"]["value"] == 7
 

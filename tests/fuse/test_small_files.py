@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mountd.source import small as source_small
-from mountd.source.small import Progress, SmallRead, read_files
+from mountd.source.small import BatchProgress, SmallRead, read_files
 from tests.fuse.slowfs import SlowFs
 
 LIMIT = 64 << 10
@@ -23,7 +23,7 @@ class Call(threading.Thread):
 
     def __init__(self, source: SlowFs, *names: bytes) -> None:
         super().__init__(daemon=True)
-        self.progress = Progress()
+        self.progress = BatchProgress()
         self.found: list[SmallRead] = []
         self._source = source
         self._names = names

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hfs.codecs import CodecError, EncodedDataset, decode, decode_all, encode
-from hfs.codecs.codec import Wanted
+from hfs.codecs.codec import WantedOutput
 from hfs.codecs.container import MAGIC, unpack
 from tests.hfs.codec_samples import fields, volume
 
@@ -144,7 +144,7 @@ def test_logarithms_that_do_not_exist_are_refused() -> None:
 )
 def test_labels_are_kept_as_they_are(label: Any) -> None:
     label = np.asarray(label)
-    found = decode_all(encode(volume(), name="universe", beside={"label": label}), Wanted(**LOG))
+    found = decode_all(encode(volume(), name="universe", beside={"label": label}), WantedOutput(**LOG))
     assert list(found) == ["universe", "label"]
     assert found["universe"].dtype == np.float16
     assert found["label"].dtype == label.dtype

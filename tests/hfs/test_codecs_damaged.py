@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfs.codecs import CodecError, decode, decode_all, encode
-from hfs.codecs.codec import Entry
+from hfs.codecs.codec import SampleEntry
 from hfs.codecs.container import pack
 from tests.hfs.codec_samples import fields, volume
 
@@ -157,7 +157,7 @@ def test_other_files_are_named_as_such(data: bytes) -> None:
 
 def hostile(name: str, parts: dict[str, Any], shape: tuple[int, ...], dtype: str, **parameters: Any) -> bytes:
     """A container with a right checksum."""
-    return pack([Entry("x", name, 1, shape, np.dtype(dtype), parameters, parts)])
+    return pack([SampleEntry("x", name, 1, shape, np.dtype(dtype), parameters, parts)])
 
 
 def runs(length: int) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from hfs.codecs import CodecError, EncodedDataset, decode_all, encode, registry
 from hfs.codecs import decode as decode_buffer
-from hfs.codecs.codec import Wanted
+from hfs.codecs.codec import WantedOutput
 from hfs.codecs.container import unpack
 from policies.codecs import cosmoflow as kernel
 from tests.hfs.codec_samples import fields, volume
@@ -24,7 +24,7 @@ def decode(data: bytes, device: str | None = None, **asked: Any) -> Any:
     if device is None:
         return decode_buffer(data, **asked)
     entry = unpack(data)[0]
-    return registry.find(entry.codec).decode_torch(entry, Wanted(**asked), torch, torch.device(device))
+    return registry.find(entry.codec).decode_torch(entry, WantedOutput(**asked), torch, torch.device(device))
 
 
 def same(tensor: Any, array: Any) -> bool:

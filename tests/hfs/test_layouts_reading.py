@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hfs.layouts import reading
 from hfs.layouts.layout import LayoutError
-from hfs.layouts.reading import Window, opened
+from hfs.layouts.reading import FileWindow, opened
 from tests.pattern import pattern
 
 
@@ -23,7 +23,7 @@ def test_a_window_gives_what_is_there(
         patch.setattr(reading, "BLOCK_BYTES", 1000)
         patch.setattr(reading, "SCATTERED_BYTES", far)
         patch.setattr(reading, "_HEADERS_BYTES", 64)
-        with opened(str(path)) as file, Window(file) as window:
+        with opened(str(path)) as file, FileWindow(file) as window:
             at = 0
             for gap, size in steps:
                 at += gap

@@ -20,10 +20,10 @@ from hfs.shared import reader as reader_module
 from hfs.shared import samples as samples_module
 from hfs.shared import window as window_module
 from hfs.shared.batch import Batch
-from hfs.shared.reader import Reader, indices_of, portable
-from hfs.shared.samples import FunctionSamples, LayoutSamples, Piece, _after
+from hfs.shared.reader import SampleReader, indices_of, portable
+from hfs.shared.samples import FunctionSamples, LayoutSamples, SamplePiece, _after
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
-from hfs.shared.window import Entry, Kind, Liveness, RankLost, State, Window, control_bytes
+from hfs.shared.window import Liveness, RankLost, State, Window, WindowEntry, WindowKind, control_bytes
 from mountd.base.errors import ConfigError, HfsError
 from tests.pattern import pattern, write_pattern
 
@@ -56,11 +56,11 @@ def nothing() -> None:
     pass
 
 
-def taken(window: Window, sequence: int) -> Entry:
+def taken(window: Window, sequence: int) -> WindowEntry:
     return window.wait_entry(sequence, nothing)
 
 
-def rows(window: Window, entry: Entry) -> list[int]:
+def rows(window: Window, entry: WindowEntry) -> list[int]:
     """The indices of an entry, checked against its data."""
     batch = Batch(
         entry,
@@ -82,10 +82,10 @@ def read_all(window: Window, found: list[Any], faults: list[BaseException]) -> N
     try:
         for sequence in range(10**9):
             entry = taken(window, sequence)
-            if entry.kind is Kind.BATCH:
+            if entry.kind is WindowKind.BATCH:
                 found.append(rows(window, entry))
             window.freed[window.rank].post()
-            if entry.kind is not Kind.BATCH:
+            if entry.kind is not WindowKind.BATCH:
                 return
     except BaseException as error:  # noqa: BLE001 - shown by the test
         faults.append(error)
@@ -97,7 +97,7 @@ def test_all_ranks_see_all_batches_through_a_ring_of_one(coalesces: bool) -> Non
     ranks = windows(3, 256)
     samples = fixed_samples()
     samples.coalesces = coalesces  # type: ignore[misc]  # of this one
-    reader = Reader(ranks[0], samples, members=None, world=1, sample_bytes=16)
+    reader = SampleReader(ranks[0], samples, members=None, world=1, sample_bytes=16)
     reader.start(order)
     found: list[list[Any]] = [[] for _ in ranks]
     faults: list[BaseException] = []
@@ -124,7 +124,7 @@ def test_what_is_read_ahead_is_bounded_by_the_ring_and_nothing_is_used_twice() -
             yield [n]
 
     first, second = windows(2, 5 * 64)  # a batch takes 64 bytes of head and 16 of data: two fit
-    reader = Reader(first, fixed_samples(), members=None, world=1, sample_bytes=16)
+    reader = SampleReader(first, fixed_samples(), members=None, world=1, sample_bytes=16)
     reader.start(order())
     for sequence in range(2):
         assert rows(first, taken(first, sequence)) == [sequence]
@@ -138,10 +138,10 @@ def test_what_is_read_ahead_is_bounded_by_the_ring_and_nothing_is_used_twice() -
 
 def test_a_batch_is_divided_among_all_and_a_node_reads_its_own_rows() -> None:
     (window,) = windows(1, 4096)
-    reader = Reader(window, fixed_samples(), members=[1, 3], world=4, sample_bytes=16)
+    reader = SampleReader(window, fixed_samples(), members=[1, 3], world=4, sample_bytes=16)
     reader.start([range(10)])
     entry = taken(window, 0)
-    assert (entry.count, rows(window, Entry(entry.kind, entry.offset, entry.size, entry.rows, entry.rows))) == (
+    assert (entry.count, rows(window, WindowEntry(entry.kind, entry.offset, entry.size, entry.rows, entry.rows))) == (
         10,
         [2, 3, 4, 7, 8, 9],
     )
@@ -161,15 +161,15 @@ def test_an_error_ends_the_order_after_what_came_before_it_and_the_next_order_wo
         raise LookupError("no third")
 
     (window,) = windows(1, 4096)
-    reader = Reader(window, fixed_samples(), members=None, world=1, sample_bytes=16)
+    reader = SampleReader(window, fixed_samples(), members=None, world=1, sample_bytes=16)
     reader.start(order())
     assert [rows(window, taken(window, n)) for n in range(2)] == [[1], [2]]
     entry = taken(window, 2)
     error = pickle.loads(bytes(window.readable(entry.offset, entry.size)))
-    assert (entry.kind, type(error), str(error)) == (Kind.ERROR, LookupError, "no third")
+    assert (entry.kind, type(error), str(error)) == (WindowKind.ERROR, LookupError, "no third")
     reader.start([[5]])
     assert rows(window, taken(window, 3)) == [5]
-    assert taken(window, 4).kind is Kind.END
+    assert taken(window, 4).kind is WindowKind.END
     assert reader.stop(30)
 
 
@@ -183,7 +183,7 @@ def test_errors_that_do_not_travel_are_told_in_words() -> None:
 
 def test_an_order_that_is_skipped_ends() -> None:
     (window,) = windows(1, 4096)
-    reader = Reader(window, fixed_samples(), members=None, world=1, sample_bytes=16)
+    reader = SampleReader(window, fixed_samples(), members=None, world=1, sample_bytes=16)
     going = threading.Event()
 
     def endless() -> Iterator[list[int]]:
@@ -194,8 +194,8 @@ def test_an_order_that_is_skipped_ends() -> None:
     reader.start(endless())
     reader.skip()
     going.set()
-    entry = next(entry for n in range(100) if (entry := taken(window, n)).kind is not Kind.BATCH)
-    assert entry.kind is Kind.END
+    entry = next(entry for n in range(100) if (entry := taken(window, n)).kind is not WindowKind.BATCH)
+    assert entry.kind is WindowKind.END
     assert reader.stop(30)
 
 
@@ -216,7 +216,7 @@ def test_batches_by_any_name() -> None:
 
 def test_a_rank_that_has_closed_is_not_waited_for() -> None:
     first, second = windows(2, 256)
-    reader = Reader(first, fixed_samples(), members=None, world=1, sample_bytes=16)
+    reader = SampleReader(first, fixed_samples(), members=None, world=1, sample_bytes=16)
     reader.start([[n] for n in range(10)])
     second.leave(State.CLOSED)
     seen = []
@@ -264,7 +264,7 @@ def test_a_process_that_has_ended_is_recognised_and_its_successor_is_not_it() ->
 
 def test_a_rank_that_does_not_take_its_batches_is_named_to_all() -> None:
     first, second = windows(2, 256, timeout_s=0.01)
-    reader = Reader(first, fixed_samples(), members=None, world=1, sample_bytes=16)
+    reader = SampleReader(first, fixed_samples(), members=None, world=1, sample_bytes=16)
     reader.start([[n] for n in range(10)])
     for sequence in range(2):
         taken(first, sequence)
@@ -340,7 +340,7 @@ def test_any_extents_are_read_as_they_are(
         at, pieces = 7, []
         for batch in batches:
             indices = np.array(batch, np.int64)
-            pieces.append(Piece(indices, at, int(samples.sizes(indices).sum())))
+            pieces.append(SamplePiece(indices, at, int(samples.sizes(indices).sum())))
             at += pieces[-1].size + 3
         memory = np.zeros(at, np.uint8)
         samples.read(memory, [piece for piece in pieces if piece.size] or pieces)
@@ -367,12 +367,12 @@ def test_neighbours_are_read_in_one_call_and_files_in_order(folder: Path, monkey
     samples = LayoutSamples(layout, str(folder), 1)
     memory = np.zeros(90_000, np.uint8)
     backwards = np.arange(100)[::-1].copy()
-    samples.read(memory, [Piece(backwards[:50], 0, 45_000), Piece(backwards[50:], 45_000, 45_000)])
+    samples.read(memory, [SamplePiece(backwards[:50], 0, 45_000), SamplePiece(backwards[50:], 45_000, 45_000)])
     assert samples.reads == 1
     assert memory[:900].tobytes() == pattern(SEEDS[0], 99_000, 900)
     monkeypatch.setattr(samples_module.os, "preadv", _short_preadv)
     again = np.zeros(90_000, np.uint8)
-    samples.read(again, [Piece(backwards, 0, 90_000)])
+    samples.read(again, [SamplePiece(backwards, 0, 90_000)])
     assert again.tobytes() == memory.tobytes()
     samples.close()
 
@@ -389,12 +389,12 @@ def test_whole_files_and_files_that_have_changed(folder: Path) -> None:
     samples = LayoutSamples(Layout(b"0\x001"), str(folder), 2)
     assert samples.sizes(np.array([1, 0, 1])).tolist() == [FILE_BYTES] * 3
     memory = np.zeros(FILE_BYTES, np.uint8)
-    samples.read(memory, [Piece(np.array([1]), 0, FILE_BYTES)])
+    samples.read(memory, [SamplePiece(np.array([1]), 0, FILE_BYTES)])
     assert memory.tobytes() == pattern(SEEDS[1], 0, FILE_BYTES)
     samples.close()
     shorter = LayoutSamples(Layout(b"0", np.array([FILE_BYTES + 1])), str(folder), 1)
     with pytest.raises(LayoutError, match=r"/0: changed since the layout was made; build it again"):
-        shorter.read(np.zeros(FILE_BYTES + 1, np.uint8), [Piece(np.array([0]), 0, FILE_BYTES + 1)])
+        shorter.read(np.zeros(FILE_BYTES + 1, np.uint8), [SamplePiece(np.array([0]), 0, FILE_BYTES + 1)])
     with pytest.raises(IndexError, match="sample -1: there are 1, from 0"):
         shorter.sizes(np.array([0, -1]))
     shorter.close()
@@ -404,7 +404,7 @@ def test_of_many_files_none_stays_open(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(samples_module, "_OPEN_FILES", 1)
     samples = LayoutSamples(Layout(b"0\x001"), str(folder), 1)
     before = len(os.listdir("/proc/self/fd"))
-    samples.read(np.zeros(2 * FILE_BYTES, np.uint8), [Piece(np.array([1, 0]), 0, 2 * FILE_BYTES)])
+    samples.read(np.zeros(2 * FILE_BYTES, np.uint8), [SamplePiece(np.array([1, 0]), 0, 2 * FILE_BYTES)])
     assert len(os.listdir("/proc/self/fd")) == before
     samples.close()
 
@@ -423,7 +423,7 @@ def test_sizes_of_a_function_are_checked() -> None:
 
 def test_samples_that_do_not_fit_what_was_said_are_named() -> None:
     (window,) = windows(1, 4096)
-    reader = Reader(
+    reader = SampleReader(
         window, FunctionSamples(identity, None, np.dtype(np.uint8), [16, 17]), members=None, world=1, sample_bytes=16
     )
     wrong = ([[0, 1]], "batch 0: sample 1 is 17 bytes"), ([[0] * 500], "more than the 4,096")

@@ -20,7 +20,7 @@ from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.source.doubts import Doubts
 from mountd.source.listing import Listing
-from mountd.source.small import Progress, SmallRead
+from mountd.source.small import BatchProgress, SmallRead
 from policies.geometry import Extent
 from tests.pattern import pattern
 
@@ -143,7 +143,7 @@ class FakeSource:
         self,
         places: Sequence[tuple[bytes, bytes]],
         into: memoryview,
-        progress: Progress,
+        progress: BatchProgress,
         *,
         limit_bytes: int,
         urgent: bool = False,

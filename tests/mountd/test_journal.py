@@ -14,7 +14,7 @@ from mountd.base.version import Version
 from mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
 from mountd.namespace.journal.inherited import Inherited
 from mountd.namespace.journal.journal import Journal, open_journal
-from mountd.namespace.journal.log import Log
+from mountd.namespace.journal.log import JournalLog
 from mountd.namespace.node import Node
 from mountd.wire.handover import Handover
 from tests.conftest import Logs
@@ -43,7 +43,7 @@ class Memory:
     least_records: int = 4
 
     def journal(self, generation: int = 0, *, max_directories: int = 100, max_files: int = 100) -> Journal:
-        entries = Log(self.halves, self.least_records)
+        entries = JournalLog(self.halves, self.least_records)
         return Journal(entries, generation, max_directories=max_directories, max_files=max_files)
 
     def inherited(self) -> Inherited:
@@ -186,7 +186,7 @@ def test_a_file_is_noted_at_its_look_up_once_the_kernel_opens_without_asking() -
 
 def test_a_handle_of_an_unknown_node_and_a_node_without_parents_are_of_no_use() -> None:
     memory = Memory()
-    entries = Log(memory.halves)
+    entries = JournalLog(memory.halves)
     lost = a_directory(30, ROOT, b"lost")
     for node, parent_id in (
         (a_file(31, lost, b"f"), 30),
@@ -198,7 +198,7 @@ def test_a_handle_of_an_unknown_node_and_a_node_without_parents_are_of_no_use() 
     entries.put(2, 5, HandleFact(5, 31, 0, 0, 0).value())
     entries.put(3, 6, DirectoryFact(6, 1, 0).value())
     assert memory.inherited() == Inherited([], [], [])
-    assert len(Log(memory.halves)) == 0
+    assert len(JournalLog(memory.halves)) == 0
 
 
 def test_without_memory_for_it_the_journal_is_given_up_whole(logs: Logs) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.namespace.journal.log import Log
+from mountd.namespace.journal.log import JournalLog
 from mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
 
 Table = dict[tuple[int, int], bytes]
@@ -48,13 +48,13 @@ def resized(data: bytearray, size: int) -> None:
     data[:] = data[:size] if size <= len(data) else data + bytes(size - len(data))
 
 
-def table(log: Log) -> Table:
+def table(log: JournalLog) -> Table:
     return {(kind, number): value for kind, number, value in log.items()}
 
 
-def reopened(images: list[bytearray]) -> Log:
+def reopened(images: list[bytearray]) -> JournalLog:
     story: list[tuple[int, int, bytes | None]] = []
-    return Log((Noted(0, story, bytes(images[0])), Noted(1, story, bytes(images[1]))), least_records=2)
+    return JournalLog((Noted(0, story, bytes(images[0])), Noted(1, story, bytes(images[1]))), least_records=2)
 
 
 # Few keys and many changes, so that compactions begin, and end, and are cut off.
@@ -69,7 +69,7 @@ def test_a_kill_at_any_byte_leaves_the_table_before_or_after_the_change(
     changes: list[tuple[int, int, bytes | None]], chance: random.Random
 ) -> None:
     story: list[tuple[int, int, bytes | None]] = []
-    log = Log((Noted(0, story), Noted(1, story)), least_records=2)
+    log = JournalLog((Noted(0, story), Noted(1, story)), least_records=2)
     model: Table = {}
     after: list[tuple[int, Table]] = [(len(story), {})]
     for kind, number, value in changes:
@@ -116,7 +116,7 @@ def test_whoever_opens_the_log_goes_on_with_it(
     """The second daemon's changes stand behind a record that was never finished."""
     story: list[tuple[int, int, bytes | None]] = []
     memories = (Noted(0, story), Noted(1, story))
-    log = Log(memories, least_records=2)
+    log = JournalLog(memories, least_records=2)
     model: Table = {}
     for changes in (first, then, first):
         for kind, number, value in changes:
@@ -130,13 +130,13 @@ def test_whoever_opens_the_log_goes_on_with_it(
             garbage = random.Random(torn).randbytes(torn % 40)
             end = max(half.end for half in (log._segment, log._before) if half._memory is memory)
             memory.data[end : end + len(garbage)] = garbage[: len(memory.data) - end]
-        log = Log(memories, least_records=2)
+        log = JournalLog(memories, least_records=2)
         assert table(log) == model
 
 
 def test_it_stays_small_and_no_change_copies_more_than_a_few() -> None:
     story: list[tuple[int, int, bytes | None]] = []
-    log = Log((Noted(0, story), Noted(1, story)), least_records=100)
+    log = JournalLog((Noted(0, story), Noted(1, story)), least_records=100)
     for number in range(1000):
         log.put(1, number, bytes(100))
     live_bytes = 1000 * 121
@@ -153,7 +153,7 @@ def test_it_stays_small_and_no_change_copies_more_than_a_few() -> None:
 def test_a_log_without_memory_can_be_emptied() -> None:
     story: list[tuple[int, int, bytes | None]] = []
     memories = (Noted(0, story), Noted(1, story))
-    log = Log(memories)
+    log = JournalLog(memories)
     log.put(1, 1, b"value")
     for memory in memories:
         memory.refuses = True
@@ -162,13 +162,13 @@ def test_a_log_without_memory_can_be_emptied() -> None:
     for memory in memories:
         memory.refuses = False
     log.clear()
-    assert table(Log(memories)) == {}
+    assert table(JournalLog(memories)) == {}
 
 
 def test_garbage_and_other_formats_are_an_empty_log() -> None:
     story: list[tuple[int, int, bytes | None]] = []
     for contents in (b"\xff" * 5000, random.Random(1).randbytes(5000), b"hfs jrnl" + bytes(100)):
-        log = Log((Noted(0, story, contents), Noted(1, story, contents)))
+        log = JournalLog((Noted(0, story, contents), Noted(1, story, contents)))
         assert table(log) == {}
         log.put(1, 1, b"one")
         assert table(log) == {(1, 1): b"one"}
@@ -215,7 +215,7 @@ def test_a_killed_process_leaves_its_last_change(changes: int) -> None:
     pid = os.fork()
     if pid == 0:  # nothing but the log and the pipe: the test runner's threads are not here
         try:
-            log = Log((open_memory(fds[0]), open_memory(fds[1])), least_records=20)
+            log = JournalLog((open_memory(fds[0]), open_memory(fds[1])), least_records=20)
             for n in range(1 << 30):
                 log.put(1, n % 50, b"%d" % n)
                 os.write(tell, n.to_bytes(8, "little"))
@@ -230,7 +230,7 @@ def test_a_killed_process_leaves_its_last_change(changes: int) -> None:
         os.waitpid(pid, 0)
         while record := pipe.read(8):
             last = int.from_bytes(record, "little")
-    found = table(Log((open_memory(fds[0]), open_memory(fds[1]))))
+    found = table(JournalLog((open_memory(fds[0]), open_memory(fds[1]))))
     newest = max(int(value) for value in found.values())
     assert newest in (last, last + 1)
     for n in range(max(0, newest - 49), newest + 1):

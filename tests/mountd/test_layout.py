@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mountd.wire.hints import LayoutFrame
-from mountd.wire.layout import Layout, LayoutFault
+from mountd.wire.layout import LayoutFault, UnitLayout
 from policies.geometry import Extent, chunk_range
 
 CHUNK = 100
@@ -34,7 +34,7 @@ def with_extents(**changes: Any) -> LayoutFrame:
 
 
 def test_a_list_of_files() -> None:
-    layout = Layout("d", LayoutFrame(files=b"a\0d/b\0c"), CHUNK)
+    layout = UnitLayout("d", LayoutFrame(files=b"a\0d/b\0c"), CHUNK)
     assert (layout.files, layout.samples, layout.units, layout.whole) == (3, 3, 3, True)
     assert [layout.path(i) for i in range(3)] == [b"a", b"d/b", b"c"]
     assert layout.place(1) == (1, None)
@@ -45,7 +45,7 @@ def test_a_list_of_files() -> None:
 
 
 def test_extents_become_the_chunks_they_lie_in() -> None:
-    layout = Layout("d", with_extents(), CHUNK)
+    layout = UnitLayout("d", with_extents(), CHUNK)
     assert (layout.samples, layout.units, layout.bytes) == (3, 4, 350)
     sizes = layout.unit_bytes()
     assert sizes is not None
@@ -59,7 +59,7 @@ def test_extents_become_the_chunks_they_lie_in() -> None:
 
 
 def test_samples_of_several_extents() -> None:
-    layout = Layout("d", with_extents(starts=packed([0, 2, 3])), CHUNK)
+    layout = UnitLayout("d", with_extents(starts=packed([0, 2, 3])), CHUNK)
     units, at = layout.uses(np.array([1, 0]))
     assert units.tolist() == [3, 0, 0, 1, 2]
     assert at is not None
@@ -76,7 +76,7 @@ def test_uses_are_the_chunks_of_the_extents(extents: list[tuple[int, int, int]],
         sizes=packed([s for _, _, s in extents]),
         file_sizes=packed(file_sizes),
     )
-    layout = Layout("d", frame, CHUNK)
+    layout = UnitLayout("d", frame, CHUNK)
     order = data.draw(st.lists(st.integers(0, len(extents) - 1)))
     units, at = layout.uses(np.array(order, np.int64))
     wanted = []
@@ -109,17 +109,17 @@ def test_uses_are_the_chunks_of_the_extents(extents: list[tuple[int, int, int]],
 )
 def test_what_cannot_be_is_refused(frame: LayoutFrame, why: str) -> None:
     with pytest.raises(LayoutFault, match=why):
-        Layout("d", frame, CHUNK)
+        UnitLayout("d", frame, CHUNK)
 
 
 @pytest.mark.parametrize("index", [-1, 3, 1 << 40, -(1 << 63)])
 def test_orders_out_of_range(index: int) -> None:
     with pytest.raises(LayoutFault, match=f"at position 1 the order names sample {index} of 3"):
-        Layout("d", with_extents(), CHUNK).uses(np.array([0, index], np.int64))
+        UnitLayout("d", with_extents(), CHUNK).uses(np.array([0, index], np.int64))
 
 
 def test_a_sample_without_bytes_needs_nothing() -> None:
-    layout = Layout("d", with_extents(starts=packed([0, 0, 2, 2, 3, 3])), CHUNK)
+    layout = UnitLayout("d", with_extents(starts=packed([0, 0, 2, 2, 3, 3])), CHUNK)
     assert layout.samples == 5
     units, at = layout.uses(np.array([4, 3, 0, 1, 2]))
     assert at is not None
@@ -130,6 +130,6 @@ def test_a_sample_without_bytes_needs_nothing() -> None:
 
 
 def test_an_empty_order_needs_nothing() -> None:
-    units, at = Layout("d", with_extents(), CHUNK).uses(np.array([], np.int64))
+    units, at = UnitLayout("d", with_extents(), CHUNK).uses(np.array([], np.int64))
     assert units.tolist() == []
     assert at is None

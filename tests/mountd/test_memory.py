@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mountd.core.memory import Group, Memory, available_bytes, groups_of
+from mountd.core.memory import ControlGroup, Memory, available_bytes, groups_of
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:          100000 kB\nMemAvailable:    9000000 kB\n"
 NODE_BYTES = 9_000_000 * 1024
@@ -24,7 +24,7 @@ def limited_v1(folder: Path, limit: int, usage: int, inactive: int) -> None:
     (folder / "memory.stat").write_text(f"cache 5\ninactive_file 1\ntotal_inactive_file {inactive}\n")
 
 
-def process_in(tmp_path: Path, cgroup: str, mountinfo: str) -> list[Group]:
+def process_in(tmp_path: Path, cgroup: str, mountinfo: str) -> list[ControlGroup]:
     """The groups of a process with these files in /proc."""
     (tmp_path / "cgroup").write_text(cgroup)
     (tmp_path / "mountinfo").write_text(mountinfo)
@@ -32,7 +32,7 @@ def process_in(tmp_path: Path, cgroup: str, mountinfo: str) -> list[Group]:
     return groups_of(str(tmp_path))
 
 
-def available(tmp_path: Path, groups: list[Group]) -> int:
+def available(tmp_path: Path, groups: list[ControlGroup]) -> int:
     return available_bytes(str(tmp_path / "meminfo"), groups)
 
 

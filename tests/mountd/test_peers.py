@@ -20,7 +20,7 @@ from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.peers.answering import TAKEN_S, Bytes
 from mountd.peers.job import JobPeers
-from mountd.peers.joining import Limits, agree, card_bytes, read_cards
+from mountd.peers.joining import JobLimits, agree, card_bytes, read_cards
 from mountd.peers.messages import ChunkRequest, MessageError, NodeInfo, Offer, Patience, Refusal, decode, encode
 from mountd.peers.peers import PeerAnswer
 from mountd.peers.silent import REST_S
@@ -33,7 +33,7 @@ CHUNK = 64 << 10
 VERSION = Version("f" * 16, 7, 100 * CHUNK, 1, 1)
 SILENCE_S = 10.0
 CARD = NodeInfo("host", "1", "f" * 16, 2, CHUNK, "partition", 64, SILENCE_S, 1 << 40)
-LIMITS = Limits(buffer_bytes=64 * CHUNK, source_timeout_s=600, peer_timeout_s=SILENCE_S, stagger=8, stagger_job=64)
+LIMITS = JobLimits(buffer_bytes=64 * CHUNK, source_timeout_s=600, peer_timeout_s=SILENCE_S, stagger=8, stagger_job=64)
 
 
 class Store:

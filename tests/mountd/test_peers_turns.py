@@ -1,4 +1,4 @@
-"""Turns of a job: so many reads of a file on all nodes together, in its order, and nothing stops them for long."""
+"""ReadSlots of a job: so many reads of a file on all nodes together, in its order, and nothing stops them for long."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.core.metrics import Metrics
-from mountd.peers.messages import Done, Go, Stay, Turn, decode, encode
-from mountd.peers.read_slots import HELD_S, Turns
+from mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, decode, encode
+from mountd.peers.read_slots import HELD_S, ReadSlots
 from mountd.peers.silent import REST_S, SilentPeers
 from policies.cluster.placement import NOBODY
 from tests.mountd.fake_transport import FakeNetwork, FakeTransport
@@ -38,11 +38,11 @@ class Nodes:
         self.most_at_once = 0
 
     @staticmethod
-    def _node(end: FakeTransport, metrics: Metrics, silent: SilentPeers, nursery: trio.Nursery, most: int) -> Turns:
+    def _node(end: FakeTransport, metrics: Metrics, silent: SilentPeers, nursery: trio.Nursery, most: int) -> ReadSlots:
         def keeper(path: bytes, _index: int) -> int:
             return NOBODY if path.endswith(b"?") else int(path[-1:])
 
-        turns = Turns(
+        turns = ReadSlots(
             end.number,
             lambda to, word: end.send_nowait(to, encode(word)),
             keeper,
@@ -56,7 +56,7 @@ class Nodes:
 
         def received(sender: int, message: bytes) -> None:
             word = decode(message)
-            assert isinstance(word, Turn | Stay | Go | Done)
+            assert isinstance(word, SlotRequest | SlotPending | SlotGranted | SlotDone)
             turns.heard(sender, word)
 
         end.received, end.lost = received, turns.lost
@@ -157,7 +157,7 @@ async def test_a_lost_holder_blocks_nobody() -> None:
 async def test_a_holder_that_hangs_blocks_for_a_while() -> None:
     async with nodes_of(most=1) as nodes:
         nodes.network.fault = lambda sender, _to, message: (
-            None if sender == 2 and isinstance(decode(message), Done) else message
+            None if sender == 2 and isinstance(decode(message), SlotDone) else message
         )
         await nodes.read(2, 0)
         start_s = trio.current_time()

@@ -16,7 +16,7 @@ from mountd.namespace.answers import Answers
 from mountd.namespace.node import Node
 from mountd.namespace.permissions import Permissions, wanted_by
 from mountd.namespace.silence import Silence
-from mountd.source.as_user import Wanted
+from mountd.source.as_user import WantedAccess
 from mountd.source.kind import FileSystemSeen
 from tests.conftest import Logs
 from tests.mountd.fake_source import attributes
@@ -55,7 +55,7 @@ class World:
         who: Credentials,
         directory: bytes,
         name: bytes,
-        wanted: Wanted,
+        wanted: WantedAccess,
         of: Attributes,
         *,
         limit_s: float | None,
@@ -82,18 +82,18 @@ def _able(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_user_is_asked_for_once_a_time_to_live() -> None:
     world, file = World(), node()
     await world.permissions.start()
-    assert not world.permissions.allows_nowait(file, Wanted.READ, ASKER)
+    assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
     for _ in range(3):
-        await world.permissions.check(file, Wanted.READ, ASKER)
-    assert world.asked == [(WHO, Wanted.READ, (1, 5))]
-    assert world.permissions.allows_nowait(file, Wanted.READ, ASKER)
-    assert not world.permissions.allows_nowait(file, Wanted.RUN, ASKER)
-    assert not world.permissions.allows_nowait(node(), Wanted.READ, ASKER)
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.asked == [(WHO, WantedAccess.READ, (1, 5))]
+    assert world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
+    assert not world.permissions.allows_nowait(file, WantedAccess.RUN, ASKER)
+    assert not world.permissions.allows_nowait(node(), WantedAccess.READ, ASKER)
     await trio.sleep(TTL_S)
-    assert not world.permissions.allows_nowait(file, Wanted.READ, ASKER)
+    assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
     world.answer = SourceError(errno.EACCES, "open")
     with pytest.raises(SourceError, match="Permission denied"):
-        await world.permissions.check(file, Wanted.READ, ASKER)
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
     assert world.metrics["permissions_refused"] == 1
 
 
@@ -105,8 +105,8 @@ async def test_only_a_yes_is_a_yes(error: Exception) -> None:
     world.answer = error
     for _ in range(2):
         with pytest.raises(type(error)):
-            await world.permissions.check(file, Wanted.READ, ASKER)
-        assert not world.permissions.allows_nowait(file, Wanted.READ, ASKER)
+            await world.permissions.check(file, WantedAccess.READ, ASKER)
+        assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
     assert len(world.asked) == 2
 
 
@@ -114,7 +114,7 @@ async def test_what_stands_there_no_more_is_looked_up_again() -> None:
     world, file = World(), node()
     world.answer = VersionChanged("another")
     with pytest.raises(VersionChanged):
-        await world.permissions.check(file, Wanted.READ, ASKER)
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
     assert world.expired == [file]
 
 
@@ -122,12 +122,12 @@ async def test_what_another_file_system_is_says_nothing_of_this_one() -> None:
     world, file = World(), node()
     world.moved = True
     with pytest.raises(VersionChanged):
-        await world.permissions.check(file, Wanted.READ, ASKER)
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
     assert world.expired == [file]
     assert not world.permissions.is_known_nowait(file)
     world.moved = False
-    await world.permissions.check(file, Wanted.READ, ASKER)
-    assert world.asked == [(WHO, Wanted.READ, (1, 5))]
+    await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.asked == [(WHO, WantedAccess.READ, (1, 5))]
 
 
 async def test_who_cannot_be_seen_is_refused(logs: Logs) -> None:
@@ -136,23 +136,23 @@ async def test_who_cannot_be_seen_is_refused(logs: Logs) -> None:
     world = World()
     for thread_id in (0, 4243, 4243):
         asker = (ASKER[0], ASKER[1], thread_id)
-        assert not world.permissions.allows_nowait(node(), Wanted.READ, asker)
+        assert not world.permissions.allows_nowait(node(), WantedAccess.READ, asker)
         with pytest.raises(SourceError, match="Permission denied"):
-            await world.permissions.check(node(), Wanted.READ, asker)
+            await world.permissions.check(node(), WantedAccess.READ, asker)
     assert world.asked == []
     assert len(logs.records) == 1
 
 
 async def test_nobody_is_asked_for_where_the_kernels_check_is_enough() -> None:
     world = World(EXT4)
-    await world.permissions.check(node(), Wanted.READ, ASKER)
-    assert world.permissions.allows_nowait(node(), Wanted.READ, ASKER)
+    await world.permissions.check(node(), WantedAccess.READ, ASKER)
+    assert world.permissions.allows_nowait(node(), WantedAccess.READ, ASKER)
     assert world.permissions.why_opens_are_needed is None
     own = World()
-    await own.permissions.check(node(), Wanted.READ, (os.geteuid(), 0, 1))
+    await own.permissions.check(node(), WantedAccess.READ, (os.geteuid(), 0, 1))
     alone = World(others=False)
     await alone.permissions.start()
-    await alone.permissions.check(node(), Wanted.READ, ASKER)
+    await alone.permissions.check(node(), WantedAccess.READ, ASKER)
     assert alone.permissions.is_known_nowait(node())
     assert world.asked == own.asked == alone.asked == []
     assert alone.looked == 0
@@ -165,8 +165,8 @@ async def test_each_file_system_is_looked_at_once() -> None:
     world.kind = NFS
     for _ in range(2):
         await world.permissions.learn(node(device=2))
-        await world.permissions.check(node(device=2), Wanted.LIST, ASKER)
-    await world.permissions.check(node(device=1), Wanted.LIST, ASKER)
+        await world.permissions.check(node(device=2), WantedAccess.LIST, ASKER)
+    await world.permissions.check(node(device=1), WantedAccess.LIST, ASKER)
     assert world.looked == 2
     assert {place for _, _, place in world.asked} == {(2, 5)}
     assert world.permissions.why_opens_are_needed == "nfs4 decides itself about permissions"
@@ -185,10 +185,10 @@ async def test_where_it_is_impossible_others_are_not_let_in(monkeypatch: pytest.
     await world.permissions.start()
     world.kind = NFS
     with pytest.raises(SourceError, match="Permission denied"):
-        await world.permissions.check(node(device=2), Wanted.READ, ASKER)
+        await world.permissions.check(node(device=2), WantedAccess.READ, ASKER)
     assert world.asked == []
 
 
 def test_what_an_open_is_for() -> None:
-    assert wanted_by(os.O_RDONLY | os.O_DIRECT) is Wanted.READ
-    assert wanted_by(os.O_RDONLY | 0x20) is Wanted.RUN
+    assert wanted_by(os.O_RDONLY | os.O_DIRECT) is WantedAccess.READ
+    assert wanted_by(os.O_RDONLY | 0x20) is WantedAccess.RUN

@@ -31,7 +31,7 @@ from mountd.files.io_mode import IoMode
 from mountd.files.opening import Opening
 from mountd.files.read_path import ReadPath
 from mountd.hints.files import HintsFiles
-from mountd.hints.hints import Hints
+from mountd.hints.hints import HintFollower
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
@@ -71,7 +71,7 @@ class Parts:
     buffers: Buffers
     passthrough: FakePassthrough
     learners: Learners
-    hints: Hints
+    hints: HintFollower
     pushed: list[tuple[bytes, int, int]] = field(default_factory=list)
     stuck: bool = False
     """Pushes never end."""
@@ -168,7 +168,7 @@ async def daemon(
         )
         changes = PlanChanges(queue.hints_nowait)
         learners = Learners(CHUNK, metrics, in_no_thread, changed=changes.changed, coalesce_bytes=coalesce_bytes)
-        hints = Hints(
+        hints = HintFollower(
             learners,
             namespace,
             staging,  # type: ignore[arg-type]  # a fake

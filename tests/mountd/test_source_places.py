@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.source.places import Place, Places
+from mountd.source.places import Places, SourcePlace
 from policies.hanging import Hanging
 
 
@@ -14,7 +14,7 @@ def places(count: int = 4, most: int = 16, slow_s: float = 1.0) -> Places:
     return Places(count, Hanging(most), slow_s=slow_s)
 
 
-async def enters(pool: Places, directory: bytes, limit_s: float = 0) -> Place | None:
+async def enters(pool: Places, directory: bytes, limit_s: float = 0) -> SourcePlace | None:
     with trio.move_on_after(limit_s):
         return await pool.enter(directory)
     return None
@@ -49,7 +49,7 @@ async def test_calls_that_hang_leave_their_places_to_others() -> None:
 
 async def test_who_asks_where_calls_hang_waits_and_does_not_hold_up_the_others() -> None:
     pool = places(count=4, most=16)
-    hung: list[Place] = []
+    hung: list[SourcePlace] = []
     done: list[int] = []
 
     async def asks(number: int) -> None:

@@ -18,7 +18,7 @@ from mountd.cache.objects.stamps import stamp_of
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.metrics import Metrics
 from mountd.source import small as source_small
-from mountd.source.small import Progress, SmallRead, read_files
+from mountd.source.small import BatchProgress, SmallRead, read_files
 from tests.mountd.test_source import opened
 from tests.pattern import pattern
 
@@ -46,7 +46,7 @@ def directory(tmp_path: Path) -> Iterator[int]:
 
 def read(directory: int, *names: bytes, room: int = 1 << 20, careful: bool = False) -> list[SmallRead]:
     into = memoryview(mmap.mmap(-1, room))
-    return read_files([directory] * len(names), names, into, Progress(), LIMIT, careful=careful)
+    return read_files([directory] * len(names), names, into, BatchProgress(), LIMIT, careful=careful)
 
 
 def descriptors() -> int:
@@ -83,7 +83,7 @@ def test_what_ails_one_file_does_not_stop_the_others(tmp_path: Path, either: Non
     # What it is can be said of what can be opened.
     assert [one.attributes is not None for one in found] == [False, True, True, False, True, False, True]
     assert (
-        read_files([-1, directory], [b"a", b"a"], memoryview(bytearray(LIMIT)), Progress(), LIMIT, careful=False)[
+        read_files([-1, directory], [b"a", b"a"], memoryview(bytearray(LIMIT)), BatchProgress(), LIMIT, careful=False)[
             1
         ].data
         == b"a" * 100
@@ -108,7 +108,7 @@ def test_only_names_are_taken(tmp_path: Path, either: None, directory: int, name
 
 def test_a_call_that_was_hurried_reads_nothing_more(tmp_path: Path, either: None, directory: int) -> None:
     (tmp_path / "a").write_bytes(b"a")
-    progress = Progress()
+    progress = BatchProgress()
     assert progress.hurry() == -1
     assert read_files([directory], [b"a"], memoryview(bytearray(LIMIT)), progress, LIMIT, careful=False) == []
     assert progress.hurry() == -1
@@ -117,7 +117,7 @@ def test_a_call_that_was_hurried_reads_nothing_more(tmp_path: Path, either: None
 def test_what_was_not_read_is_not_said_to_be_coming(tmp_path: Path, either: None, directory: int) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(bytes(5000))
-    progress = Progress()
+    progress = BatchProgress()
     into = memoryview(bytearray(3 * 4096))  # "a" takes two pages of it
     found = read_files([directory] * 3, [b"a", b"b", b"c"], into, progress, LIMIT, careful=False)
     assert len(found) == 1
@@ -154,7 +154,7 @@ async def test_the_source_reads_files_of_several_directories(tmp_path: Path, rea
     metrics = Metrics()
     async with opened(tmp_path, metrics) as source:
         into = memoryview(bytearray(1 << 20))
-        found = await source.read_small(places, into, Progress(), limit_bytes=LIMIT)
+        found = await source.read_small(places, into, BatchProgress(), limit_bytes=LIMIT)
     assert [bytes(one.data) if one.data is not None else None for one in found] == [
         None if folder == b"gone" else pattern(int(name) + 1, 0, 1000) for folder, name in places
     ]

@@ -24,10 +24,10 @@ from policies.geometry import Extent
 
 __all__ = [
     "OUR_LIMITS",
-    "Answer",
     "Changed",
     "Damaged",
-    "Wanted",
+    "ObjectRead",
+    "WantedRead",
     "lend_object",
     "lend_opened",
     "read_ahead",
@@ -57,7 +57,7 @@ class Changed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRead:
     """What is to be read of an object."""
 
     number: int
@@ -73,7 +73,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Answer:
+class ObjectRead:
     """What was read."""
 
     data: bytearray | None = None
@@ -85,9 +85,9 @@ class Answer:
     """The descriptor that had to be opened."""
 
 
-def read_object(disk: Disk, fd: int | None, wanted: Wanted) -> Answer:
+def read_object(disk: Disk, fd: int | None, wanted: WantedRead) -> ObjectRead:
     """Read from an object, by its open descriptor if there is one. Never raises OSError."""
-    answer = Answer()
+    answer = ObjectRead()
     try:
         if fd is None:
             answer.opened_fd = fd = disk.open_read(wanted.number)
@@ -99,7 +99,7 @@ def read_object(disk: Disk, fd: int | None, wanted: Wanted) -> Answer:
     return answer
 
 
-def _all(disk: Disk, fd: int, wanted: Wanted) -> bytearray:
+def _all(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
     size = wanted.extent.size
     data = disk.read(fd, wanted.extent.start, wanted.stored_bytes or size)
     if len(data) != (wanted.stored_bytes or size):
@@ -111,7 +111,7 @@ def _all(disk: Disk, fd: int, wanted: Wanted) -> bytearray:
     return data
 
 
-def _part_of_chunk(disk: Disk, fd: int, wanted: Wanted) -> bytearray:
+def _part_of_chunk(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
     """The part, once all of the chunk, which is not encoded, has its checksum. It is the bytes that were hashed."""
     extent, part = wanted.extent, wanted.part
     assert part is not None

@@ -20,7 +20,7 @@ from mountd.namespace.journal.facts import (
     MountFact,
     NodeFact,
 )
-from mountd.namespace.journal.log import Log
+from mountd.namespace.journal.log import JournalLog
 
 __all__ = ["Inherited", "read_inherited"]
 
@@ -36,7 +36,7 @@ class Inherited(NamedTuple):
     mount: MountFact = MountFact()
 
 
-def read_inherited(log: Log) -> Inherited:
+def read_inherited(log: JournalLog) -> Inherited:
     """All that is of use in `log`."""
     facts: dict[int, NodeFact] = {}
     files: list[HandleFact] = []

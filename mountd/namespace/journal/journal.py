@@ -43,7 +43,7 @@ from mountd.namespace.journal.facts import (
     handle_value,
 )
 from mountd.namespace.journal.inherited import Inherited, read_inherited
-from mountd.namespace.journal.log import Log
+from mountd.namespace.journal.log import JournalLog
 from mountd.namespace.journal.segment import open_memory
 from mountd.wire.handover import Handover
 
@@ -101,7 +101,7 @@ class Journal:
 
     def __init__(
         self,
-        entries: Log | None = None,
+        entries: JournalLog | None = None,
         generation: int = 0,
         *,
         max_directories: int = _MAX_DIRECTORIES,
@@ -364,11 +364,11 @@ def open_journal(handover: Handover) -> Journal:
         memories = open_memory(handover.journal_fds[0]), open_memory(handover.journal_fds[1])
         major, _, minor = handover.device.partition(":")
         device = os.makedev(int(major), int(minor))
-        entries = Log(memories)
+        entries = JournalLog(memories)
         mount = entries.get(MOUNT, 0)
         if mount is None or MountFact.read(mount).device != device:
             entries.clear()
-            entries = Log(memories)
+            entries = JournalLog(memories)
             entries.put(MOUNT, 0, MountFact(device=device).value())
         return Journal(entries, handover.generation)
     except (OSError, ValueError, struct.error) as error:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from mountd.namespace.journal.segment import Memory, Segment
+from mountd.namespace.journal.segment import JournalMemory, Segment
 
-__all__ = ["Log"]
+__all__ = ["JournalLog"]
 
 _KEY = struct.Struct("<BQ")
 _DROPPED = 0x80
@@ -34,10 +34,10 @@ _COPIED_AT_ONCE = 4
 Key = tuple[int, int]
 
 
-class Log:
+class JournalLog:
     """See the file's story. `memories`: the two halves, of any contents."""
 
-    def __init__(self, memories: tuple[Memory, Memory], least_records: int = _LEAST_RECORDS) -> None:
+    def __init__(self, memories: tuple[JournalMemory, JournalMemory], least_records: int = _LEAST_RECORDS) -> None:
         self._least_records = least_records
         self._places: dict[Key, int] = {}
         """Where each entry stands in the newer segment."""

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import xxhash
 
-__all__ = ["HEADER_BYTES", "Mapped", "Memory", "Segment", "open_memory"]
+__all__ = ["HEADER_BYTES", "JournalMemory", "Mapped", "Segment", "open_memory"]
 
 _MAGIC = b"hfs jrnl"
 _FORMAT = 2
@@ -40,7 +40,7 @@ _GROW_BYTES = 256 << 10
 """The memory grows by as much: 1 500 records, and 30 us for pages that are there when they are stored to."""
 
 
-class Memory(Protocol):
+class JournalMemory(Protocol):
     """Bytes at places; what a bytearray can do, and growing."""
 
     def __len__(self) -> int: ...
@@ -77,7 +77,7 @@ def open_memory(fd: int) -> Mapped:
 class Segment:
     """Appends records and finds them again. Made over memory of any contents."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: JournalMemory) -> None:
         self._memory = memory
         self._room = len(memory)
         self._seed = 0
