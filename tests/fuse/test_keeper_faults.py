@@ -139,7 +139,7 @@ def test_a_crash_while_another_release_is_loaded_is_survived(start: Start, progr
     program.write_text(body.replace("exec", f"read line < {tmp_path / 'gate'}\nexec"))
     code = f"""
 import sys
-from hfs import mounting
+from hfs.mounting import mounting
 from mountd.core.config import undump
 mounting._DAEMON = [{str(program)!r}]
 print(mounting.take_over(*undump(sys.stdin.buffer.read())))

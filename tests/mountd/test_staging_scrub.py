@@ -259,10 +259,14 @@ def test_where_there_is_no_direct_io_the_page_cache_is_left_as_it_was(tmp_path: 
             file = await stage(staging, 1)
             await round_ended(staging)
             assert disk.let_go_bytes == 0  # it was there: just written
-            with open(object_path(staging, file), "rb") as object_file:
-                os.fsync(object_file.fileno())
-                os.posix_fadvise(object_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            await round_ended(staging)
+            for _ in range(10):  # a round that is at the file just now brings a page back, as it was there
+                with open(object_path(staging, file), "rb") as object_file:
+                    os.fsync(object_file.fileno())
+                    os.posix_fadvise(object_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                disk.let_go_bytes = 0
+                await round_ended(staging)
+                if disk.let_go_bytes == SIZE:
+                    break
             assert disk.let_go_bytes == SIZE
             assert staging.scrub.figures()["damaged_chunks"] == 0
 

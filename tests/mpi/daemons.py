@@ -68,6 +68,11 @@ class Daemons:
         kill(pid)
         self.gone.add(rank)
 
+    def wait_gone(self, rank: int) -> None:
+        """Until a rank knows that one has gone."""
+        while not self.status(rank)["peers"]["gone"]:
+            os.sched_yield()
+
     def crash(self, rank: int) -> None:
         """kill -9 of one daemon; its keeper starts the next one, which runs alone."""
         kill(self.status(rank)["pid"])
