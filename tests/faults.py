@@ -216,6 +216,7 @@ async def healthy_staging(
     trust: Trust | None = None,
     scrub_bytes_s: int = 0,
     verify: VerifyWanted = "first-use",
+    planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
 ) -> AsyncIterator[Staging]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
@@ -238,6 +239,7 @@ async def healthy_staging(
         trust=trust,
         scrub_bytes_s=scrub_bytes_s,
         verify=verify,
+        planned=planned,
     ) as staging:
         if encoding:
             staging.encode(EncodingChoice(True, "for a test"), Encoder())

@@ -90,6 +90,14 @@ async def asked(room: SpaceReservation, plan: EpochPlan, units: Sequence[int]) -
     return stays.each
 
 
+async def test_an_order_that_is_followed_names_its_objects() -> None:
+    _, _, plan, learner = await full(list(range(FILES)))
+    learners = learner._owner
+    assert learners.planned([1, STAGED, STAGED + 7]) == {1, STAGED}
+    plan.learners.clear()
+    assert learners.planned([1, STAGED]) == set()
+
+
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_what_is_needed_last_goes_for_what_is_needed_sooner(
     in_thread: bool, monkeypatch: pytest.MonkeyPatch

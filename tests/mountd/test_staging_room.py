@@ -93,6 +93,28 @@ def test_lru_makes_room_for_what_comes_but_never_from_what_is_open(tmp_path: Pat
     run(main)
 
 
+def test_what_an_order_names_is_not_what_makes_room(tmp_path: Path) -> None:
+    named: list[int] = []
+
+    async def main() -> None:
+        async with healthy_staging(
+            tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru", planned=lambda _objects: named
+        ) as staging:
+            files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
+            assert files[0].object_id is not None
+            named.append(files[0].object_id)
+            await trio.sleep(1)
+            new = await staging.file(version_of(9, CHUNK_BYTES))
+            put(staging, new, 0)
+            await trio.sleep(1)
+            more = await staging.file(version_of(10, CHUNK_BYTES))
+            put(staging, more, 0)
+            await trio.sleep(1)
+            assert [file.complete for file in files] == [True, False]
+
+    run(main)
+
+
 class SmallDisk(Disk):
     """A disk of 100 GB with as much free as the test says."""
 
