@@ -30,7 +30,7 @@ from mountd.core.open_files import OpenFiles, of_this_process
 from mountd.core.workers import Workers
 from mountd.daemon import cluster
 from mountd.daemon.basics import Basics
-from mountd.daemon.files import open_files as open_file_service
+from mountd.daemon.files import open_file_service
 from mountd.daemon.names import open_names
 from mountd.daemon.service import open_service
 from mountd.daemon.storage import open_storage

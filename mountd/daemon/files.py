@@ -20,7 +20,7 @@ from mountd.hints import HintFollower, HintsFiles, HintsRepeated, PageCacheWarme
 from mountd.peers import Peers
 from policies.prefetch.siblings import Siblings
 
-__all__ = ["FileService", "open_files"]
+__all__ = ["FileService", "open_file_service"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FileService:
 
 
 @asynccontextmanager
-async def open_files(
+async def open_file_service(
     basics: Basics, storage: Storage, peers: Peers, names: NameService, device: DevFuse, nursery: trio.Nursery
 ) -> AsyncIterator[FileService]:
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
