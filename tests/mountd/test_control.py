@@ -248,8 +248,8 @@ def test_a_defect_is_logged_and_told(tmp_path: Path, logs: Any) -> None:
         (Warm([b""], 1025), "Expected `int` <= 1024 - at `$.jobs`"),
         (Warm([b""], 2**63), "Expected `int` <= 1024 - at `$.jobs`"),
         (Warm(["text"], 1), "Expected `bytes`, got `str`"),  # type: ignore[list-item]  # what a client may send
-        (Evict([b"a"], 1), "Expected `bool`, got `int`"),  # type: ignore[arg-type]
-        (Check({}, False), "Expected `array`, got `object`"),  # type: ignore[arg-type]
+        (Evict([b"a"], 1), "Expected `bool`, got `int`"),  # type: ignore[arg-type]  # wrong on purpose
+        (Check({}, False), "Expected `array`, got `object`"),  # type: ignore[arg-type]  # wrong on purpose
         (Join("0" * 32, rank=-1), "Expected `int` >= 0 - at `$.rank`"),
         (Join("0" * 32, world=0), "Expected `int` >= 1 - at `$.world`"),
         (Join("0" * 32, rank=5, world=2**40), "at `$.world`"),

@@ -41,7 +41,7 @@ class World:
         self.metrics = Metrics()
         clock = trio.current_time
         answers = Answers(Silence(self.metrics, clock, strict=False), clock, ttl_s=TTL_S)
-        self.permissions = Permissions(self, self, answers, self, self.metrics, others=others)  # type: ignore[arg-type]
+        self.permissions = Permissions(self, self, answers, self, self.metrics, others=others)  # type: ignore[arg-type]  # fakes
 
     async def kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
         self.looked += 1

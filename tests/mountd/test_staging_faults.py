@@ -271,7 +271,7 @@ def test_an_object_that_cannot_be_opened_is_not_sound_and_fails_nobody(tmp_path:
         async with healthy_staging(tmp_path, disk=disk) as staging:
             await stage(staging, 1)
             file = await staging.file(version_of(1, SIZE), b"f")
-            disk.open_cached = lambda _number: None  # type: ignore[method-assign]
+            disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # only here
             assert await staging.verifying.is_sound(file)
             disk.opens_fail_with = number
             assert not await staging.verifying.is_sound(file)

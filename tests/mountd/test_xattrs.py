@@ -60,7 +60,7 @@ class World:
         clock = trio.current_time
         answers = Answers(Silence(self.metrics, clock, strict=strict), clock, ttl_s=ttl_s)
         self.changed: list[Node] = []
-        self.xattrs = Xattrs(self.source, answers, clock, ttl_s=ttl_s, changed=self.changed.append)  # type: ignore[arg-type]
+        self.xattrs = Xattrs(self.source, answers, clock, ttl_s=ttl_s, changed=self.changed.append)  # type: ignore[arg-type]  # a fake
 
     async def acl(self, node: Node) -> bytes | None:
         """None: there is none."""
