@@ -1,8 +1,8 @@
 """The formats that layouts can be made of, and the choice of one for files.
 
 A new format is one file of this package with a `FORMAT`, one name in `_MODULES`, and one case in
-tests/hfs/test_layouts_conformance.py, which fails without it. No file here imports the library of its format before it
-is needed.
+tests/hfs/layouts/test_layouts_conformance.py, which fails without it. No file here imports the library of its format
+before it is needed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ as that costs a few per cent of what has come, and then wait for their chunk. Pu
 present: the caller says how many are missing.
 
 The figures (20 GB file, 100 reads; 1.5 GB file, 80 000 reads; 64 files; 10 000 files; skewed and clustered reads) are
-simulated in tests/policies/test_density.py.
+simulated in tests/policies/prefetch/test_density.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hfs.client.client import Client
 from mountd.base.errors import HfsError
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising, setting
-from tests.pattern import check, pattern, write_pattern
+from tests.support.pattern import check, pattern, write_pattern
 
 FOR_EVER = 10**9
 SMALL = 120

@@ -9,7 +9,7 @@ import pytest
 from hfs.mounting.logs import default_log_file
 from mountd.core.config import Config
 from tests.fuse.harness import Hfs, hfs_command, run
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
 

@@ -15,7 +15,7 @@ import pytest
 from scripts.benchmarks.rot import RottingDisk, has_loop_devices
 from tests.fuse.harness import Hfs, drop_pages, hfs_command, run
 from tests.fuse.modes import MODES, Mode, needs_passthrough, warm
-from tests.pattern import explain, pattern
+from tests.support.pattern import explain, pattern
 
 HfsMount = Callable[..., Hfs]
 

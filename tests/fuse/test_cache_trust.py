@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, drop_pages
 from tests.fuse.modes import MODES, Mode, warm
-from tests.pattern import explain, pattern
+from tests.support.pattern import explain, pattern
 
 HfsMount = Callable[..., Hfs]
 

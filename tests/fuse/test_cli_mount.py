@@ -26,7 +26,7 @@ from tests.fuse.harness import (
     wait_gone,
 )
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 SIZE = 300_000

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.fuse.harness import Hfs, must
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 AnySource = Callable[[Path], Path]
 HfsMount = Callable[..., Hfs]

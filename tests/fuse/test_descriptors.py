@@ -10,7 +10,7 @@ import pytest
 from hfs.client.client import Client
 from tests.fuse.harness import Hfs, must
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import check, write_pattern
+from tests.support.pattern import check, write_pattern
 
 DIRECTORIES = 400
 LARGE = 8

@@ -12,7 +12,7 @@ from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, setting
 from tests.fuse.modes import warm
 from tests.fuse.users import NOBODY, needs_root
-from tests.pattern import check, pattern, write_pattern
+from tests.support.pattern import check, pattern, write_pattern
 
 SIZE = 200_000
 

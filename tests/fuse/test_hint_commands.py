@@ -15,7 +15,7 @@ from hfs.layouts.layout import Layout
 from tests.fuse.harness import BIN, Hfs, environment, must, run
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.test_hints import all_staged, content, counter, learner_of, total_of, tree, wait_until
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

@@ -27,7 +27,7 @@ from hfs.samplers import GroupShuffleSampler
 from tests.conftest import Logs
 from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must, unmount_lazily
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

@@ -12,7 +12,7 @@ from tests.fuse.harness import Hfs, drop_pages
 from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.test_hints import _connections_end, all_staged, begun, content, total_of, tree, wait_until
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 __all__ = ["_connections_end"]
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must
 from tests.fuse.modes import needs_passthrough, warm
-from tests.pattern import check, pattern, write_pattern
+from tests.support.pattern import check, pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 
@@ -107,7 +107,7 @@ def test_an_open_file_of_which_little_is_staged_reads_on_from_the_source(source:
 
 READER = """
 import mmap, sys
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 with open(sys.argv[1], "rb") as file:
     mapped = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
 mapped.madvise(mmap.MADV_RANDOM)
@@ -145,7 +145,7 @@ def test_a_mapping_goes_on(source: Path, hfs_mount: HfsMount, mode: str) -> None
 
 WORKER = """
 import os, sys
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 for line in sys.stdin:
     assert os.getcwd() == sys.argv[1], os.getcwd()
     assert sorted(os.listdir(".")) == sorted(line.split()), os.listdir(".")

@@ -10,7 +10,7 @@ import pytest
 from tests.fuse.harness import ROOT, Hfs, environment
 from tests.fuse.modes import needs_passthrough
 from tests.fuse.test_inherited import MODES, wait_closed
-from tests.pattern import write_pattern
+from tests.support.pattern import write_pattern
 
 HfsMount = Callable[..., Hfs]
 
@@ -20,7 +20,7 @@ CRASHES = 3
 READER = """
 import os, random, sys
 from tests.fuse.test_inherited_kills import FILES, size
-from tests.pattern import check
+from tests.support.pattern import check
 root, chance = sys.argv[1], random.Random(int(sys.argv[2]))
 held = []
 

@@ -17,7 +17,7 @@ from mountd.kernel import fastpath
 from tests.fuse.harness import Hfs, environment, wait_gone
 from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 pytestmark = needs_extension
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, hfs_command, mounts_below, must, run, unmount_lazily
 from tests.fuse.modes import MODES, needs_passthrough, warm
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 

@@ -24,7 +24,7 @@ from mountd.core.config import Config
 from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
 SlowSource = Callable[..., SlowFs]

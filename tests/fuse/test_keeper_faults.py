@@ -18,7 +18,7 @@ from mountd.base.errors import MountError
 from mountd.core.config import Config, dump
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.modes import MODES
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 SIZE = 200_000
 Start = Callable[..., Config]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, must, unmount_lazily
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

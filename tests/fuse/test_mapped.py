@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuse.harness import ROOT, Hfs, environment
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 
@@ -22,7 +22,7 @@ PAGE = mmap.PAGESIZE
 
 READER = """
 import mmap, random, sys
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 path, seed = sys.argv[1], int(sys.argv[2])
 with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
     mapped.madvise(mmap.MADV_RANDOM)

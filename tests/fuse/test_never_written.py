@@ -13,7 +13,7 @@ import pytest
 from tests.fuse.harness import Hfs, environment, hfs_command, must, run
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import NOBODY
-from tests.pattern import write_pattern
+from tests.support.pattern import write_pattern
 
 HfsMount = Callable[..., Hfs]
 SlowSource = Callable[..., SlowFs]

@@ -12,7 +12,7 @@ import pytest
 from mountd.native.linkage import why_not_one_libfuse
 from tests.fuse.harness import ROOT, Hfs, must
 from tests.fuse.injection import injected, replaced
-from tests.pattern import check, write_pattern
+from tests.support.pattern import check, write_pattern
 
 PREFIX = ROOT / "build" / "libfuse" / "prefix"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

@@ -12,7 +12,7 @@ from mountd.kernel import fastpath
 from tests.fuse.harness import Hfs, hfs_command, must, run
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, acl_for, needs_root, refused_by_acl
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 SlowSource = Callable[..., SlowFs]

@@ -18,7 +18,7 @@ import pytest
 
 from tests.fuse.harness import ROOT, Hfs, hfs_command, must, run
 from tests.fuse.modes import needs_passthrough, warm
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 
@@ -248,7 +248,7 @@ def test_damage_that_is_found_under_an_open_handle(size: int, tmp_path: Path, hf
 
 READER = """
 import os, random, select, sys
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 path, size, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance, kept, more = random.Random(seed), [], 20
 while more:

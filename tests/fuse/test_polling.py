@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import hidden, injected, skipping
-from tests.pattern import check, write_pattern
+from tests.support.pattern import check, write_pattern
 
 
 def test_a_request_that_is_taken_back_before_it_is_read_does_not_stop_the_mount(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, must, run, wait_gone
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import explain, pattern
+from tests.support.pattern import explain, pattern
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

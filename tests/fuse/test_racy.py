@@ -14,7 +14,7 @@ from hfs.client.client import Client
 from tests.fuse.harness import Hfs
 from tests.fuse.images import TIME_S, ext4_image, loops, why_no_images
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import explain, pattern
+from tests.support.pattern import explain, pattern
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

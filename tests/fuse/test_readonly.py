@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuse.harness import Hfs
 from tests.fuse.trees import different_contents, stat_of, walk
-from tests.pattern import write_pattern
+from tests.support.pattern import write_pattern
 
 HfsMount = Callable[..., Hfs]
 

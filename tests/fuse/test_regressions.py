@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuse.harness import Hfs
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]

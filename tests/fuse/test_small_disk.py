@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fuse.harness import Hfs, hfs_command, must, run
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 

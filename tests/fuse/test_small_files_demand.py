@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuse.harness import Hfs
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 

@@ -18,7 +18,7 @@ import pytest
 from hfs.client.client import Client
 from tests.fuse.harness import COMMAND_LIMIT_S, Hfs, drop_pages, hfs_command, run
 from tests.fuse.modes import needs_passthrough
-from tests.pattern import write_pattern
+from tests.support.pattern import write_pattern
 
 HfsMount = Callable[..., Hfs]
 

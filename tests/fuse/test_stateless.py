@@ -17,7 +17,7 @@ import pytest
 from tests.fuse.conftest import SMALL_CHUNK_BYTES as CHUNK
 from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
 from tests.fuse.modes import needs_passthrough, warm
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, must, unmount_lazily
 from tests.fuse.images import Loop, erofs_image, ext4_image, loops, why_no_images
-from tests.pattern import explain, pattern
+from tests.support.pattern import explain, pattern
 
 HfsMount = Callable[..., Hfs]
 

@@ -9,7 +9,7 @@ from hfs.client.client import Client
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import check, write_pattern
+from tests.support.pattern import check, write_pattern
 
 FOR_EVER = 10**9
 LARGE_BYTES = 700_000

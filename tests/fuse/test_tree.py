@@ -24,7 +24,7 @@ from tests.fuse.trees import (
     make_odd_tree,
     make_special_files,
 )
-from tests.pattern import check, pattern, write_pattern
+from tests.support.pattern import check, pattern, write_pattern
 
 AnySource = Callable[[Path], Path]
 HfsMount = Callable[..., Hfs]

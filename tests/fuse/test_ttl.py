@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuse.harness import Hfs
 from tests.fuse.slowfs import SlowFs
-from tests.pattern import explain, pattern
+from tests.support.pattern import explain, pattern
 
 TTL_S = 1.0
 SLOWFS_TTL_S = 1.0

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 # What a user of a file sees of it; not atime (reading changes it) and st_dev (another file system on purpose).
 STAT_FIELDS = ("st_mode", "st_size", "st_uid", "st_gid", "st_nlink", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_rdev")

@@ -6,7 +6,7 @@ Used by the test, which writes the file, and by the ranks, which know what each 
 import numpy as np
 
 from hfs.layouts.layout import Layout
-from tests.pattern import pattern
+from tests.support.pattern import pattern
 
 NAME = b"data.bin"
 FILE_SEED = 77

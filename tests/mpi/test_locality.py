@@ -11,7 +11,7 @@ from hfs.layouts.layout import Layout
 from hfs.samplers import LocalityAwareSampler
 from tests.fuse.harness import drop_pages
 from tests.mpi.daemons import Daemons
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 NODES, FILES, BATCH = 2, 60, 20
 CHUNK_BYTES = 64 << 10

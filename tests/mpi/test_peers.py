@@ -12,7 +12,7 @@ import pytest
 from hfs.hint import hinted
 from tests.fuse.harness import drop_pages, hfs_command, mounts_below, must, unmount_lazily, wait_gone
 from tests.mpi.daemons import Daemons
-from tests.pattern import pattern, write_pattern
+from tests.support.pattern import pattern, write_pattern
 
 FILES = {b"large.bin": (3, (3 << 20) + 12345), **{b"small-%02d" % i: (10 + i, 20_000 + i) for i in range(40)}}
 CHUNK_BYTES = 64 << 10

@@ -8,7 +8,7 @@ import pytest
 from tests.fuse.harness import Hfs
 from tests.mpi.harness import Job
 from tests.mpi.shared_data import FILE_BYTES, FILE_SEED, NAME
-from tests.pattern import write_pattern
+from tests.support.pattern import write_pattern
 
 ROOT = str(Path(__file__).parent.parent.parent)
 

@@ -23,8 +23,8 @@ from mountd.cache.objects import unlinked as staging_unlinked
 from mountd.cache.opening import open_staging
 from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
-from tests.crash_child import few_numbers_leased
-from tests.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
+from tests.power.crash_child import few_numbers_leased
+from tests.support.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
 
 _recorder = ctypes.CDLL(None)
 

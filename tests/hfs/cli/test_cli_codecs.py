@@ -1,0 +1,154 @@
+"""`hfs encode` and `hfs decode` as people use them: files in, files out, what is said, exit codes."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from hfs.cli import cli
+from hfs.codecs import EncodedDataset
+from tests.hfs.codecs.codec_samples import fields, volume
+
+
+def hfs(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments), "--jobs", "1"])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder: str = "out") -> list[str]:
+    return sorted(os.path.relpath(path, folder) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def test_numpy_files_there_and_back() -> None:
+    os.makedirs("in/deep")
+    np.save("in/a.npy", volume(1))
+    np.savez("in/deep/b.npz", x=volume(2), **{"a/file": np.array([0.5, 2])})
+    made = hfs("encode", "in", "out")
+    assert made.exit_code == 0, made.output
+    assert files() == ["a.hfsc", "deep/b.hfsc"]
+    assert "2 samples encoded, cosmoflow: " in made.stdout
+    assert "all values as they were" in made.stdout
+    back = hfs("decode", "out", "back")
+    assert back.exit_code == 0, back.output
+    assert files("back") == ["a.npy", "deep/b.npz"]
+    assert (np.load("back/a.npy") == volume(1)).all()
+    with np.load("back/deep/b.npz") as found:
+        assert (found["x"] == volume(2)).all()
+        assert found["a/file"].tolist() == [0.5, 2]
+    assert hfs("decode", "out/a.hfsc", "half", "--op", "log1p", "--channels", "first").exit_code == 0
+    right = np.moveaxis(np.log1p(volume(1), dtype=np.float32).astype(np.float16), -1, 0)
+    assert (np.load("half/a.npy") == right).all()
+
+
+def test_many_volumes_of_an_hdf5_file_with_their_labels() -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File("set.h5", "w") as file:
+        file["universe/full"] = np.stack([volume(seed) for seed in range(11)])
+        file["unitPar"] = np.arange(44.0).reshape(11, 4)
+        file["names"] = [b"text"] * 11
+        file["redshifts"] = [0.0, 0.5, 1.5, 3]
+    made = hfs("encode", "set.h5", "out")
+    assert made.exit_code == 0, made.output
+    assert files() == [f"set-{number:02d}.hfsc" for number in range(11)]
+    dataset = EncodedDataset("out", arrays=["universe/full", "unitPar", "redshifts"])
+    data, label, redshifts = dataset[10]
+    assert (data == volume(10)).all()
+    assert label.tolist() == [40, 41, 42, 43]
+    assert redshifts.tolist() == [0, 0.5, 1.5, 3]
+
+
+def test_fields_with_labels_and_their_accuracy() -> None:
+    h5py = pytest.importorskip("h5py")
+    os.mkdir("in")
+    with h5py.File("in/data.h5", "w") as file:
+        file["climate/data"] = np.moveaxis(fields(), 0, -1)
+        file["climate/labels_0"] = np.zeros((20, 96), np.int64)
+    made = hfs("encode", "in", "out")
+    assert made.exit_code == 0, made.output
+    assert "1 samples encoded, deepcam: " in made.stdout
+    assert "off by more than 10 %: " in made.stdout
+    data, label = EncodedDataset("out", channels="first", dtype="float32")[0]
+    assert np.abs(data - fields()).max() < 100
+    assert label.dtype == np.int64
+    bounded = hfs("encode", "in", "out", "--overwrite", "--max-relative-error", "0.05")
+    assert "off by more than 10 %: 0.000% of the values" in bounded.stdout
+
+
+def test_several_processes(folder: Path) -> None:
+    np.save("many.npy", np.stack([volume(seed, side=4) for seed in range(7)]))
+    made = CliRunner().invoke(cli, ["encode", "many.npy", "out", "--jobs", "2"])
+    assert made.exit_code == 0, made.output
+    assert [(EncodedDataset("out")[seed] == volume(seed, side=4)).all() for seed in range(7)] == [True] * 7
+
+
+def test_samples_that_cannot_be_encoded_do_not_stop_the_others() -> None:
+    os.mkdir("in")
+    np.save("in/good.npy", volume())
+    np.save("in/negative.npy", -volume())
+    made = hfs("encode", "in", "out")
+    assert made.exit_code == 3
+    assert "hfs: in/negative.npy: data: there are negative counts" in made.stderr
+    assert files() == ["good.hfsc"]
+    assert hfs("encode", "in/negative.npy", "none").exit_code == 1
+    assert not os.path.exists("none")
+    Path("out/bad.hfsc").write_bytes(Path("out/good.hfsc").read_bytes()[:-3])
+    back = hfs("decode", "out", "back")
+    assert back.exit_code == 3
+    assert "hfs: out/bad.hfsc: " in back.stderr
+    assert files("back") == ["good.npy"]
+
+
+def test_files_that_exist_are_not_lost() -> None:
+    np.save("a.npy", volume())
+    assert hfs("encode", "a.npy", "out").exit_code == 0
+    again = hfs("encode", "a.npy", "out")
+    assert again.exit_code == 2
+    assert "out/a.hfsc exists: --overwrite?" in again.stderr
+    assert hfs("encode", "a.npy", "out", "--overwrite").exit_code == 0
+    np.savez("a.npz", x=volume())
+    assert "would be made twice" in hfs("encode", ".", "out2").stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"x", "ends with none of .h5"),
+        ("a.npy", b"x", "cannot be read, or is damaged"),
+        ("a.npz", b"x", "cannot be read, or is damaged"),
+        ("a.h5", b"x", "cannot be read, or is damaged"),
+    ],
+)
+def test_files_that_cannot_be_read(name: str, content: bytes, words: str) -> None:
+    Path(name).write_bytes(content)
+    made = hfs("encode", name, "out")
+    assert made.exit_code == 1
+    assert words in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["encode", ".", "out"], 1, "no file that ends with"),
+        (["encode", "a.npz", "out", "--data", "z"], 1, "has no array 'z'; it has x, y"),
+        (["encode", "a.npz", "out", "--codec", "zip"], 2, "there are auto, cosmoflow, deepcam, plain"),
+        (["encode", "texts.npz", "out"], 1, "no array of numbers"),
+        (["decode", ".", "out"], 2, "no .hfsc file"),
+        (["encode", "missing", "out"], 2, "does not exist"),
+    ],
+)
+def test_what_cannot_be_asked_for(arguments: Any, code: int, words: str) -> None:
+    os.mkdir("empty")
+    np.savez("a.npz", x=volume(), y=np.zeros(3))
+    np.savez("texts.npz", x=np.array(["a"]))
+    arguments = [argument.replace(".", "empty") if argument == "." else argument for argument in arguments]
+    done = hfs(*arguments)
+    assert done.exit_code == code, done.output
+    assert words in done.output

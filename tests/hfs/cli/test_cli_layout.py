@@ -1,0 +1,102 @@
+"""`hfs layout build | show | check` as people use them: formats by themselves, options, shards, exit codes."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from hfs.cli import cli
+from hfs.layouts.layout import Layout
+from hfs.mounting import mountinfo
+from tests.hfs.layouts.layout_cases import CASES
+
+
+def hfs(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["layout", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(format_name: str, name: str, sizes: list[int]) -> None:
+    next(case for case in CASES if case.format == format_name).write(Path(name), sizes)
+
+
+def test_build_show_check() -> None:
+    write("tar", "a.tar", [10, 0, 5000])
+    write("tar", "b.tar", [7])
+    os.utime("b.tar", ns=(5, 1_700_000_000_000_000_005))
+    made = hfs("build", "a.tar", "b.tar", "--root", ".", "--keys", "-o", "x.layout")
+    assert (made.exit_code, made.stdout) == (0, "x.layout: 4 samples of 2 files (tar)\n")
+    shown = hfs("show", "x.layout")
+    assert shown.exit_code == 0
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["made", "from", "tar"] in lines
+    assert ["samples", "4,", "with", "their", "keys"] in lines
+    assert ["extents", "7"] in lines
+    assert "sample 1  a.tar: 1 bytes at " in shown.stdout
+    assert f"b.tar: {os.path.getsize('b.tar'):,} bytes, modified 2023-11-14T22:13:20.000000005 UTC\n" in shown.stdout
+    checked = hfs("check", "x.layout")
+    assert (checked.exit_code, checked.stdout) == (
+        0,
+        "x.layout: right: 2 files as they were, 4 samples, 4 of them looked at\n",
+    )
+    os.utime("b.tar")
+    os.unlink("a.tar")
+    checked = hfs("check", "x.layout", "--root", ".")
+    assert (checked.exit_code, checked.stdout) == (1, "")
+    assert checked.stderr.splitlines() == [
+        "hfs: ./a.tar: No such file or directory",
+        "hfs: ./b.tar: changed since the layout was made",
+        "hfs: x.layout: 2 faults: it does not belong to these files; build it again",
+    ]
+
+
+def test_options_are_those_of_the_format() -> None:
+    write("lmdb", "db", [1, 2, 3])
+    assert hfs("build", "db", "--root", ".").stdout == "db.layout: 3 samples of db/data.mdb (lmdb: the main database)\n"
+    refused = hfs("build", "db", "--root", ".", "--dataset", "x")
+    assert (refused.exit_code, "hfs: --dataset: not an option of lmdb files" in refused.stderr) == (2, True)
+    refused = hfs("build", "db", "--root", ".", "--database", "x")
+    assert (refused.exit_code, "no database 'x'; there are none with names" in refused.stderr) == (1, True)
+    refused = hfs("build", "db/data.mdb", "--root", ".", "--format", "tar")
+    assert (refused.exit_code, "not a tar file: no header at offset 0" in refused.stderr) == (1, True)
+    # What a directory is, its files say; a layout of all its files can be had by name.
+    assert (
+        hfs("build", "db", "--root", ".", "--format", "tree").stdout == "db.layout: 1 samples of db/data.mdb (tree)\n"
+    )
+    assert "hdf5, npz: A data set" in " ".join(hfs("build", "--help").stdout.split())
+
+
+def test_files_of_a_tree_and_files_that_are_none(folder: Path) -> None:
+    write("tree", "t", [5, 0, 7])
+    assert hfs("build", "t/", "--root", folder).stdout == "t.layout: 3 samples of 3 files (tree)\n"
+    shown = hfs("show", "t.layout").stdout
+    assert "extents    none: a sample is a whole file" in shown
+    assert "sample 0  t/a/0001.bin: 0 bytes\n" in shown
+    assert hfs("check", "t.layout").stdout == "t.layout: right: 3 files as they were, 3 samples\n"
+    Layout(b"\xff\n").save("odd")
+    assert "\\xff" in hfs("show", "odd").stdout or "\\udcff" in hfs("show", "odd").stdout
+    np.save("x.npy", np.zeros(3))
+    for command in ("show", "check"):
+        result = hfs(command, "x.npy")
+        assert (result.exit_code, result.stderr.startswith("hfs: x.npy: not a layout, or cut short")) == (1, True)
+    assert hfs("show", "none").stderr == "hfs: none: no such file\n"
+
+
+def test_check_finds_the_files_in_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save("x.npy", np.zeros((3, 4)))
+    assert hfs("build", "x.npy", "--root", ".", "-o", "x.layout").exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    os.rename("x.npy", tmp_path / "elsewhere" / "x.npy")
+    lost = hfs("check", "x.layout")
+    assert (lost.exit_code, lost.stdout) == (2, "")
+    assert "say with --root where it is" in lost.stderr
+    mount = mountinfo.Mount(1, "0:1", str(tmp_path / "elsewhere"), "ro", mountinfo.HFS_TYPE, "hfs")
+    monkeypatch.setattr(mountinfo, "hfs_mounts", lambda: [mount])
+    assert hfs("check", "x.layout").stdout == "x.layout: right: 1 files as they were, 3 samples\n"

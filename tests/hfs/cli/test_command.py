@@ -1,0 +1,120 @@
+"""Running a command with us in front: exit codes, signals by kill and by the terminal, what it inherits."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+RUNNER = """
+import signal, sys
+from hfs.mounting.command import FORWARDED, run_command
+signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+try:
+    code = run_command(sys.argv[1:])
+except OSError as error:
+    sys.exit(type(error).__name__)
+sys.exit(code if code >= 0 else 128 - code)
+"""
+COUNTER = """
+import os, signal, sys
+counts = {}
+def count(number, frame):
+    counts[number] = counts.get(number, 0) + 1
+for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, count)
+print("ready", os.getppid(), flush=True)
+for line in sys.stdin:
+    print(counts, flush=True)
+"""
+
+
+def runner(*command: str) -> list[str]:
+    return [sys.executable, "-c", RUNNER, *command]
+
+
+def python(code: str) -> list[str]:
+    return runner(sys.executable, "-c", code)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("raise SystemExit(255)", 255),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os, signal; signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)", 143),
+    ],
+)
+def test_exit_codes(code: str, expected: int) -> None:
+    assert subprocess.run(python(code), cwd=ROOT, check=False).returncode == expected
+
+
+@pytest.mark.parametrize(("command", "error"), [("/absent/x", "FileNotFoundError"), ("/", "PermissionError")])
+def test_what_cannot_be_executed(command: str, error: str) -> None:
+    done = subprocess.run(runner(command), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == error
+
+
+def test_signals_are_forwarded_once() -> None:
+    with subprocess.Popen(
+        python(COUNTER), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready {process.pid}\n"
+        for number, name in ((signal.SIGUSR1, "10"), (signal.SIGTERM, "15"), (signal.SIGINT, "2")):
+            process.send_signal(number)
+            shown = ""
+            while f"{name}: 1" not in shown:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                shown = process.stdout.readline()
+        process.stdin.close()
+        assert process.wait() == 0
+        assert shown == "{10: 1, 15: 1, 2: 1}\n"
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, python(COUNTER))
+    with os.fdopen(terminal, "r+b", buffering=0) as stream:
+        shown = b""
+        while b"ready" not in shown:
+            shown += stream.read(1000)
+        os.write(terminal, b"\x03")
+        while b"2: " not in shown:
+            os.write(terminal, b"\n")
+            shown += stream.read(1000)
+        # A second one, forwarded, would be in front of SIGUSR1: signals of one process arrive in the order of its loop.
+        os.kill(pid, signal.SIGUSR1)
+        while b"10: 1" not in shown:
+            os.write(terminal, b"\n")
+            shown += stream.read(1000)
+        assert b"2: 2" not in shown
+        os.write(terminal, b"\x04")
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_the_command_inherits_what_we_have(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; print(os.environ['MARK'], os.getcwd() == sys.argv[1], os.read(int(sys.argv[2]), 9),"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN)"
+    )
+    readable, writable = os.pipe()
+    os.write(writable, b"mark")
+    command = runner(sys.executable, "-c", code, str(tmp_path.resolve()), str(readable))
+    environment = {**os.environ, "MARK": "x", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, pass_fds=[readable], capture_output=True, text=True, check=False
+    )
+    os.close(readable)
+    os.close(writable)
+    assert done.stdout == "x True b'mark' set() True\n"

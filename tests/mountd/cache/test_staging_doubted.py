@@ -1,0 +1,93 @@
+"""What is staged of a version that is in doubt: served, not committed until it is believed, gone if it is not."""
+
+from pathlib import Path
+
+from mountd.base.version import Version
+from mountd.cache.staging import Staging
+from mountd.core.metrics import Metrics
+from policies.geometry import Extent
+from tests.support.faults import CHUNK_BYTES, SIZE, healthy_staging, object_names, put, run, stage, verify, version_of
+from tests.support.pattern import check
+
+
+class Doubts:
+    """Implements `cache.objects.context.Trust`."""
+
+    def __init__(self) -> None:
+        self.held: set[Version] = set()
+        self.wrong: set[Version] = set()
+
+    def holds(self, version: Version) -> bool:
+        return version in self.held
+
+    def refutes(self, version: Version) -> bool:
+        return version in self.wrong
+
+    def hurry(self, version: Version) -> None:
+        pass
+
+
+async def rows(staging: Staging) -> list[int]:
+    await staging.wait_committed()
+    return [row.version.inode async for row in staging.rows()]
+
+
+def test_what_is_in_doubt_is_served_and_committed_once_it_is_believed(tmp_path: Path) -> None:
+    async def main() -> None:
+        doubts = Doubts()
+        async with healthy_staging(tmp_path, trust=doubts) as staging:
+            doubts.held.add(version_of(1, SIZE))
+            file = await stage(staging, 1, SIZE)
+            await stage(staging, 2, SIZE)
+            assert file.complete
+            assert not file.durable
+            check(1, 0, await staging.read(file, Extent(0, SIZE)))
+            assert await rows(staging) == [2]
+            assert await staging.evict_paths([b""]) == (1, staging.statistics().room_bytes)
+            check(1, 0, await staging.read(file, Extent(0, SIZE)))
+            doubts.held.clear()
+            staging.committer.believe(file.version)
+            await staging.committer.wait_believed(file.version)
+            assert await rows(staging) == [1]
+            assert file.durable
+
+    run(main)
+    assert run(verify, str(tmp_path)) == -(-SIZE // CHUNK_BYTES)
+
+
+def test_what_was_wrong_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        doubts = Doubts()
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, trust=doubts, metrics=metrics) as staging:
+            version = version_of(1, SIZE)
+            doubts.held.add(version)
+            file = await stage(staging, 1, SIZE)
+            doubts.held.clear()
+            doubts.wrong.add(version)
+            staging.committer.disbelieve(version)
+            await staging.supersede(version)
+            await staging.reclaimer.wait_idle()
+            assert not file.present
+            assert put(staging, file, 0)  # on its way when that was found out
+            await staging.wait_committed()
+            await staging.reclaimer.wait_idle()
+            assert await rows(staging) == []
+            assert staging.statistics().room_bytes == 0
+            assert metrics["staging_errors"] == 0
+        assert object_names(str(tmp_path)) == set()
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 0
+
+
+def test_the_end_does_not_wait_for_what_is_in_doubt(tmp_path: Path) -> None:
+    async def main() -> None:
+        doubts = Doubts()
+        async with healthy_staging(tmp_path, trust=doubts) as staging:
+            doubts.held.add(version_of(1, SIZE))
+            await stage(staging, 1, SIZE)
+        assert object_names(str(tmp_path)) == set()
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 0

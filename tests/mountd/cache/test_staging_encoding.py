@@ -1,0 +1,461 @@
+"""Encoded chunks: what comes back is what was put, or nothing; what they take is what is accounted; nobody else reads
+them.
+
+Without threads, in virtual time (tests/support/faults.py). Kills and faults at every operation:
+tests/power/test_crash.py.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mountd.base.errors import StagingError
+from mountd.cache.objects.decoded import Decoded
+from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable, decode
+from mountd.cache.opening import open_staging
+from mountd.cache.staging import StagedFile, Staging
+from mountd.core.metrics import Metrics
+from policies.cache.admission import blocks_bytes
+from policies.cache.encoding import EncodingChoice, pays
+from policies.geometry import Extent
+from tests.conftest import Logs
+from tests.support.faults import (
+    CHUNK_BYTES,
+    SHRINKS,
+    SIZE,
+    check_contents,
+    contents,
+    disk_bytes,
+    healthy_staging,
+    object_path,
+    overwrite,
+    page_aligned,
+    put,
+    run,
+    stage,
+    verify,
+    version_of,
+)
+from tests.support.pattern import pattern
+
+SEED = SHRINKS + 1
+
+
+def chunks_of_a_kind() -> st.SearchStrategy[bytes]:
+    """Noise, counts of any width, runs: of any length, aligned to nothing."""
+
+    def made(seed: int, size: int, kind: str, skip: int) -> bytes:
+        draw = np.random.default_rng(seed)
+        if kind == "noise":
+            return draw.bytes(size)
+        if kind == "zeros":
+            return bytes(size)
+        return draw.poisson(3, size).astype(kind).tobytes()[skip : skip + size]
+
+    kinds = st.sampled_from(["noise", "zeros", "u1", "<i2", "<i4", "<i8", "<f4", ">u2"])
+    return st.builds(made, st.integers(0, 999), st.integers(1, 150_000), kinds, st.integers(0, 7))
+
+
+# -- the encoding itself ----------------------------------------------------------------------------------------------
+
+
+@given(
+    data=chunks_of_a_kind() | st.binary(min_size=1, max_size=20_000), element=st.sampled_from([UNDECIDED, 1, 2, 4, 8])
+)
+def test_whatever_is_encoded_is_decoded_to_the_same(data: bytes, element: int) -> None:
+    encoded = Encoder().encode(memoryview(data), element)
+    if encoded is None:
+        return
+    assert pays(len(data), encoded.stored_bytes)
+    assert len(encoded.data) == blocks_bytes(encoded.stored_bytes)
+    assert np.frombuffer(encoded.data, np.uint8).ctypes.data % 4096 == 0
+    assert not any(encoded.data[encoded.stored_bytes :])
+    assert decode(bytearray(encoded.data[: encoded.stored_bytes]), len(data)) == data
+
+
+@given(data=chunks_of_a_kind(), at=st.integers(0, 1 << 30), bit=st.integers(0, 7), cut=st.integers(1, 1 << 30))
+def test_damage_is_found_before_the_decoder_sees_it(data: bytes, at: int, bit: int, cut: int) -> None:
+    encoded = Encoder().encode(memoryview(data), UNDECIDED)
+    if encoded is None:
+        return
+    stored = bytearray(encoded.data[: encoded.stored_bytes])
+    flipped = bytearray(stored)
+    flipped[at % len(stored)] ^= 1 << bit
+    for broken in (flipped, stored[: -(cut % len(stored)) - 1], stored + b"\0", bytearray()):
+        with pytest.raises(Undecodable):
+            decode(broken, len(data))
+    for size in (len(data) - 1, len(data) + 1, 0):
+        with pytest.raises(Undecodable):
+            decode(stored, size)
+
+
+@pytest.mark.parametrize("kind", ["<i2", "<i4", "<i8", "u1"])
+def test_the_size_of_an_element_is_found(kind: str) -> None:
+    data = np.random.default_rng(1).poisson(200 if kind != "u1" else 2, 100_000).astype(kind).tobytes()
+    encoded = Encoder().encode(memoryview(data), UNDECIDED)
+    assert encoded is not None
+    assert encoded.element_bytes == np.dtype(kind).itemsize
+    others = [Encoder().encode(memoryview(data), size) for size in (1, 2, 4, 8)]
+    assert encoded.stored_bytes <= 1.1 * min(other.stored_bytes for other in others if other is not None)
+
+
+def test_what_does_not_shrink_is_left_alone() -> None:
+    noise = memoryview(np.random.default_rng(1).bytes(100_000))
+    assert Encoder().encode(noise, UNDECIDED) is None
+    assert Encoder().encode(noise, 2) is None
+    assert Encoder().encode(memoryview(bytes(100_000)), RAW) is None
+    assert Encoder().encode(memoryview(bytes(4096)), UNDECIDED) is None  # a block it is
+
+
+# -- put and read -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [8193, CHUNK_BYTES, CHUNK_BYTES + 1, SIZE, 3 * CHUNK_BYTES, 1_000_000])
+def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, encoding=True) as staging:
+            file = await stage(staging, SEED, size)
+            await everything_holds(staging, file)
+            assert file.encoded
+            assert not staging.statistics().uncommitted_bytes
+        for encoding in (False, True):  # it is read whatever is asked for now
+            async with healthy_staging(tmp_path, encoding=encoding) as staging:
+                file = await staging.file(version_of(SEED, size))
+                await everything_holds(staging, file)
+
+    async def everything_holds(staging: Staging, file: StagedFile) -> None:
+        assert file.complete
+        assert file.committed.full
+        assert file.encoded
+        assert os.path.getsize(object_path(staging, file)) == size
+        statistics = staging.statistics()
+        assert disk_bytes(str(tmp_path)) <= statistics.room_bytes == file.room_bytes
+        assert file.room_bytes <= blocks_bytes(size) * 2 // 3 + file.overhead_bytes() + 4096
+        assert statistics.bytes == size
+        whole = [i for i in range(file.present.count) if file.stored_bytes(i)]
+        assert statistics.encoded_bytes == sum(file.chunk(index).size for index in whole)
+        assert statistics.encoded_stored_bytes == sum(map(file.stored_bytes, whole))
+        for extent in (
+            Extent(0, size),
+            Extent(size // 2, size),
+            Extent(1, 2),
+            Extent(size - 1, size),
+            Extent(size // 3, size // 3),
+            Extent(max(0, CHUNK_BYTES - 5), min(size, CHUNK_BYTES + 5)),
+        ):
+            check_contents(SEED, extent.start, await staging.read(file, extent))
+        for index in range(file.present.count):
+            check_contents(SEED, file.chunk(index).start, await staging.read_chunk(file, index))
+
+    run(main)
+    assert run(verify, str(tmp_path)) > 0
+
+
+def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, encoding=True) as staging:
+            file = await stage(staging, SEED)
+            raw = await stage(staging, 5)
+            assert raw.durable
+            assert not raw.encoded
+            assert not file.durable
+            assert staging.lend_nowait(file, os.dup) is None
+            with pytest.raises(StagingError, match="not staged as a whole"):
+                await staging.lend(file, os.dup)
+            await staging.will_need([(file, Extent(0, SIZE)), (raw, Extent(0, SIZE))])
+
+    run(main)
+
+
+def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    encode = Encoder.encode
+
+    def counted(self: Encoder, data: memoryview, element_bytes: int) -> Any:
+        tried.append(element_bytes)
+        return encode(self, data, element_bytes)
+
+    monkeypatch.setattr(Encoder, "encode", counted)
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path, encoding=True) as staging:
+            file = await staging.file(version_of(5, SIZE), b"f")
+            put(staging, file, 0)
+            await staging.wait_committed()
+            assert file.element_bytes == RAW
+            shrinks = page_aligned(contents(SEED, 0, CHUNK_BYTES))  # of the same file, for once
+            assert staging.put_nowait(file, 1, shrinks)
+            await staging.wait_committed()
+            assert not file.encoded
+        async with healthy_staging(tmp_path, encoding=True) as staging:
+            file = await staging.file(version_of(5, SIZE), b"f")
+            assert file.element_bytes == RAW
+        assert tried == [UNDECIDED, RAW]
+
+    run(main)
+
+
+def test_the_short_end_does_not_decide_about_its_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, encoding=True) as staging:
+            size = CHUNK_BYTES + 20_000
+            file = await staging.file(version_of(5, size), b"f")
+            assert staging.put_nowait(file, 1, page_aligned(bytes(20_000)))  # as the padding of an archive
+            await staging.wait_committed()
+            put(staging, file, 0)
+            await staging.wait_committed()
+            assert file.durable
+
+    run(main)
+
+
+def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
+    """The second chunk is noise."""
+
+    def content(index: int) -> bytes:
+        return pattern(7, 0, CHUNK_BYTES) if index == 1 else contents(SEED, index * CHUNK_BYTES, CHUNK_BYTES)
+
+    async def main() -> None:
+        version = version_of(SEED, 3 * CHUNK_BYTES)
+        async with healthy_staging(tmp_path, encoding=True) as staging:
+            file = await staging.file(version, b"f")
+            for index in range(3):
+                assert staging.put_nowait(file, index, page_aligned(content(index)))
+                await staging.wait_committed()
+            assert [bool(file.stored_bytes(index)) for index in range(3)] == [True, False, True]
+            assert not file.durable
+        async with healthy_staging(tmp_path) as staging:
+            file = await staging.file(version)
+            expected = b"".join(map(content, range(3)))
+            assert await staging.read(file, Extent(0, 3 * CHUNK_BYTES)) == expected
+            assert staging.read_nowait(file, Extent(CHUNK_BYTES, 2 * CHUNK_BYTES)) in (None, content(1))
+            part = Extent(CHUNK_BYTES - 100, CHUNK_BYTES + 100)
+            assert await staging.read(file, part) == expected[part.start : part.end]
+            assert [checked.broken async for checked in staging.check()] == [()]
+            # Once what is encoded is gone, and comes back as it is, the kernel may have the file.
+            staging.pin(file)
+            for index in (0, 2):
+                assert await staging.evict_chunk(file, index) == file.chunk_room_bytes(index) < CHUNK_BYTES
+            assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
+            assert staging.statistics().encoded_bytes == 0
+            assert not file.durable
+            for index in (0, 2):
+                assert staging.put_nowait(file, index, page_aligned(content(index)))
+            await staging.wait_committed()
+            assert file.durable
+            assert Path(object_path(staging, file)).read_bytes() == expected
+            assert file.room_bytes == 3 * CHUNK_BYTES + file.overhead_bytes() == staging.statistics().room_bytes
+            staging.unpin(file)
+
+    run(main)
+
+
+def test_a_chunk_is_decoded_once_for_many_reads(tmp_path: Path) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
+            file = await stage(staging, SEED, 3 * CHUNK_BYTES)
+            assert staging.read_nowait(file, Extent(10, 20)) is None
+            async with trio.open_nursery() as nursery:
+                for at in range(0, 50_000, 5000):
+                    nursery.start_soon(read, staging, file, Extent(at, at + 4000))
+            assert metrics["staged_decoded_chunks"] == 1
+            assert staging.read_nowait(file, Extent(10, 20)) == contents(SEED, 10, 10)
+            assert staging.read_nowait(file, Extent(CHUNK_BYTES - 10, CHUNK_BYTES + 10)) is None
+            for at in range(0, 2 * CHUNK_BYTES - 4096, 4096):
+                await read(staging, file, Extent(at, at + 4096))
+            assert metrics["staged_decoded_chunks"] == 2
+            assert metrics["staged_decoded_bytes"] == 2 * CHUNK_BYTES
+
+    async def read(staging: Staging, file: StagedFile, extent: Extent) -> None:
+        check_contents(SEED, extent.start, await staging.read(file, extent))
+
+    run(main)
+
+
+def test_what_is_kept_decoded_is_bounded_and_what_was_read_goes_first() -> None:
+    file = StagedFile(version_of(1, 100 * CHUNK_BYTES), CHUNK_BYTES, b"f")
+    file.object_id = 1
+    decoded = Decoded(4 * CHUNK_BYTES)
+    for index in range(4):
+        decoded.put(file, index, bytearray(CHUNK_BYTES))
+    decoded.read_to_end(file, 2)
+    decoded.put(file, 4, bytearray(CHUNK_BYTES))
+    assert [decoded.get(file, index) is not None for index in range(5)] == [True, True, False, True, True]
+    assert decoded.held_bytes == 4 * CHUNK_BYTES
+    decoded.put(file, 9, bytearray(10 * CHUNK_BYTES))  # larger than all: it alone
+    assert decoded.get(file, 9) is not None
+    assert decoded.get(file, 4) is None
+    file.drop(3)
+    assert decoded.get(file, 9) is None  # the file has lost something since
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+
+def flip(path: str, at: int) -> None:
+    with open(path, "rb") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+    overwrite(path, at, bytes([byte ^ 16]))
+
+
+def cut(path: str, at: int) -> None:
+    os.truncate(path, at)
+
+
+@pytest.mark.parametrize("harm", [flip, cut])
+@pytest.mark.parametrize("at", [0, 5, 9, 15, 20, 3000, -1])
+async def test_damage_anywhere_is_never_a_byte_of_an_answer(
+    tmp_path: Path, logs: Logs, harm: Callable[[str, int], None], at: int
+) -> None:
+    logs.expect("cannot be read")
+    metrics = Metrics()
+    async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
+        file = await stage(staging, SEED, 2 * CHUNK_BYTES)
+        harm(object_path(staging, file), CHUNK_BYTES + (at if at >= 0 else file.stored_bytes(1) - 1))
+        check_contents(SEED, 0, await staging.read(file, Extent(0, CHUNK_BYTES)))
+        with pytest.raises(StagingError):  # these bytes may well be whole; nobody can tell
+            await staging.read(file, Extent(2 * CHUNK_BYTES - 10, 2 * CHUNK_BYTES))
+        assert 1 not in file.present
+        assert metrics["staged_checksum_failures"] == 1
+        await staging.reclaimer.wait_idle()
+        assert staging.statistics().room_bytes == file.room_bytes
+        assert put(staging, file, 1)
+        await staging.wait_committed()
+        check_contents(SEED, 0, await staging.read(file, Extent(0, 2 * CHUNK_BYTES)))
+    await verify(str(tmp_path))
+
+
+async def test_check_finds_damage(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file, small = await stage(staging, SEED, SIZE), await stage(staging, SEED + 1, 20_000)
+        flip(object_path(staging, file), 2 * CHUNK_BYTES + 1000)
+        flip(object_path(staging, small), 100)
+        found = {checked.version.inode: checked.broken async for checked in staging.check()}
+        assert found == {SEED: (2,), SEED + 1: (0,)}
+        await staging.reclaimer.wait_idle()
+        assert [checked.broken async for checked in staging.check()] == [()]
+    await verify(str(tmp_path))
+
+
+async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
+    tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.expect("wrong checksum")
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await stage(staging, SEED)
+        monkeypatch.setattr("mountd.cache.objects.objects.decode", lambda _stored, size: bytearray(size))
+        with pytest.raises(StagingError):
+            await staging.read(file, Extent(0, 10))
+
+
+async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, logs: Logs) -> None:
+    """A chunk of a file that is passed through is found damaged: the right bytes come over it, as they are."""
+    logs.expect("cannot be read: .*wrong checksum")
+    async with healthy_staging(tmp_path) as staging:
+        file = await stage(staging, SEED, 2 * CHUNK_BYTES)
+        assert file.durable
+        staging.pin(file)
+        file.passed = 1
+        staging.encode(EncodingChoice(True, "for a test"), Encoder())
+        overwrite(object_path(staging, file), CHUNK_BYTES, bytes(100))
+        with pytest.raises(StagingError):
+            await staging.read_chunk(file, 1)
+        await staging.reclaimer.wait_idle()
+        assert put(staging, file, 1)
+        await staging.wait_committed()
+        assert file.durable
+        assert Path(object_path(staging, file)).read_bytes() == contents(SEED, 0, 2 * CHUNK_BYTES)
+        assert staging.statistics().room_bytes == file.room_bytes == 2 * CHUNK_BYTES + file.overhead_bytes()
+        other = await staging.file(version_of(SEED + 1, CHUNK_BYTES), b"other")
+        other.passed = 1  # whatever the reason
+        assert put(staging, other, 0)
+        await staging.wait_committed()
+        assert other.durable
+        other.passed = file.passed = 0
+        staging.unpin(file)
+    await verify(str(tmp_path))
+
+
+async def test_what_could_not_be_given_back_is_overwritten_as_it_is(
+    tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.expect("cannot be read")
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await stage(staging, SEED, 2 * CHUNK_BYTES)
+        encoded_room = file.chunk_room_bytes(1)
+        flip(object_path(staging, file), CHUNK_BYTES + 100)
+
+        def punch(*_: object) -> None:
+            raise OSError(errno.EIO, "no")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(staging._context.disk, "punch", punch)
+            with pytest.raises(StagingError):
+                await staging.read_chunk(file, 1)
+            await staging.reclaimer.wait_idle()
+        assert file.stray == {1: encoded_room}
+        assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
+        assert put(staging, file, 1)
+        await staging.wait_committed()
+        assert file.stored_bytes(0)
+        assert not file.stored_bytes(1)
+        assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
+        assert file.room_bytes == file.chunk_room_bytes(0) + CHUNK_BYTES + file.overhead_bytes()
+        check_contents(SEED, 0, await staging.read(file, Extent(0, 2 * CHUNK_BYTES)))
+    await verify(str(tmp_path))
+
+
+async def test_more_fits_than_as_it_is(tmp_path: Path) -> None:
+    files = 40
+    capacity = files * CHUNK_BYTES // 2
+    async with healthy_staging(tmp_path, encoding=True, capacity_bytes=capacity) as staging:
+        for seed in range(files):
+            await stage(staging, SHRINKS + seed, CHUNK_BYTES, b"%d" % seed)
+        statistics = staging.statistics()
+        assert statistics.bytes == statistics.encoded_bytes == files * CHUNK_BYTES
+        assert disk_bytes(str(tmp_path)) <= statistics.room_bytes < capacity
+        assert await staging.evict_paths([b"7", b"8"]) == (2, 2 * statistics.room_bytes // files)
+        assert staging.statistics().encoded_bytes == (files - 2) * CHUNK_BYTES
+    await verify(str(tmp_path), capacity)
+
+
+@pytest.mark.slow
+def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
+    """With O_DIRECT, where the disk takes it, several readers of each chunk, and a ragged end."""
+    size, chunk = (8 << 20) + 12345, 4 << 20
+
+    async def main() -> None:
+        metrics = Metrics()
+        async with open_staging(str(tmp_path), capacity_bytes=1 << 30, chunk_bytes=chunk, metrics=metrics) as staging:
+            staging.encode(EncodingChoice(True, "for a test"), Encoder())
+            files = [await staging.file(version_of(SHRINKS + n, size), b"f%d" % n) for n in (1, 2)]
+            for index in (0, 1, 2):
+                for file in files:
+                    assert put(staging, file, index)
+            await staging.wait_committed()
+            for number, file in enumerate(files, 1):
+                assert file.encoded
+                assert os.path.getsize(object_path(staging, file)) == size
+                expected = contents(SHRINKS + number, 0, size)
+                assert await staging.read(file, Extent(0, size)) == expected
+                async with trio.open_nursery() as nursery:
+                    for start in range(0, size, 300_000):
+                        nursery.start_soon(compare, staging, file, expected, Extent(start, min(size, start + 300_000)))
+            assert [checked.broken async for checked in staging.check()] == [(), ()]
+            assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes < size
+        assert metrics["staging_errors"] == 0
+
+    async def compare(staging: Staging, file: StagedFile, expected: bytes, extent: Extent) -> None:
+        assert await staging.read(file, extent) == expected[extent.start : extent.end]
+
+    trio.run(main)

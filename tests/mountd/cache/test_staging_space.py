@@ -1,0 +1,272 @@
+"""Room: the capacity is never exceeded, the floor of the disk is left to others, what goes is what the policy gives up.
+
+Without threads, in virtual time (tests/support/faults.py).
+"""
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mountd.base.errors import MountError
+from mountd.cache.objects.disk import Disk, DiskSpace
+from mountd.core.metrics import Metrics
+from tests.support.faults import (
+    CHUNK_BYTES,
+    SIZE,
+    disk_bytes,
+    healthy_staging,
+    put,
+    run,
+    stage,
+    version_of,
+)
+
+
+def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        capacity = 3 * (CHUNK_BYTES + 4096)
+        async with healthy_staging(tmp_path, capacity_bytes=capacity, metrics=metrics) as staging:
+            files = [await staging.file(version_of(seed, CHUNK_BYTES), b"f") for seed in range(1, 6)]
+            assert staging.admits_nowait(files[0], CHUNK_BYTES)
+            assert [put(staging, file, 0) for file in files] == [True, True, True, False, False]
+            await staging.wait_committed()
+            await trio.sleep(100)
+            assert not staging.admits_nowait(files[3], 1)
+            assert not put(staging, files[3], 0)
+            assert [file.complete for file in files] == [True, True, True, False, False]
+            assert staging.statistics().room_bytes == capacity
+            assert staging.statistics().state == "full"
+            assert disk_bytes(str(tmp_path)) <= capacity
+            assert metrics["staging_dropped"] == 3
+            await staging.evict([files[0].version])
+            assert put(staging, files[3], 0)
+            assert staging.statistics().state == "ok"
+
+    run(main)
+
+
+def test_fill_once_gives_up_what_nobody_used_for_a_day(tmp_path: Path) -> None:
+    now = 1e9
+
+    async def main() -> None:
+        nonlocal now
+        async with healthy_staging(tmp_path, capacity_bytes=2 * (CHUNK_BYTES + 4096), clock=lambda: now) as staging:
+            old = await stage(staging, 1, CHUNK_BYTES)
+            now += 25 * 3600
+            used = await stage(staging, 2, CHUNK_BYTES)
+            new = await staging.file(version_of(3, CHUNK_BYTES))
+            assert not put(staging, new, 0)
+            await trio.sleep(1)
+            assert (old.complete, used.complete) == (False, True)
+            assert put(staging, new, 0)
+
+    run(main)
+
+
+def test_lru_makes_room_for_what_comes_but_never_from_what_is_open(tmp_path: Path) -> None:
+    now = 1e9
+
+    async def main() -> None:
+        nonlocal now
+        async with healthy_staging(
+            tmp_path, capacity_bytes=5 * (CHUNK_BYTES + 4096), eviction="lru", clock=lambda: now
+        ) as staging:
+            files = []
+            for seed in range(1, 5):
+                now += 100
+                files.append(await stage(staging, seed, CHUNK_BYTES))
+            staging.pin(files[0])
+            staging.pin(files[1])
+            staging.unpin(files[1])  # used just now
+            await trio.sleep(1)
+            new = await staging.file(version_of(9, CHUNK_BYTES))
+            put(staging, new, 0)
+            await trio.sleep(1)
+            assert [file.complete for file in files] == [True, True, False, True]
+            assert new.complete
+            staging.unpin(files[0])
+            assert await staging.evict([files[0].version]) == (1, CHUNK_BYTES + 4096)
+
+    run(main)
+
+
+def test_what_an_order_names_is_not_what_makes_room(tmp_path: Path) -> None:
+    named: list[int] = []
+
+    async def main() -> None:
+        async with healthy_staging(
+            tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru", planned=lambda _objects: named
+        ) as staging:
+            files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
+            assert files[0].object_id is not None
+            named.append(files[0].object_id)
+            await trio.sleep(1)
+            new = await staging.file(version_of(9, CHUNK_BYTES))
+            put(staging, new, 0)
+            await trio.sleep(1)
+            more = await staging.file(version_of(10, CHUNK_BYTES))
+            put(staging, more, 0)
+            await trio.sleep(1)
+            assert [file.complete for file in files] == [True, False]
+
+    run(main)
+
+
+class SmallDisk(Disk):
+    """A disk of 100 GB with as much free as the test says."""
+
+    free_bytes = 50 * 10**9
+    memory = False
+
+    def space(self) -> DiskSpace:
+        return DiskSpace(100 * 10**9, self.free_bytes)
+
+    def in_memory(self) -> bool:
+        return self.memory
+
+
+def test_without_a_size_the_floor_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SmallDisk(str(tmp_path))
+        async with healthy_staging(tmp_path, capacity_bytes=None, disk=disk) as staging:
+            files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2, 3, 4)]
+            held = 4 * (CHUNK_BYTES + 4096)
+            assert staging.statistics().capacity_bytes == 40 * 10**9
+            # Others write: nothing more is taken on, and what must go goes, also what was used today.
+            staging.pin(files[0])
+            disk.free_bytes = 10 * 10**9 - 100_000
+            new = await staging.file(version_of(9, CHUNK_BYTES))
+            await trio.sleep(11)
+            assert not put(staging, new, 0)
+            disk.free_bytes = 50 * 10**9  # two evicted, and others have gone as well
+            assert staging.statistics().room_bytes < held
+            assert files[0].complete
+            await trio.sleep(11)
+            assert put(staging, new, 0)
+
+    run(main)
+
+
+def test_with_a_size_the_last_of_the_disk_is_left_to_others_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SmallDisk(str(tmp_path))
+        disk.free_bytes = 10**9 + 3 * (CHUNK_BYTES + 4096)
+        async with healthy_staging(tmp_path, disk=disk) as staging:
+            held = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2, 3)]
+            new = await staging.file(version_of(9, CHUNK_BYTES))
+            assert not put(staging, new, 0)
+            assert staging.why_not(CHUNK_BYTES) == ("the cache disk is full: 1.00 GB free, 1.00 GB are left to others")
+            disk.free_bytes = 10**9 - 100_000  # what is staged is off the free space by now; others have come
+            assert not await staging.evictor.wait_room(CHUNK_BYTES)
+            disk.free_bytes = 10**9 + 100_000
+            assert sum(file.complete for file in held) == 1
+            await trio.sleep(31)
+            assert await staging.evictor.wait_room(CHUNK_BYTES)
+            assert put(staging, new, 0)
+
+    run(main)
+
+
+def test_what_limits_is_told_apart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, capacity_bytes=2 * (CHUNK_BYTES + 4096)) as staging:
+            assert staging.why_not(CHUNK_BYTES) is None
+            await stage(staging, 1, CHUNK_BYTES)
+            await stage(staging, 2, CHUNK_BYTES)
+            assert staging.why_not(CHUNK_BYTES) == "cache-size reached (139 kB)"
+            assert str(staging.refusal(CHUNK_BYTES)) == "cache-size reached (139 kB)"
+
+    run(main)
+
+
+def test_who_only_looks_evicts_nothing_however_full_the_disk_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await stage(staging, 1, CHUNK_BYTES)
+        disk = SmallDisk(str(tmp_path))
+        disk.free_bytes = 0
+        async with healthy_staging(tmp_path, disk=disk, keeps_floor=False) as staging:
+            await trio.sleep(100)
+            assert staging.statistics().files == 1
+        async with healthy_staging(tmp_path, disk=disk) as staging:
+            await trio.sleep(1)
+            assert staging.statistics().files == 0
+
+    run(main)
+
+
+def test_lru_makes_room_for_who_waits_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru") as staging:
+            files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
+            staging.pin(files[0])
+            assert await staging.evictor.wait_room(2 * CHUNK_BYTES)
+            assert [file.complete for file in files] == [True, False]
+            assert not await staging.evictor.wait_room(3 * CHUNK_BYTES)
+            staging.unpin(files[0])
+
+    run(main)
+
+
+def test_a_cache_in_memory_needs_a_size(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SmallDisk(str(tmp_path))
+        disk.memory = True
+        with pytest.raises(MountError, match="a cache on tmpfs needs --cache-size"):
+            async with healthy_staging(tmp_path, capacity_bytes=None, disk=disk):
+                pass
+        async with healthy_staging(tmp_path, disk=disk):
+            pass
+
+    run(main)
+
+
+def test_a_size_below_one_chunk_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(MountError, match=r"65535 bytes cannot hold one chunk of 65536.*larger --cache-size"):
+            async with healthy_staging(tmp_path, capacity_bytes=CHUNK_BYTES - 1):
+                pass
+
+    run(main)
+
+
+def test_an_unusable_directory_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(MountError, match="cannot be used: Not a directory: choose another --cache"):
+            async with healthy_staging(tmp_path / "file" / "cache"):
+                pass
+
+    run(main)
+
+
+def test_a_smaller_size_than_last_time_evicts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            for seed in range(1, 11):
+                await stage(staging, seed, CHUNK_BYTES)
+        capacity = 4 * (CHUNK_BYTES + 4096)
+        async with healthy_staging(tmp_path, capacity_bytes=capacity) as staging:
+            await trio.sleep(1)
+            assert staging.statistics().files == 4
+            assert staging.statistics().room_bytes == capacity
+
+    run(main)
+
+
+def test_a_full_queue_drops_what_is_new(tmp_path: Path) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, in_flight_bytes=2 * CHUNK_BYTES, metrics=metrics) as staging:
+            file = await staging.file(version_of(1, SIZE))
+            assert [put(staging, file, index) for index in range(4)] == [True, True, False, False]
+            assert staging.statistics().queued_bytes == 2 * CHUNK_BYTES
+            await staging.wait_committed()
+            assert staging.statistics().queued_bytes == 0
+            assert put(staging, file, 2)
+            assert metrics["staging_dropped"] == 2
+
+    run(main)

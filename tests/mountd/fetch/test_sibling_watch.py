@@ -1,0 +1,59 @@
+"""Directories of small files that are watched: bounded, and told apart on two file systems."""
+
+from __future__ import annotations
+
+import stat
+
+import trio
+
+from mountd.fetch.sibling_watch import SiblingWatch
+from mountd.namespace.node import Node
+from mountd.source.listing import Listing
+from policies.prefetch.siblings import Siblings
+from tests.support.fake_source import attributes, records
+
+FILES = [b"%02d" % number for number in range(20)]
+
+
+def directory_of(inode: int, device: int = 1) -> Node:
+    return Node(attributes(inode, mode=stat.S_IFDIR | 0o755)._replace(device=device), None, None, b"%d" % inode)
+
+
+async def listing_of(_directory: Node) -> Listing:
+    await trio.sleep(0.001)
+    found = Listing()
+    found.append(records((name, 7, stat.S_IFREG >> 12) for name in FILES))
+    found.finish(None)
+    return found
+
+
+async def read(watch: SiblingWatch, directory: Node) -> None:
+    for number, name in enumerate(FILES[:10]):
+        found = attributes(directory.attributes.inode * 1000 + number, 10)
+        watch.opened(Node(found, found.version("f"), directory, name), staged=False)
+        await trio.sleep(0.01)
+
+
+async def test_directories_that_nobody_reads_any_more_are_forgotten() -> None:
+    policy = Siblings(small_file_bytes=1000, budget_bytes=10_000)
+    most = 0
+    async with trio.open_nursery() as nursery:
+        watch = SiblingWatch(policy, nursery, listing_of, lambda: None)
+        for inode in range(2, 500):
+            await read(watch, directory_of(inode))
+            assert all(directory.attributes.inode <= inode for directory, _ in watch.next(100))
+            await trio.sleep(60)
+            most = max(most, len(watch._directories))
+    assert policy.directories < 50
+    assert most < 200
+
+
+async def test_equal_inode_numbers_on_two_file_systems_are_two_directories() -> None:
+    policy = Siblings(small_file_bytes=1000, budget_bytes=10**6)
+    one, other = directory_of(20, device=1), directory_of(20, device=2)
+    async with trio.open_nursery() as nursery:
+        watch = SiblingWatch(policy, nursery, listing_of, lambda: None)
+        await read(watch, one)
+        await read(watch, other)
+        await trio.sleep(1)
+        assert {directory for directory, _ in watch.next(100)} == {one, other}

@@ -1,0 +1,201 @@
+"""Backing files: made once for all handles of a file, closed with the last, and never of a file that is not whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mountd.base.errors import StagingError
+from mountd.cache.objects.file import StagedFile
+from mountd.cache.staging import Staging
+from mountd.core.metrics import Metrics
+from mountd.files.passthrough import Passthrough
+from mountd.kernel import fastpath
+from tests.conftest import Logs
+from tests.support.faults import healthy_staging, object_path, put, run, version_of
+
+CONNECTION = 77
+SIZE = 5000
+
+
+class Kernel:
+    """The two system calls: what is open, and a refusal."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}
+        self.made = 0
+        self.refusal: int | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def open_backing(self, connection_fd: int, fd: int) -> int:
+        assert connection_fd == CONNECTION
+        if self.refusal is not None:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+        self.meanwhile()
+        self.made += 1
+        self.open[self.made] = os.fstat(fd).st_ino
+        return self.made
+
+    def close_backing(self, connection_fd: int, backing_id: int) -> None:
+        assert connection_fd == CONNECTION
+        del self.open[backing_id]
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel()
+    monkeypatch.setattr(fastpath, "open_backing", made.open_backing)
+    monkeypatch.setattr(fastpath, "close_backing", made.close_backing)
+    return made
+
+
+def with_staged_file(tmp_path: Path, test: Callable[[Passthrough, StagedFile, Staging, Metrics], Any]) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            file = await staging.file(version_of(1, SIZE), b"f")
+            assert put(staging, file, 0)
+            await staging.wait_committed()
+            passthrough = Passthrough(staging, metrics)
+            passthrough.start(CONNECTION)
+            staging.pin(file)
+            await test(passthrough, file, staging, metrics)
+            staging.unpin(file)
+
+    run(main)
+
+
+def test_one_backing_file_for_all_handles_closed_with_the_last(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+        first = await passthrough.acquire(file)
+        assert first == passthrough.acquire_nowait(file) == await passthrough.acquire(file)
+        assert list(kernel.open.values()) == [os.stat(object_path(staging, file)).st_ino]
+        passthrough.release(file)
+        passthrough.release(file)
+        assert len(passthrough) == 1
+        passthrough.release(file)
+        assert (len(passthrough), kernel.open, file.passed) == (0, {}, 0)
+
+    with_staged_file(tmp_path, test)
+
+
+def test_opens_that_come_together_share_what_the_faster_one_made(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, _staging: Staging, _: Metrics) -> None:
+        found: list[int | None] = []
+
+        async def acquire() -> None:
+            found.append(await passthrough.acquire(file))
+
+        kernel.meanwhile = lambda: (
+            setattr(kernel, "meanwhile", lambda: None) or found.append(passthrough.acquire_nowait(file))
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acquire)
+            nursery.start_soon(acquire)
+        assert len(set(found)) == 1
+        assert found[0] is not None
+        assert file.passed == len(found) == 3
+        for _ in found:
+            passthrough.release(file)
+        assert kernel.open == {}
+
+    with_staged_file(tmp_path, test)
+
+
+def test_a_file_that_is_given_up_meanwhile_is_not_passed_through(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+        kernel.meanwhile = lambda: staging.chunks_lost(file, [0])
+        assert await passthrough.acquire(file) is None
+        assert (kernel.open, file.passed) == ({}, 0)
+        assert passthrough.acquire_nowait(file) is None
+
+    with_staged_file(tmp_path, test)
+
+
+def test_a_damaged_file_is_handed_out_only_to_nodes_that_have_it(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+        first = await passthrough.acquire(file)
+        staging.chunks_lost(file, [0])
+        assert not passthrough.may(file)
+        # All handles of a node have one backing file, whatever became of it.
+        assert passthrough.acquire_nowait(file) == await passthrough.acquire(file) == first
+        await staging.reclaimer.wait_idle()
+        assert put(staging, file, 0)
+        await staging.wait_committed()
+        assert passthrough.may(file)
+        assert os.stat(object_path(staging, file)).st_ino == kernel.open[first]
+        for _ in range(3):
+            passthrough.release(file)
+        assert kernel.open == {}
+
+    with_staged_file(tmp_path, test)
+
+
+def test_chunks_given_up_under_a_passed_handle_leave_no_hole(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+        assert await passthrough.acquire(file) is not None
+        path = object_path(staging, file)
+        before = Path(path).read_bytes()
+        staging.chunks_lost(file, [0])
+        await staging.reclaimer.wait_idle()
+        assert Path(path).read_bytes() == before
+        assert put(staging, file, 0)  # the right bytes come over it
+        await staging.wait_committed()
+        assert Path(object_path(staging, file)).read_bytes() == before
+        assert file.durable
+        passthrough.release(file)
+
+    with_staged_file(tmp_path, test)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP])
+def test_a_refusal_is_counted_and_leaves_nothing(tmp_path: Path, kernel: Kernel, number: int) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, _staging: Staging, metrics: Metrics) -> None:
+        kernel.refusal = number
+        assert passthrough.acquire_nowait(file) is None
+        assert await passthrough.acquire(file) is None
+        assert metrics["passthrough_refused"] == 1
+        assert (len(passthrough), file.passed) == (0, 0)
+
+    with_staged_file(tmp_path, test)
+
+
+def test_an_object_that_is_too_short_is_no_backing_file(tmp_path: Path, kernel: Kernel, logs: Logs) -> None:
+    logs.expect("it has another length")
+
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, metrics: Metrics) -> None:
+        os.truncate(object_path(staging, file), SIZE - 1)
+        assert await passthrough.acquire(file) is None
+        assert metrics["staging_errors"] == 1
+        assert (kernel.made, file.passed) == (0, 0)
+        assert not file.complete  # the next reader gets it from the source
+
+    with_staged_file(tmp_path, test)
+
+
+def test_after_the_mount_nothing_is_asked_of_the_kernel(tmp_path: Path, kernel: Kernel) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, _staging: Staging, _: Metrics) -> None:
+        assert await passthrough.acquire(file) is not None
+        passthrough.stop()
+        passthrough.release(file)
+        assert len(kernel.open) == 1  # the connection has gone, and taken it with it
+        assert passthrough.acquire_nowait(file) is None
+
+    with_staged_file(tmp_path, test)
+
+
+def test_what_is_lent_is_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            file = await staging.file(version_of(1, SIZE), b"f")
+            with pytest.raises(StagingError):
+                await staging.lend(file, os.fstat)
+            assert staging.lend_nowait(file, os.fstat) is None
+
+    run(main)

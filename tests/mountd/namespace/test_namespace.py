@@ -1,0 +1,395 @@
+"""Names and nodes: one node id one version, time-to-live, stale answers, lookup counts."""
+
+from __future__ import annotations
+
+import errno
+import math
+
+import pytest
+import trio
+
+from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.core.metrics import Metrics
+from mountd.namespace.namespace import ROOT_ID, Namespace
+from mountd.namespace.node import Node
+from tests.support.fake_source import FakeSource
+
+
+async def made(
+    source: FakeSource, ttl_s: float = 10.0, *, strict: bool = False, names_at_most: int = 1 << 20
+) -> tuple[Namespace, Metrics]:
+    metrics = Metrics()
+    nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
+    assert nursery is not None
+    namespace = Namespace(
+        source,  # type: ignore[arg-type]  # a fake
+        metrics,
+        nursery,
+        ttl_s=ttl_s,
+        strict=strict,
+        names_at_most=names_at_most,
+    )
+    await namespace.start()
+    return namespace, metrics
+
+
+async def looked_up(namespace: Namespace, path: bytes) -> Node:
+    node = await namespace.resolve(path)
+    namespace.referenced(node)
+    return node
+
+
+async def test_a_name_is_asked_for_once_within_the_time_to_live() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    first = await namespace.resolve(b"f")
+    assert await namespace.resolve(b"f") is first
+    assert source.calls.count(("stat", b"f")) == 1
+    await trio.sleep(10)
+    assert await namespace.resolve(b"f") is first
+    assert source.calls.count(("stat", b"f")) == 2
+
+
+async def test_a_path_that_no_file_can_have() -> None:
+    namespace, _ = await made(FakeSource())
+    for path in (b"../b", b"./a", b"a\0b", b"\0"):
+        with pytest.raises(SourceError, match="Invalid argument"):
+            await namespace.resolve(path)
+
+
+async def test_a_missing_name_is_remembered_too() -> None:
+    source = FakeSource()
+    namespace, _ = await made(source)
+    for _ in range(3):
+        assert (await namespace.child(namespace.root, b"no")).node is None
+    assert source.calls.count(("stat", b"no")) == 1
+    source.file(b"no", 5, 1)
+    await trio.sleep(10)
+    assert (await namespace.child(namespace.root, b"no")).node is not None
+
+
+async def test_the_node_id_is_the_inode_number_where_that_is_free() -> None:
+    source = FakeSource()
+    source.file(b"a", 11, 5)
+    source.file(b"one", 1, 5)
+    namespace, _ = await made(source, ttl_s=0)
+    old = await looked_up(namespace, b"a")
+    assert old.id == 11
+    assert (await looked_up(namespace, b"one")).id not in (ROOT_ID, 11)
+    source.file(b"a", 11, 5, time_ns=2)
+    new = await looked_up(namespace, b"a")
+    assert new is not old
+    assert new.id not in (ROOT_ID, 11)
+
+
+async def test_one_node_one_version() -> None:
+    """H1 has the old version open, the source changes, an open of the old node says so, a lookup finds a new node."""
+    source, changed = FakeSource(), []
+    source.file(b"f", 11, 5)
+    namespace, metrics = await made(source, ttl_s=0)
+    namespace._changed = changed.append
+    old = await looked_up(namespace, b"f")
+    namespace.opened(old)
+    source.file(b"f", 11, 5, time_ns=2)
+    await namespace.revalidate(old)  # a handle is open: the old attributes are given
+    namespace.closed(old)
+    with pytest.raises(VersionChanged):
+        await namespace.revalidate(old)
+    new = await looked_up(namespace, b"f")
+    assert new is not old
+    assert new.version != old.version
+    assert (changed, metrics["version_changes"]) == ([old], 1)
+
+
+async def test_hard_links_share_their_node() -> None:
+    source = FakeSource()
+    source.file(b"a", 11, 5)
+    source.file(b"b", 11, 5)
+    namespace, _ = await made(source)
+    assert await namespace.resolve(b"a") is await namespace.resolve(b"b")
+
+
+async def test_a_renamed_directory_keeps_its_node_and_its_children_follow() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    source.file(b"d/f", 21, 5)
+    namespace, _ = await made(source, ttl_s=0)
+    directory, file = await looked_up(namespace, b"d"), await looked_up(namespace, b"d/f")
+    source.tree[b"e"], source.tree[b"e/f"] = source.tree.pop(b"d"), source.tree.pop(b"d/f")
+    assert await looked_up(namespace, b"e") is directory
+    assert file.path == b"e/f"
+
+
+async def test_a_directory_replaced_by_another_is_another_node() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    namespace, _ = await made(source, ttl_s=0)
+    old = await looked_up(namespace, b"d")
+    source.directory(b"d", 30)
+    with pytest.raises(VersionChanged):
+        await namespace.revalidate(old)
+    assert await looked_up(namespace, b"d") is not old
+
+
+async def test_a_source_that_hangs_gives_what_was_known_after_two_seconds() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, metrics = await made(source)
+    node = await looked_up(namespace, b"f")
+    await trio.sleep(10)
+    source.hang = True
+    start = trio.current_time()
+    assert await namespace.resolve(b"f") is node
+    assert trio.current_time() - start == pytest.approx(2.0)
+    assert metrics["stale_served"] == 1
+    with pytest.raises(SourceTimeout):  # what was never known cannot be served
+        await namespace.resolve(b"unknown")
+
+
+async def test_strict_waits() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, metrics = await made(source, strict=True)
+    await looked_up(namespace, b"f")
+    await trio.sleep(10)
+    source.hang = True
+    with pytest.raises(SourceTimeout):
+        await namespace.resolve(b"f")
+    assert metrics["stale_served"] == 0
+
+
+async def test_immutable_never_asks_again() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source, ttl_s=math.inf)
+    node = await looked_up(namespace, b"f")
+    await trio.sleep(1e6)
+    await namespace.revalidate(node)
+    assert source.calls.count(("stat", b"f")) == 1
+    assert namespace.valid_s(node.expires_s) == 86_400
+
+
+async def test_lookup_counts_free_the_node() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    node = await looked_up(namespace, b"f")
+    namespace.referenced(node)
+    number = node.id
+    namespace.forget(number, 1)
+    assert namespace.node(number) is node
+    namespace.opened(node)
+    namespace.forget(number, 1)
+    assert namespace.node(number) is node  # still open
+    namespace.closed(node)
+    with pytest.raises(SourceError) as caught:
+        namespace.node(number)
+    assert caught.value.errno == errno.ESTALE
+    again = await looked_up(namespace, b"f")
+    assert (again is not node, again.id) == (True, 11)
+
+
+async def test_many_attributes_are_asked_for_at_once() -> None:
+    source = FakeSource()
+    names = [b"%d" % i for i in range(320)]
+    for i, name in enumerate(names):
+        source.file(name, 100 + i, 1)
+    namespace, _ = await made(source)
+    start = trio.current_time()
+    dentries = await namespace.children(namespace.root, names)
+    assert [d.node.name for d in dentries if d.node] == names
+    assert trio.current_time() - start == pytest.approx(source.delay_s)  # all slices at the same time
+    await namespace.children(namespace.root, names)
+    assert source.calls.count(("stats", b"")) == 20
+
+
+async def test_a_listing_is_kept_for_the_time_to_live() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    assert list(await namespace.listing(namespace.root)) == [b"f"]
+    source.file(b"g", 12, 5)
+    assert list(await namespace.listing(namespace.root)) == [b"f"]
+    await trio.sleep(10)
+    assert list(await namespace.listing(namespace.root)) == [b"f", b"g"]
+
+
+async def test_sweep_drops_what_is_past_and_unknown_to_the_kernel() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    source.file(b"d/f", 11, 5)
+    source.file(b"d/g", 12, 5)
+    namespace, _ = await made(source)
+    await namespace.resolve(b"d/f")
+    kept = await looked_up(namespace, b"d/g")
+    await namespace.child(namespace.root, b"missing")
+    assert await namespace.sweep() == 0
+    await trio.sleep(10)
+    assert await namespace.sweep() == 2  # d/f and the missing name; d holds d/g, which the kernel knows
+    assert namespace.node(kept.id) is kept
+    assert kept.path == b"d/g"
+
+
+async def test_a_file_refused_by_the_source_is_looked_up_again() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    node = await looked_up(namespace, b"f")
+    source.file(b"f", 11, 5, time_ns=2)
+    namespace.expire(node)
+    with pytest.raises(VersionChanged):
+        await namespace.revalidate(node)
+
+
+async def test_a_file_is_no_directory() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    with pytest.raises(SourceError) as caught:
+        await namespace.resolve(b"f/g")
+    assert caught.value.errno == errno.ENOTDIR
+
+
+async def test_an_entry_that_did_not_fit_keeps_its_node() -> None:
+    """A readdir reply that is full: the same name comes again in the next, and must not get a second node."""
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    (dentry,) = await namespace.children(namespace.root, [b"f"])
+    assert dentry.node is not None
+    namespace.referenced(dentry.node)
+    namespace.not_referenced(dentry.node)
+    namespace.referenced(dentry.node)
+    assert await namespace.resolve(b"f") is dentry.node
+    assert dentry.node.id == 11
+
+
+async def test_a_node_that_an_open_directory_still_holds_comes_back_whole() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    (dentry,) = await namespace.children(namespace.root, [b"f"])
+    assert dentry.node is not None
+    namespace.referenced(dentry.node)
+    namespace.forget(11, 1)
+    namespace.referenced(dentry.node)
+    assert await namespace.resolve(b"f") is dentry.node
+
+
+async def test_an_id_in_use_by_a_push_is_not_given_to_the_next_version() -> None:
+    """Bytes of the old version on their way to the kernel must not land in the new version's pages."""
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source, ttl_s=0)
+    old = await looked_up(namespace, b"f")
+    namespace.hold(old)
+    namespace.forget(11, 1)
+    source.file(b"f", 11, 5, time_ns=2)
+    new = await looked_up(namespace, b"f")
+    assert new.id != old.id == 11
+    namespace.release(old)
+    with pytest.raises(SourceError):
+        namespace.node(11)
+
+
+async def test_directories_of_two_file_systems_may_have_one_inode_number() -> None:
+    source = FakeSource()
+    source.directory(b"a", 20)
+    source.directory(b"b", 20)
+    source.tree[b"b"] = source.tree[b"b"]._replace(device=7)
+    namespace, _ = await made(source)
+    one, other = await looked_up(namespace, b"a"), await looked_up(namespace, b"b")
+    assert one is not other
+    assert one.id != other.id
+
+
+async def test_a_source_that_has_not_answered_is_not_asked_again_for_each_name() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    for i in range(5):
+        source.file(b"d/%d" % i, 30 + i, 5)
+    namespace, metrics = await made(source, ttl_s=1)
+    nodes = [await looked_up(namespace, b"d/%d" % i) for i in range(5)]
+    await trio.sleep(2)
+    source.hang = True
+    begin = trio.current_time()
+    for i, node in enumerate(nodes):
+        assert await namespace.resolve(b"d/%d" % i) is node
+        await namespace.fresh(node)
+    assert trio.current_time() - begin == pytest.approx(2)
+    assert metrics["stale_served"] >= 10
+    source.hang = False
+    source.file(b"d/0", 30, 6)
+    await trio.sleep(6)
+    assert await namespace.resolve(b"d/0") is not nodes[0]
+
+
+async def test_a_stale_source_has_lost_no_file() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, metrics = await made(source, ttl_s=0)
+    node = await looked_up(namespace, b"f")
+    source.error = errno.ESTALE
+    with pytest.raises(SourceError) as failed:
+        await namespace.resolve(b"f")
+    assert failed.value.errno == errno.ESTALE
+    source.error = None
+    assert await namespace.resolve(b"f") is node
+    assert metrics["version_changes"] == 0
+
+
+async def test_a_file_found_changed_under_one_name_is_asked_for_under_its_others() -> None:
+    source = FakeSource()
+    source.file(b"a", 11, 5)
+    source.file(b"b", 11, 5)
+    namespace, _ = await made(source)
+    await looked_up(namespace, b"a")
+    await trio.sleep(5)
+    old = await looked_up(namespace, b"b")
+    for name in (b"a", b"b"):
+        source.file(name, 11, 5, time_ns=2)
+    await trio.sleep(6)
+    new = await looked_up(namespace, b"a")
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(old)
+    assert await namespace.resolve(b"b") is new
+
+
+async def test_an_open_trusts_the_look_up_just_before_it() -> None:
+    """Without a time-to-live each answer about a file that is being written is another version."""
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source, ttl_s=0)
+    node = await looked_up(namespace, b"f")
+    source.file(b"f", 11, 6, time_ns=2)
+    await namespace.fresh(node)
+    assert source.calls.count(("stat", b"f")) == 1
+    await trio.sleep(1)
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(node)
+
+
+async def test_a_new_open_never_gets_the_old_version_though_others_have_it_open() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    old = await looked_up(namespace, b"f")
+    namespace.opened(old)
+    source.file(b"f", 11, 6, time_ns=2)
+    namespace.expire(old)
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(old)
+
+
+async def test_a_listing_of_a_directory_that_was_replaced_expires_its_name() -> None:
+    source = FakeSource()
+    source.directory(b"d", 20)
+    namespace, _ = await made(source)
+    old = await looked_up(namespace, b"d")
+    source.directory(b"d", 21)
+    with pytest.raises(VersionChanged):
+        await namespace.listing(old)
+    with pytest.raises(VersionChanged):
+        await namespace.fresh(old)
+    assert await namespace.resolve(b"d") is not old

@@ -1,0 +1,194 @@
+"""Who is asked for, what is believed, and what never becomes a yes."""
+
+import errno
+import os
+import stat
+
+import pytest
+import trio
+
+from mountd.base.attributes import Attributes
+from mountd.base.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
+from mountd.core.caller import Credentials
+from mountd.core.metrics import Metrics
+from mountd.namespace import permissions as module
+from mountd.namespace.answers import Answers
+from mountd.namespace.node import Node
+from mountd.namespace.permissions import Permissions, wanted_by
+from mountd.namespace.silence import Silence
+from mountd.source.as_user import WantedAccess
+from mountd.source.kind import FileSystemSeen
+from tests.conftest import Logs
+from tests.support.fake_source import attributes
+
+ASKER = (os.geteuid() + 1000, 7, 4242)
+WHO = Credentials(ASKER[0], 7, (8, 9))
+NFS, EXT4 = FileSystemSeen("nfs4", ("rw",), (), 1), FileSystemSeen("ext4", ("rw",), (), 1)
+TTL_S = 60.0
+
+
+class World:
+    """A source of one kind, and an answer for every question: None is yes."""
+
+    def __init__(self, kind: FileSystemSeen = NFS, *, others: bool = True) -> None:
+        self.kind = kind
+        self.looked = 0
+        self.moved = False
+        self.answer: Exception | None = None
+        self.asked: list[tuple[object, ...]] = []
+        self.expired: list[Node] = []
+        self.root = node(2, mode=stat.S_IFDIR | 0o755)
+        self.metrics = Metrics()
+        clock = trio.current_time
+        answers = Answers(Silence(self.metrics, clock, strict=False), clock, ttl_s=TTL_S)
+        self.permissions = Permissions(self, self, answers, self, self.metrics, others=others)  # type: ignore[arg-type]  # fakes
+
+    async def kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
+        self.looked += 1
+        await trio.lowlevel.checkpoint()
+        if self.moved:
+            raise VersionChanged("on another file system")
+        return self.kind
+
+    async def ask(
+        self,
+        who: Credentials,
+        directory: bytes,
+        name: bytes,
+        wanted: WantedAccess,
+        of: Attributes,
+        *,
+        limit_s: float | None,
+    ) -> None:
+        self.asked.append((who, wanted, (of.device, of.inode)))
+        await trio.lowlevel.checkpoint()
+        if self.answer is not None:
+            raise self.answer
+
+    def expire(self, node: Node) -> None:
+        self.expired.append(node)
+
+
+def node(inode: int = 5, *, device: int = 1, mode: int = stat.S_IFREG | 0o644) -> Node:
+    return Node(attributes(inode, 10, mode=mode)._replace(device=device), None, None, b"f")
+
+
+@pytest.fixture(autouse=True)
+def _able(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "why_impossible", lambda: None)
+    monkeypatch.setattr(module, "credentials_of", lambda *asker: WHO if asker == (4242, *ASKER[:2]) else None)
+
+
+async def test_a_user_is_asked_for_once_a_time_to_live() -> None:
+    world, file = World(), node()
+    await world.permissions.start()
+    assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
+    for _ in range(3):
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.asked == [(WHO, WantedAccess.READ, (1, 5))]
+    assert world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
+    assert not world.permissions.allows_nowait(file, WantedAccess.RUN, ASKER)
+    assert not world.permissions.allows_nowait(node(), WantedAccess.READ, ASKER)
+    await trio.sleep(TTL_S)
+    assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
+    world.answer = SourceError(errno.EACCES, "open")
+    with pytest.raises(SourceError, match="Permission denied"):
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.metrics["permissions_refused"] == 1
+
+
+@pytest.mark.parametrize(
+    "error", [SourceError(errno.EIO, "open"), SourceTimeout("open"), SourceError(errno.EPERM, "setfsuid")]
+)
+async def test_only_a_yes_is_a_yes(error: Exception) -> None:
+    world, file = World(), node()
+    world.answer = error
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            await world.permissions.check(file, WantedAccess.READ, ASKER)
+        assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
+    assert len(world.asked) == 2
+
+
+async def test_what_stands_there_no_more_is_looked_up_again() -> None:
+    world, file = World(), node()
+    world.answer = VersionChanged("another")
+    with pytest.raises(VersionChanged):
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.expired == [file]
+
+
+async def test_what_another_file_system_is_says_nothing_of_this_one() -> None:
+    world, file = World(), node()
+    world.moved = True
+    with pytest.raises(VersionChanged):
+        await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.expired == [file]
+    assert not world.permissions.is_known_nowait(file)
+    world.moved = False
+    await world.permissions.check(file, WantedAccess.READ, ASKER)
+    assert world.asked == [(WHO, WantedAccess.READ, (1, 5))]
+
+
+async def test_who_cannot_be_seen_is_refused(logs: Logs) -> None:
+    """Its groups are not known, and to have fewer may allow more."""
+    logs.expect("run the daemon in its pid namespace")
+    world = World()
+    for thread_id in (0, 4243, 4243):
+        asker = (ASKER[0], ASKER[1], thread_id)
+        assert not world.permissions.allows_nowait(node(), WantedAccess.READ, asker)
+        with pytest.raises(SourceError, match="Permission denied"):
+            await world.permissions.check(node(), WantedAccess.READ, asker)
+    assert world.asked == []
+    assert len(logs.records) == 1
+
+
+async def test_nobody_is_asked_for_where_the_kernels_check_is_enough() -> None:
+    world = World(EXT4)
+    await world.permissions.check(node(), WantedAccess.READ, ASKER)
+    assert world.permissions.allows_nowait(node(), WantedAccess.READ, ASKER)
+    assert world.permissions.why_opens_are_needed is None
+    own = World()
+    await own.permissions.check(node(), WantedAccess.READ, (os.geteuid(), 0, 1))
+    alone = World(others=False)
+    await alone.permissions.start()
+    await alone.permissions.check(node(), WantedAccess.READ, ASKER)
+    assert alone.permissions.is_known_nowait(node())
+    assert world.asked == own.asked == alone.asked == []
+    assert alone.looked == 0
+
+
+async def test_each_file_system_is_looked_at_once() -> None:
+    world = World(EXT4)
+    await world.permissions.start()
+    assert not world.permissions.is_known_nowait(node(device=2))
+    world.kind = NFS
+    for _ in range(2):
+        await world.permissions.learn(node(device=2))
+        await world.permissions.check(node(device=2), WantedAccess.LIST, ASKER)
+    await world.permissions.check(node(device=1), WantedAccess.LIST, ASKER)
+    assert world.looked == 2
+    assert {place for _, _, place in world.asked} == {(2, 5)}
+    assert world.permissions.why_opens_are_needed == "nfs4 decides itself about permissions"
+    assert stat.S_IMODE(world.permissions.shown(node(device=2), stateless=True).mode) == 0o600
+    assert stat.S_IMODE(world.permissions.shown(node(device=2), stateless=False).mode) == 0o644
+    assert stat.S_IMODE(world.permissions.shown(node(device=1), stateless=True).mode) == 0o644
+
+
+async def test_where_it_is_impossible_others_are_not_let_in(monkeypatch: pytest.MonkeyPatch, logs: Logs) -> None:
+    monkeypatch.setattr(module, "why_impossible", lambda: "no such right")
+    with pytest.raises(ConfigError, match=r"allow-other: nfs4 .*not possible here \(no such right\); give"):
+        await World().permissions.start()
+    await World(others=False).permissions.start()
+    logs.expect("no such right")
+    world = World(EXT4)  # and something mounted below it, later
+    await world.permissions.start()
+    world.kind = NFS
+    with pytest.raises(SourceError, match="Permission denied"):
+        await world.permissions.check(node(device=2), WantedAccess.READ, ASKER)
+    assert world.asked == []
+
+
+def test_what_an_open_is_for() -> None:
+    assert wanted_by(os.O_RDONLY | os.O_DIRECT) is WantedAccess.READ
+    assert wanted_by(os.O_RDONLY | 0x20) is WantedAccess.RUN

@@ -1,0 +1,85 @@
+"""The Nth message or transfer between nodes fails, once and from then on, for N = 1, 2, ... until none is left.
+
+Then: right bytes or none, within the time that a silent peer is waited for; and once nothing fails any more, all come
+from their owners again.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from mountd.peers.peers import PeerAnswer
+from mountd.peers.silent import REST_S
+from tests.mountd.peers.test_peers import CHUNK, SILENCE_S, Job, job
+
+ASKED = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 1))
+"""(who asks, whose chunk it is)"""
+LONGEST_REST_S = 32 * REST_S
+
+
+class NthFails:
+    """Counts messages and transfers of a network, and has the Nth fail, or all from there."""
+
+    def __init__(self, at: int, *, for_ever: bool) -> None:
+        self.count = 0
+        self._at, self._last = at, math.inf if for_ever else at
+
+    def __call__(self) -> bool:
+        self.count += 1
+        return self._at <= self.count <= self._last
+
+    @property
+    def reached(self) -> bool:
+        return self.count >= self._at
+
+
+async def fetch_all(nodes: Job) -> list[PeerAnswer]:
+    """What becomes of each; the bytes of what came are checked by `Job.fetch`."""
+    found = []
+    for asker, owner in ASKED:
+        begin_s = trio.current_time()
+        found.append(await nodes.fetch(nodes.path_at(owner, asker), bytearray(CHUNK), asker))
+        assert trio.current_time() - begin_s < 2 * SILENCE_S, "its reader waits past the limit"
+    return found
+
+
+async def one_round(fails: NthFails) -> None:
+    async with job(3) as nodes:
+        nodes.network.fault = lambda _sender, _to, message: None if fails() else message
+        nodes.network.transfer_fails = lambda _giver, _taker: fails()
+        found = await fetch_all(nodes)
+        assert found == [PeerAnswer.HIT] * len(ASKED) or fails.reached
+        nodes.network.fault = lambda _sender, _to, message: message
+        nodes.network.transfer_fails = lambda _giver, _taker: False
+        nodes.network.release()
+        await trio.sleep(LONGEST_REST_S)
+        assert await fetch_all(nodes) == [PeerAnswer.HIT] * len(ASKED)
+
+
+@pytest.fixture
+def warnings_are_expected() -> Iterator[None]:
+    """Each round warns of something else."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("warnings_are_expected")
+@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
+def test_any_message_or_transfer_may_fail(*, for_ever: bool) -> None:
+    at = 1
+    while True:
+        fails = NthFails(at, for_ever=for_ever)
+        try:
+            trio.run(one_round, fails, clock=trio.testing.MockClock(autojump_threshold=0))
+        except BaseException as error:
+            error.add_note(f"operation {at} failed")
+            raise
+        if not fails.reached:
+            break
+        at += 1
+    assert at > 10, "too few operations to prove much"

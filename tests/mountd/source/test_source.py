@@ -1,0 +1,265 @@
+"""The source reader on real files: every byte of one version or an error, beneath its root, through no symlink."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, VersionChanged
+from mountd.base.version import Version
+from mountd.core.buffers import Buffers
+from mountd.core.metrics import Metrics
+from mountd.native.beneath import _walk, open_directory
+from mountd.source import source as source_module
+from mountd.source.listing import Listing
+from mountd.source.source import Source
+from mountd.source.threads import SourceThreads
+from policies.geometry import Extent
+from tests.support.pattern import pattern
+
+CHUNK = 64 << 10
+ID = "0" * 16
+
+
+@asynccontextmanager
+async def opened(root: Path, metrics: Metrics, ttl_s: float = 60.0) -> AsyncIterator[Source]:
+    threads = SourceThreads(metrics, demand=4, prefetch=2, time_limit_s=10)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    source = Source(fd, str(root), ID, threads, metrics, ttl_s=ttl_s, large_bytes=CHUNK)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def version_of(path: Path) -> Version:
+    return Attributes.of(path.stat()).version(ID)
+
+
+async def read(source: Source, path: Path, extent: Extent, version: Version | None = None) -> bytes:
+    buffers = Buffers(8 << 20, 1 << 20)
+    into = await buffers.take(-(-extent.size // 4096) * 4096, urgent=True)
+    await source.read(b"", os.fsencode(path.name), version or version_of(path), extent, into, urgent=True)
+    return bytes(into[: extent.size])
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 77])
+async def test_reads_are_byte_exact(tmp_path: Path, real_clock: None, size: int) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(pattern(3, 0, size))
+    metrics = Metrics()
+    async with opened(tmp_path, metrics) as source:
+        assert await read(source, path, Extent(0, size)) == pattern(3, 0, size)
+        start = size // 2 // 4096 * 4096
+        assert await read(source, path, Extent(start, size)) == pattern(3, start, size - start)
+    assert metrics["source_read_bytes"] == size + size - start
+
+
+async def test_a_large_file_keeps_its_descriptors_until_released(tmp_path: Path, real_clock: None) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(pattern(1, 0, 4 * CHUNK))
+    metrics = Metrics()
+    async with opened(tmp_path, metrics) as source:
+        for index in range(4):
+            await read(source, path, Extent(index * CHUNK, (index + 1) * CHUNK))
+        assert (metrics["source_opens"], source.idle_files) == (1, 1)
+        source.release(version_of(path))
+        assert source.idle_files == 0
+
+
+async def test_reads_of_large_files_are_counted_with_their_order(tmp_path: Path, real_clock: None) -> None:
+    for name, chunks in (("f", 4), ("g", 4), ("small", 1)):
+        (tmp_path / name).write_bytes(pattern(1, 0, chunks * CHUNK))
+    metrics = Metrics()
+    async with opened(tmp_path, metrics) as source:
+        # Of each file on its own: 0, 2, 1, 2 of one with 1, 0 of the other between them.
+        for name, index in (("f", 0), ("g", 1), ("f", 2), ("small", 0), ("f", 1), ("g", 0), ("f", 2)):
+            await read(source, tmp_path / name, Extent(index * CHUNK, (index + 1) * CHUNK))
+    assert metrics["source_large_reads"] == 6
+    assert metrics["source_large_read_bytes"] == 6 * CHUNK
+    assert metrics["source_large_reads_ordered"] == 4
+
+
+async def test_a_changed_file_is_refused(tmp_path: Path, real_clock: None) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(pattern(1, 0, 4 * CHUNK))
+    old = version_of(path)
+    async with opened(tmp_path, Metrics()) as source:
+        await read(source, path, Extent(0, CHUNK))  # its descriptor stays in the pool
+        with path.open("r+b") as changed:
+            changed.write(b"x")
+        os.utime(path, ns=(old.mtime_ns, old.mtime_ns))  # only ctime tells
+        with pytest.raises(VersionChanged):
+            await read(source, path, Extent(CHUNK, 2 * CHUNK), old)
+        path.unlink()
+        with pytest.raises(VersionChanged):
+            await read(source, path, Extent(CHUNK, 2 * CHUNK), old)
+
+
+async def test_a_file_that_ends_early_is_an_error_not_zeros(tmp_path: Path, real_clock: None) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"a" * 100)
+    lie = version_of(path)
+    async with opened(tmp_path, Metrics()) as source:
+        source._reading._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
+        with pytest.raises(SourceError) as caught:
+            await read(source, path, Extent(0, 200), lie._replace(size=200))
+    assert caught.value.errno == errno.EIO
+
+
+async def test_without_o_direct_it_goes_on_buffered(
+    tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(pattern(2, 0, 3 * CHUNK))
+    real = os.open
+
+    def refusing(name: object, flags: int, *args: object, **more: object) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct I/O here")
+        return real(name, flags, *args, **more)  # type: ignore[arg-type]  # passed on as it is
+
+    async with opened(tmp_path, Metrics()) as source:
+        monkeypatch.setattr(os, "open", refusing)
+        assert await read(source, path, Extent(CHUNK, 2 * CHUNK)) == pattern(2, CHUNK, CHUNK)
+        assert source.direct is False
+
+
+async def test_symlinks_on_the_way_are_refused(tmp_path: Path, real_clock: None) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "real").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("s")
+    (root / "out").symlink_to(outside)
+    (root / "up").symlink_to("..")
+    async with opened(root, Metrics(), ttl_s=0) as source:
+        for way in (b"out", b"up", b"real/../out", b"real/../../outside"):
+            with pytest.raises(SourceError):
+                await source.stat(way, b"secret")
+        # the last component is shown as it is
+        assert (await source.stat(b"", b"out")).mode & 0o170000 == 0o120000
+
+
+def test_the_walk_without_openat2_promises_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "l").symlink_to("a")
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for walk in (_walk, open_directory):
+            fd = walk(root, b"a/b")
+            assert os.fstat(fd).st_ino == (tmp_path / "a" / "b").stat().st_ino
+            os.close(fd)
+            for bad in (b"l", b"l/b", b"a/../a", b"a/../..", b"missing"):
+                if bad == b"a/../a" and walk is open_directory:
+                    continue  # openat2 allows .. that stays beneath
+                with pytest.raises(OSError, match=r"."):
+                    walk(root, bad)
+    finally:
+        os.close(root)
+
+
+async def test_names_attributes_and_links_are_what_the_file_system_says(tmp_path: Path, real_clock: None) -> None:
+    names = [b"plain", b"\xff\xfe", b"with\nnewline", b"n" * 255]
+    for name in names:
+        (tmp_path / os.fsdecode(name)).write_bytes(name)
+    (tmp_path / "absolute").symlink_to(tmp_path / "plain")
+    async with opened(tmp_path, Metrics()) as source:
+        listing = Listing()
+        await source.listing(b"", 0, listing)
+        assert sorted(listing) == sorted([*names, b"absolute"])
+        for name in names:
+            assert await source.stat(b"", name) == Attributes.of(os.lstat(os.path.join(os.fsencode(tmp_path), name)))
+        found = await source.stats(b"", [b"plain", b"gone"])
+        assert found[0] is not None
+        assert found[1] is None
+        assert await source.readlink(b"", b"absolute") == os.fsencode(tmp_path / "plain")
+        assert (source.absolute_link_count, source.absolute_links) == (1, ["absolute"])
+
+
+async def test_a_replaced_directory_is_not_listed_for_the_old(tmp_path: Path, real_clock: None) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    inode = directory.stat().st_ino
+    async with opened(tmp_path, Metrics(), ttl_s=0) as source:
+        await source.listing(b"d", inode, listing := Listing())
+        assert len(listing) == 0
+        directory.rename(tmp_path / "moved")
+        directory.mkdir()
+        with pytest.raises(VersionChanged):
+            await source.listing(b"d", inode, Listing())
+
+
+async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None) -> None:
+    path = tmp_path / "f"
+    path.touch()
+    try:
+        os.setxattr(path, "user.note", b"v")
+    except OSError:
+        pytest.skip("the file system of the tests has no user extended attributes")
+    async with opened(tmp_path, Metrics()) as source:
+        assert await source.xattr(b"", b"f", b"user.note") == b"v"
+        assert b"user.note" in await source.xattrs(b"", b"f")
+        with pytest.raises(SourceError) as caught:
+            await source.xattr(b"", b"f", b"user.other")
+        assert caught.value.errno == errno.ENODATA
+        for directory, name in ((b"", b"f"), (b"", b""), (b"d", b"")):
+            (tmp_path / "d").mkdir(exist_ok=True)
+            os.setxattr(tmp_path / os.fsdecode(directory or name or b"."), "user.note", b"v")
+            of = await source.stat(directory, name)
+            assert await source.xattr(directory, name, b"user.note", of=of) == b"v"
+        of = await source.stat(b"", b"f")
+        path.rename(tmp_path / "kept")
+        path.touch()
+        for attribute in (b"user.note", b"user.other"):
+            with pytest.raises(VersionChanged):
+                await source.xattr(b"", b"f", attribute, of=of)
+
+
+async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_path: Path, real_clock: None) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    async with opened(tmp_path, Metrics(), ttl_s=float("inf")) as source:
+        with pytest.raises(SourceError):
+            await source.stat(b"d", b"f")
+        inode = directory.stat().st_ino
+        directory.rmdir()
+        with pytest.raises(SourceError):
+            await source.listing(b"d", inode, Listing())
+        directory.mkdir()
+        with pytest.raises(SourceError):
+            await source.stat(b"d", b"f")
+        directory.rmdir()
+        directory.mkdir()
+        (directory / "f").write_bytes(b"x")
+        assert (await source.stat(b"d", b"f")).size == 1
+
+
+async def test_to_forget_a_directory_forgets_all_below_it(tmp_path: Path, real_clock: None) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "f").write_text(name * (3 if name == "a" else 5))
+    async with opened(tmp_path, Metrics(), ttl_s=float("inf")) as source:
+        assert (await source.stat(b"a/sub", b"f")).size == 3
+        (tmp_path / "a").rename(tmp_path / "c")
+        (tmp_path / "b").rename(tmp_path / "a")
+        source.forget_directory(b"a")
+        assert (await source.stat(b"a/sub", b"f")).size == 5
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_only_a_local_source_is_believed_from_memory(
+    tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    """What the client of a network file system remembers may be old."""
+    monkeypatch.setattr(source_module, "is_local", lambda fd: local)
+    (tmp_path / "f").write_bytes(b"data")
+    async with opened(tmp_path, Metrics()) as source:
+        found = source.stat_nowait(b"", b"f")
+        assert found == (Attributes.of((tmp_path / "f").stat()) if local else None)
+        assert source.stat_nowait(b"", b"absent") is None

@@ -1,0 +1,193 @@
+"""A source made of a dict: what the daemon's parts ask of `mountd.source.source.Source`, without threads, with delays
+and faults.
+
+Bytes are computed from (inode, offset). Every call is noted in `calls`. `delay_s` is virtual time; `hang` makes every
+call last until the time limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+import struct
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.base.version import Version
+from mountd.core.metrics import Metrics
+from mountd.source.doubts import Doubts
+from mountd.source.listing import Listing
+from mountd.source.small import BatchProgress, SmallRead
+from policies.geometry import Extent
+from tests.support.pattern import pattern
+
+ID = "f" * 16
+
+
+def attributes(inode: int, size: int = 0, *, mode: int = stat.S_IFREG | 0o644, time_ns: int = 1) -> Attributes:
+    """Attributes with everything else fixed."""
+    return Attributes(mode, inode, 1, 0, 0, 0, size, 0, 4096, time_ns, time_ns, time_ns)
+
+
+def records(entries: Iterable[tuple[bytes, int, int]]) -> bytes:
+    """(name, inode, type) as getdents64(2) gives them."""
+    packed = bytearray()
+    for name, inode, kind in entries:
+        size = (19 + len(name) + 1 + 7) // 8 * 8
+        packed += (struct.pack("=QqHB", inode, 0, size, kind) + name).ljust(size, b"\0")
+    return bytes(packed)
+
+
+class _Threads:
+    demand_waits = False
+    time_limit_s = 600.0
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+class FakeSource:
+    """`tree`: path -> Attributes; the root is b""."""
+
+    def __init__(self) -> None:
+        self.source_id = ID
+        self.doubts = Doubts(Metrics(), ttl_s=60)
+        self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
+        self.calls: list[tuple[str, bytes]] = []
+        self.asked: list[tuple[bytes, list[bytes]]] = []
+        self.reads: list[tuple[bytes, Extent]] = []
+        self.delay_s = 0.001
+        self.hang = False
+        self.stats_at_once = 16
+        self.listing_block = 1000
+        self.error: int | None = None
+        self.threads = _Threads()
+        self.released: list[Version] = []
+        self.batches: list[list[bytes]] = []
+        self.small_faults: dict[bytes, Callable[[], object] | int] = {}
+        self.named_s = 0.0
+        """How long a file is named before it is looked whether to hurry: a thread may lose its processor there."""
+        self.way_back_s = 0.0
+        """From the last file of a batch until the event loop has the answer."""
+
+    def file(self, path: bytes, inode: int, size: int, time_ns: int = 1) -> None:
+        self.tree[path] = attributes(inode, size, time_ns=time_ns)
+
+    def directory(self, path: bytes, inode: int) -> None:
+        self.tree[path] = attributes(inode, mode=stat.S_IFDIR | 0o755)
+
+    def content(self, path: bytes, extent: Extent) -> bytes:
+        found = self.tree[path]
+        return pattern(found.inode * 1000 + found.mtime_ns, extent.start, extent.size)
+
+    def forget_directory(self, path: bytes) -> None:
+        self.calls.append(("forget", path))
+
+    def release(self, version: Version) -> None:
+        self.released.append(version)
+
+    async def _answer(self, what: str, path: bytes, limit_s: float | None = None) -> None:
+        self.calls.append((what, path))
+        if self.hang:
+            await trio.sleep(600 if limit_s is None else limit_s)
+            raise SourceTimeout(f"{what} of {path!r}")
+        await trio.sleep(self.delay_s)
+        if self.error is not None:
+            raise SourceError(self.error, what)
+
+    def stat_nowait(self, directory: bytes, name: bytes) -> Attributes | None:
+        return None
+
+    async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
+        path = _join(directory, name)
+        await self._answer("stat", path, limit_s)
+        if path not in self.tree:
+            raise SourceError(errno.ENOENT, "stat")
+        return self.tree[path]
+
+    async def stats(self, directory: bytes, names: list[bytes]) -> list[Attributes | None]:
+        self.asked.append((directory, list(names)))
+        await self._answer("stats", directory)
+        return [self.tree.get(_join(directory, name)) for name in names]
+
+    def is_passing(self, path: bytes) -> bool:
+        return False
+
+    async def listing(self, directory: bytes, inode: int, listing: Listing, *, file_system: str = "") -> None:
+        """Comes in blocks of `listing_block` names, each a call."""
+        await self._answer("listing", directory)
+        if self.tree[directory].inode != inode:
+            raise VersionChanged("another directory")
+        parents = {path: path.rpartition(b"/") for path in self.tree if path}
+        names = [(name, self.tree[path]) for path, (parent, _, name) in parents.items() if parent == directory]
+        entries = [(name, found.inode, stat.S_IFMT(found.mode) >> 12) for name, found in names]
+        for start in range(0, len(entries), self.listing_block):
+            if start:
+                await self._answer("listing more", directory)
+            listing.append(records(entries[start : start + self.listing_block]))
+
+    async def read(
+        self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
+    ) -> None:
+        path = _join(directory, name)
+        self.reads.append((path, extent))
+        await self._answer("read" if urgent else "read ahead", path)
+        if path not in self.tree or self.tree[path].version(ID) != version:
+            raise VersionChanged(f"{path!r}")
+        into[: extent.size] = self.content(path, extent)
+
+    async def read_small(
+        self,
+        places: Sequence[tuple[bytes, bytes]],
+        into: memoryview,
+        progress: BatchProgress,
+        *,
+        limit_bytes: int,
+        urgent: bool = False,
+    ) -> list[SmallRead]:
+        """Each file takes `delay_s`. `small_faults`: path -> the errno of its read, or what is to happen before it."""
+        self.batches.append([_join(*place) for place in places])
+        numbers = memoryview(progress.shared).cast("i")
+        if self.hang:
+            await trio.sleep(600)
+            raise SourceTimeout("read of small files")
+        found: list[SmallRead] = []
+        used = 0
+        for number, place in enumerate(places):
+            numbers[0] = number
+            await self._passes(self.named_s)
+            if numbers[1]:
+                break
+            path = _join(*place)
+            self.calls.append(("read small", path))
+            before = self.tree.get(path)
+            await trio.sleep(self.delay_s)
+            fault = self.small_faults.pop(path, None)
+            if callable(fault):
+                fault()
+            after = self.tree.get(path)
+            if before is None or fault is not None or before != after:
+                found.append(SmallRead(None, None))
+            elif not before.is_file or before.size > limit_bytes:
+                found.append(SmallRead(before, None))
+            elif before.size > len(into) - used:
+                break
+            else:
+                self.reads.append((path, Extent(0, before.size)))
+                into[used : used + before.size] = self.content(path, Extent(0, before.size))
+                found.append(SmallRead(before, into[used : used + before.size].toreadonly()))
+                used += -(-before.size // 4096) * 4096
+        numbers[0] = len(found) - 1
+        await self._passes(self.way_back_s)
+        return found
+
+    async def _passes(self, seconds: float) -> None:
+        if seconds:
+            await trio.sleep(seconds)
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return b"/".join(part for part in (directory, name) if part)
