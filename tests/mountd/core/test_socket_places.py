@@ -2,12 +2,21 @@
 
 import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mountd.core import socket_places
 from mountd.core.socket_places import DAEMON, KEEPER, directories_of, is_private, new_path, paths_of, prefix_of
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for the name of a socket; tmp_path may be as long as it likes."""
+    with tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp") as made:
+        yield Path(made)
 
 
 def test_directories() -> None:
@@ -25,9 +34,9 @@ def bound(path: Path, *, listens: bool = False) -> socket.socket:
     return made
 
 
-def test_what_killed_processes_have_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_killed_processes_have_left_goes(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same mountpoint at once, of others when it is old; never what listens, nor what is another kind."""
-    home = tmp_path / "hfs"
+    home = short_path / "hfs"
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: [str(home)])
     path = new_path("/m", KEEPER)
     assert path is not None
@@ -51,8 +60,8 @@ def test_what_killed_processes_have_left_goes(tmp_path: Path, monkeypatch: pytes
         assert names["daemon"].exists()
 
 
-def test_a_directory_that_others_write_to_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_to_all, ours = tmp_path / "all", tmp_path / "ours"
+def test_a_directory_that_others_write_to_is_passed_over(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_to_all, ours = short_path / "all", short_path / "ours"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: [str(open_to_all), "/proc/none", str(ours)])
@@ -61,7 +70,7 @@ def test_a_directory_that_others_write_to_is_passed_over(tmp_path: Path, monkeyp
     assert os.path.dirname(path) == str(ours)
     assert is_private(str(ours), os.geteuid())
     assert not is_private(str(ours), os.geteuid() + 1)
-    (tmp_path / "link").symlink_to("ours")
-    assert not is_private(str(tmp_path / "link"), os.geteuid())
+    (short_path / "link").symlink_to("ours")
+    assert not is_private(str(short_path / "link"), os.geteuid())
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/none"])
     assert new_path("/m", DAEMON) is None

@@ -1,0 +1,130 @@
+"""How large a noun may be: the limits for files, classes, constructors and functions, and what is still larger.
+
+What goes over a limit holds two nouns: find the second one, a thing with a name of its own that callers talk to.
+Moving methods into a base class, a mixin or an object that only forwards is no way out.
+
+Only reads source text. tests/test_layers.py applies it.
+"""
+
+import ast
+from collections.abc import Iterator
+
+MAX_LINES = 400
+"""Of a file of the product. Those of tests and scripts may have more: tests/layers.py."""
+MAX_METHODS = 20
+"""`def`s in the body of a class, dunder and private ones included."""
+MAX_CONSTRUCTOR = 8
+"""Parameters of an `__init__`, besides self."""
+MAX_FUNCTION = 60
+"""Lines of a function, from its `def` on: decorators, such as the options of a command, do not count."""
+
+# What was too large when the limits came. Nothing is ever added. To strike a line, find the second noun and give it a
+# file or a class of its own; the test says which lines are no longer needed.
+STILL_LARGER = {
+    # codecs
+    "hfs/codecs/dataset.py: constructor of EncodedDataset",
+    # layouts
+    "hfs/layouts/layout.py: constructor of Layout",
+    "hfs/layouts/layout.py: methods of Layout",
+    # samplers
+    "hfs/samplers.py: constructor of LocalityAwareSampler",
+    "hfs/samplers.py: function LocalityAwareSampler.__init__",
+    # shared
+    "hfs/shared/batches.py: constructor of NodeBatches",
+    "hfs/shared/batches.py: function NodeBatches.__init__",
+    # cache
+    "mountd/cache/index/index.py: lines",
+    "mountd/cache/index/index.py: methods of Index",
+    "mountd/cache/objects/disk.py: methods of Disk",
+    "mountd/cache/objects/file.py: methods of StagedFile",
+    "mountd/cache/opening.py: function open_staging",
+    "mountd/cache/reading.py: methods of StagedReading",
+    "mountd/cache/staging.py: lines",
+    "mountd/cache/staging.py: methods of Staging",
+    # control
+    "mountd/control/commands.py: constructor of Commands",
+    "mountd/control/control.py: lines",
+    "mountd/control/status.py: constructor of StatusReport",
+    "mountd/control/status.py: function StatusReport.gather",
+    "mountd/control/warm.py: methods of Warming",
+    # core
+    "mountd/core/config.py: lines",
+    # daemon
+    "mountd/daemon/files.py: function open_file_service",
+    "mountd/daemon/service.py: function open_service",
+    # fetch
+    "mountd/fetch/fetcher.py: constructor of Fetcher",
+    "mountd/fetch/fetcher.py: lines",
+    "mountd/fetch/fetcher.py: methods of Fetcher",
+    "mountd/fetch/small_files.py: function SmallFiles._batch",
+    "mountd/fetch/small_files.py: lines",
+    "mountd/fetch/small_files.py: methods of SmallFiles",
+    # files
+    "mountd/files/opening.py: constructor of Opening",
+    "mountd/files/opening.py: methods of Opening",
+    "mountd/files/read_path.py: constructor of ReadPath",
+    "mountd/files/read_path.py: function ReadPath._piece",
+    "mountd/files/read_path.py: lines",
+    "mountd/files/read_path.py: methods of ReadPath",
+    # fuse
+    "mountd/fuse/fuse.py: constructor of Fuse",
+    "mountd/fuse/fuse.py: lines",
+    # hints
+    "mountd/hints/hints.py: constructor of HintFollower",
+    "mountd/hints/hints.py: lines",
+    "mountd/hints/hints.py: methods of HintFollower",
+    "mountd/hints/learners.py: lines",
+    # namespace
+    "mountd/namespace/journal/journal.py: methods of Journal",
+    "mountd/namespace/namespace.py: constructor of Namespace",
+    "mountd/namespace/namespace.py: lines",
+    "mountd/namespace/namespace.py: methods of Namespace",
+    # peers
+    "mountd/peers/read_slots.py: constructor of ReadSlots",
+    # source
+    "mountd/source/source.py: lines",
+    "mountd/source/source.py: methods of Source",
+    # supervisor
+    "mountd/supervisor/keeper.py: lines",
+    "mountd/supervisor/keeper.py: methods of Keeper",
+    # prefetch
+    "policies/prefetch/siblings.py: methods of Siblings",
+    # schedule
+    "policies/schedule/schedule.py: lines",
+    "policies/schedule/schedule.py: methods of Schedule",
+}
+
+
+def too_large(file: str, text: str) -> Iterator[tuple[str, str]]:
+    """(entry of STILL_LARGER, what is wrong) of everything in `file`, a path from the project's root, over a limit."""
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        yield f"{file}: lines", f"{lines} lines, at most {MAX_LINES}"
+    if not file.endswith(".py"):
+        return
+    for name, node in _definitions(ast.parse(text, file)):
+        if isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+            # The kernel's operations are as many as they are.
+            if len(methods) > MAX_METHODS and not (file.startswith("mountd/fuse/") and name == "Fuse"):
+                yield f"{file}: methods of {name}", f"{len(methods)} methods, at most {MAX_METHODS}"
+            for method in methods:
+                parameters = len([*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]) - 1
+                if method.name == "__init__" and parameters > MAX_CONSTRUCTOR:
+                    yield f"{file}: constructor of {name}", f"{parameters} parameters, at most {MAX_CONSTRUCTOR}"
+        else:
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION:
+                yield f"{file}: function {name}", f"{length} lines, at most {MAX_FUNCTION}"
+
+
+def _definitions(
+    tree: ast.AST, within: str = ""
+) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """(dotted name, definition) of every class and function, those inside others too."""
+    for node in ast.iter_child_nodes(tree):
+        name = within
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{within}.{node.name}" if within else node.name
+            yield name, node
+        yield from _definitions(node, name)
