@@ -130,7 +130,7 @@ ERRNO_RIGHTS = (
     "mountd/core/cache_*",
     "mountd/cache/*",
     "mountd/kernel/*",
-    "mountd/control/control.py",
+    "mountd/control/listening.py",
     "mountd/daemon/*",
     "mountd/supervisor/*",
     "mountd/namespace/namespace.py",  # the source's ENOENT becomes a negative entry
@@ -157,7 +157,7 @@ PATH_RIGHTS = (
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory
     "mountd/core/config.py",  # configuration files
-    "mountd/control/control.py",  # the control socket
+    "mountd/control/listening.py",  # the control socket
     "mountd/core/socket_places.py",  # where it lies
     "mountd/kernel/*",  # /sys: kernel settings of the mount
     "mountd/daemon/*",  # SOURCE, the mountpoint

@@ -43,7 +43,6 @@ STILL_LARGER = {
     "mountd/cache/staging.py: methods of Staging",
     # control
     "mountd/control/commands.py: constructor of Commands",
-    "mountd/control/control.py: lines",
     "mountd/control/status.py: constructor of StatusReport",
     "mountd/control/status.py: function StatusReport.gather",
     "mountd/control/warm.py: methods of Warming",

@@ -12,7 +12,6 @@ import errno
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from hfs.mounting import keeper, mountinfo, probe
 from mountd.base.errors import HfsError
 from mountd.core import socket_places
+from mountd.core.socket_peer import socket_peer
 from mountd.wire.protocol import (
     HEADER_BYTES,
     Check,
@@ -51,7 +51,6 @@ STATUS_S = 10.0
 _QUIET_S = 0.2
 _DRAIN_S = 5.0
 """Once a recording is to end: others may read on for ever."""
-_CREDENTIALS = struct.Struct("3i")
 
 News = Callable[[Progress | Rows], None]
 
@@ -128,8 +127,7 @@ class Client:
     def pid(self) -> int:
         """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace."""
         with self._connect(STATUS_S) as connection:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return int(_CREDENTIALS.unpack(credentials)[0])
+            return socket_peer(connection).pid
 
     def _connect(self, limit_s: float | None) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -11,12 +11,12 @@ import errno
 import json
 import os
 import socket
-import struct
 from typing import Any
 
 from hfs.mounting import mountinfo
 from mountd.base.errors import MountError
 from mountd.core import socket_places
+from mountd.core.socket_peer import socket_peer
 
 __all__ = ["FoundKeeper", "find"]
 
@@ -24,7 +24,6 @@ _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
 _TAKE_OVER_S = 150.0
 """The daemon that goes has 30 s, the one that comes 60, and so has the old one again if that fails."""
-_CREDENTIALS = struct.Struct("3i")
 
 
 class FoundKeeper:
@@ -61,8 +60,7 @@ def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit_s)
         connection.connect(path)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        pid, uid = socket_peer(connection)
         if uid not in {owner, 0}:
             raise PermissionError(errno.EPERM, f"a process of user {uid} listens there", path)
         connection.sendall(json.dumps(request).encode() + b"\n")
@@ -75,7 +73,7 @@ def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER
         answer = None
     if not isinstance(answer, dict):
         raise MountError(f"the keeper at {path} does not answer what it was asked")
-    return int(pid), answer
+    return pid, answer
 
 
 def find(mountpoint: str) -> FoundKeeper | None:

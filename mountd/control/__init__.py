@@ -4,7 +4,8 @@ Each request is a struct of `mountd.wire`. It asks the other rooms and never wai
 """
 
 from mountd.control.commands import Commands
-from mountd.control.control import serve, socket_path
+from mountd.control.control import serve
+from mountd.control.listening import socket_path
 from mountd.control.status import StatusReport
 
 __all__ = ["Commands", "StatusReport", "serve", "socket_path"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import CheckedFile, StagedRow, Staging
-from mountd.control.control import Report
+from mountd.control.connection import Report
 from mountd.control.progress import ProgressCounter
 from mountd.control.status import StatusReport
 from mountd.control.warm import Warming

@@ -20,7 +20,7 @@ import trio
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import StagedFile, Staging
-from mountd.control.control import Report
+from mountd.control.connection import Report
 from mountd.control.progress import ProgressCounter
 from mountd.core.metrics import Metrics
 from mountd.fetch import BATCH_FILES, Become, Fetcher, SmallFiles

@@ -10,8 +10,8 @@ below. One connection carries one request; a client that wants to stop one close
 the other: a frame that is too long, means nothing or has a number out of its range is a ProtocolError. After a Join the
 connection stays open and speaks the words of `mountd/wire/hints.py`.
 
-`mountd/control/control.py` (trio) and `hfs/client/client.py` (plain sockets, inside training jobs) use it. It imports
-no event loop and touches no socket itself.
+`mountd/control/connection.py` (trio) and `hfs/client/client.py` (plain sockets, inside training jobs) use it. It
+imports no event loop and touches no socket itself.
 """
 
 from __future__ import annotations

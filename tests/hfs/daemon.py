@@ -11,7 +11,8 @@ from pathlib import Path
 import trio
 
 from mountd.base.errors import ConfigError
-from mountd.control.control import Report, serve
+from mountd.control.connection import Report
+from mountd.control.control import serve
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.hints.learners import Learners

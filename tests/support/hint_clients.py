@@ -12,7 +12,8 @@ import numpy as np
 import trio
 import trio.testing
 
-from mountd.control.control import Report, serve
+from mountd.control.connection import Report
+from mountd.control.control import serve
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.fetch.recorder import Recorder

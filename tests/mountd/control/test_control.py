@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import stat
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,14 @@ import pytest
 import trio
 
 from mountd.base.errors import ConfigError, MountError
-from mountd.control import control
-from mountd.control.control import Report, serve, socket_path
+from mountd.control import connection, control
+from mountd.control.connection import Report
+from mountd.control.control import serve
+from mountd.control.listening import socket_path
 from mountd.core import socket_places
 from mountd.core.config import Config
 from mountd.core.open_files import OpenFiles
+from mountd.core.socket_peer import SocketPeer
 from mountd.core.socket_places import prefix_of
 from mountd.wire.protocol import (
     Check,
@@ -329,7 +331,7 @@ def test_a_slow_request_is_told_and_a_client_without_one_is_let_go(
             stream = await trio.open_unix_socket(path)
             await stream.send_all(part)
             await stream.aclose()
-            monkeypatch.setattr(control, "REQUEST_S", 0.0)
+            monkeypatch.setattr(connection, "REQUEST_S", 0.0)
             (reply,) = await ask(path, part)
             assert isinstance(reply, Failure)
             assert "did not arrive" in reply.message
@@ -338,7 +340,7 @@ def test_a_slow_request_is_told_and_a_client_without_one_is_let_go(
 
 
 def test_a_client_that_stops_reading_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "SEND_S", 0.0)
+    monkeypatch.setattr(connection, "SEND_S", 0.0)
 
     async def test() -> None:
         ended = trio.Event()
@@ -387,7 +389,7 @@ def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any) -> None:
     logs.expect("was refused")
     # What the kernel would say of a process of user 12345.
-    monkeypatch.setattr(control, "_peer", lambda _connection: (1, 12345))
+    monkeypatch.setattr(control, "socket_peer", lambda _connection: SocketPeer(1, 12345))
 
     async def test() -> None:
         commands = FakeCommands()
@@ -398,13 +400,6 @@ def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert commands.calls == []
 
     run(test)
-
-
-def test_the_kernel_names_the_peer(tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with ours, theirs:
-        assert control._peer(ours) == (os.getpid(), os.geteuid())
-    assert control._CREDENTIALS.size == struct.calcsize("iII")
 
 
 def bound(path: Path) -> socket.socket:

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.control import control
+from mountd.control import connection, control
 from mountd.wire.hints import At, LayoutPart, Order, Over, Waited, layout_digest
 from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, Join, Result, Status, encode
 from tests.conftest import Logs
@@ -34,7 +34,7 @@ def test_a_learner_that_says_nothing_is_waited_for_and_harms_nobody(
             await silent.join()
             await wanted.say(Join(layout_digest(b"x"), name="wanted"))
             assert await wanted.heard() == Result(detail={"layout": "wanted"})
-            monkeypatch.setattr(control, "REQUEST_S", 0.0)
+            monkeypatch.setattr(connection, "REQUEST_S", 0.0)
             for _ in range(3):
                 await trio.testing.wait_all_tasks_blocked()
             assert len(served.commands.learners) == 2
@@ -96,7 +96,7 @@ def test_half_a_frame(tmp_path: Path, sent: bytes, closes: bool, logs: Logs, mon
                 await served.leave(client)
             else:
                 logs.expect("did not arrive within")
-                monkeypatch.setattr(control, "REQUEST_S", 0.0)
+                monkeypatch.setattr(connection, "REQUEST_S", 0.0)
                 await client.say(sent)
                 answer = await client.heard()
                 assert isinstance(answer, Failure)
@@ -246,7 +246,7 @@ def test_a_learner_that_reads_no_answer_is_let_go(tmp_path: Path, monkeypatch: p
         async with daemon(tmp_path / "s") as served:
             client = await served.client()
             await client.join()
-            monkeypatch.setattr(control, "SEND_S", 0.0)
+            monkeypatch.setattr(connection, "SEND_S", 0.0)
             with contextlib.suppress(trio.BrokenResourceError):
                 while len(served.commands.learners):
                     await client.say(order([1]))

@@ -1,0 +1,12 @@
+"""The kernel names the process and the user at the other end of a socket."""
+
+import os
+import socket
+
+from mountd.core.socket_peer import socket_peer
+
+
+def test_the_kernel_names_the_peer() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        assert socket_peer(ours) == (os.getpid(), os.geteuid())
