@@ -42,7 +42,7 @@ APART = "supervisor"
 
 # Modules that only these files may import. A name ending in * stands for all that begin so.
 IMPORT_RIGHTS = {
-    "pyfuse3": ("mountd/fuse/polling.py", "mountd/fuse/fuse.py", "mountd/fuse/push.py", "mountd/fuse/session.py"),
+    "pyfuse3": ("mountd/fuse/*",),
     "mpi4py": (
         "mountd/peers/mpi.py",
         "hfs/shared/batches.py",  # inside MPI programs, and only once a NodeBatches is made
@@ -122,7 +122,6 @@ ATTRIBUTE_RIGHTS = {
 # Who may look at the errno of an exception that was caught. To raise one with an errno is everybody's right.
 ERRNO_RIGHTS = (
     "mountd/base/errors.py",  # the table
-    "mountd/fuse/fuse.py",  # the decorator
     # These make system calls and tell one OSError from another:
     "mountd/core/open_files.py",
     "mountd/source/*",

@@ -11,7 +11,7 @@
      |- StagingError           the cache disk or its index failed: never reaches a reader
      `- Interrupted            the reader was killed while it waited: nobody hears the answer
 
-Only `mountd/fuse/fuse.py` turns an exception into an errno, by `errno_of`.
+Only `mountd/fuse/boundary.py` turns an exception into an errno, by `errno_of`.
 """
 
 from __future__ import annotations

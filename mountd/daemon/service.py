@@ -21,8 +21,19 @@ from mountd.daemon.files import FileService
 from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
 from mountd.fetch import Readers, Serving
-from mountd.files import IoMode, have_names_looked_up
-from mountd.fuse import DevFuse, Fuse
+from mountd.files import have_names_looked_up
+from mountd.fuse import (
+    Boundary,
+    DevFuse,
+    DirectoryReplies,
+    EntryReplies,
+    FastHandlers,
+    FileReplies,
+    Fuse,
+    Handlers,
+    Interrupts,
+    XattrReplies,
+)
 from mountd.kernel import device_of, fastpath, tune
 from mountd.namespace import Believing, Namespace
 from mountd.peers import JobPeers, Peers
@@ -44,21 +55,23 @@ class Service:
     names: NameService
     files: FileService
     status: StatusReport
+    connection_fd: int
+    """The mount's descriptor of /dev/fuse."""
     fuse: Fuse
     ending: Ending
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer until the mount is gone. `ready` is called once, when it answers."""
-        basics, fuse, io_mode = self.basics, self.fuse, self.files.io_mode
+        basics, fuse = self.basics, self.fuse
         async with trio.open_nursery() as serving:
             start_for_life(serving, "signals", self.ending.wait, fuse.terminate, fuse.make_room)
             if basics.journal.generation:
                 serving.start_soon(_announce_again, basics.handover, basics.config, self.status, ready)
-                if io_mode.stateless:
-                    look_up = self.names.namespace, fuse.connection_fd, basics.workers.run_sync
+                if self.files.io_mode.stateless:
+                    look_up = self.names.namespace, self.connection_fd, basics.workers.run_sync
                     start_guarded(serving, "names after a crash", have_names_looked_up, *look_up)
             else:
-                serving.start_soon(_announce, basics.config, self.status, io_mode, fuse, ready, self.ending)
+                serving.start_soon(_announce, self, ready)
             await fuse.run()
             serving.cancel_scope.cancel()
 
@@ -109,36 +122,50 @@ async def open_service(
             peers.answer(answers, status.brief)
             stack.callback(peers.leave)
         async with serve(control_path, commands, nursery, basics.open_files):
-            fuse = Fuse(
-                files.read_path,
-                files.opening,
-                names.namespace,
-                storage.handles,
-                storage.source,
-                names.xattrs,
-                names.permissions,
-                basics.metrics,
-                readers,
-                commands.own_xattr,
-                device,
-                basics.workers.results_fd,
-            )
+            fuse = _fuse(basics, storage, names, files, readers, commands, device, nursery)
             _mount(config, fuse, basics.handover, overlay=storage.staging.on_overlay)
             try:
                 if basics.journal.generation:
                     # What the kernel has agreed on is known; an open must not be answered in another mode.
-                    await files.io_mode.start(fuse.connection_fd)
+                    await files.io_mode.start(device.get())
                 start_for_life(nursery, "sweep of names", _sweep, names.namespace)
                 believing = Believing(storage.staging, names.namespace, nursery)
                 start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source, believing)
                 start_for_life(nursery, "prefetch", files.prefetch.run)
                 start_for_life(nursery, "hints", files.hints.run)
-                yield Service(basics, names, files, status, fuse, ending)
+                yield Service(basics, names, files, status, device.get(), fuse, ending)
             finally:
                 try:
                     files.passthrough.stop()
                 finally:
                     fuse.close(unmount=ending.unmounts)
+
+
+def _fuse(
+    basics: Basics,
+    storage: Storage,
+    names: NameService,
+    files: FileService,
+    readers: Readers,
+    commands: Commands,
+    device: DevFuse,
+    nursery: trio.Nursery,
+) -> Fuse:
+    namespace, permissions, metrics = names.namespace, names.permissions, basics.metrics
+    opening, handles, read_path = files.opening, storage.handles, files.read_path
+    boundary = Boundary(Interrupts(nursery, metrics), metrics)
+    fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions)
+    entries = EntryReplies(namespace, permissions, opening)
+    handlers = Handlers(
+        boundary,
+        fast,
+        entries,
+        DirectoryReplies(namespace, permissions, handles, entries),
+        FileReplies(namespace, permissions, opening, handles, read_path, readers, boundary.interrupts, metrics),
+        XattrReplies(namespace, permissions, names.xattrs, commands.own_xattr),
+        storage.source,
+    )
+    return Fuse(handlers, fast, device, basics.workers.results_fd)
 
 
 def _mount(config: Config, fuse: Fuse, handover: Handover | None, *, overlay: bool) -> None:
@@ -201,22 +228,21 @@ async def _announce_again(
     status.tuned(await trio.to_thread.run_sync(settings, abandon_on_cancel=True))
 
 
-async def _announce(
-    config: Config, status: StatusReport, io_mode: IoMode, fuse: Fuse, ready: Callable[[], None], ending: Ending
-) -> None:
+async def _announce(service: Service, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
+    config = service.basics.config
     device = await trio.to_thread.run_sync(device_of, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
     init_asked = fastpath.extension_missing() is None
-    status.tuned(await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked)))
+    service.status.tuned(await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked)))
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
         await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
-    await io_mode.start(fuse.connection_fd)
+    await service.files.io_mode.start(service.connection_fd)
     log.info("%s: serving %s", config.mountpoint, config.source)
-    ending.announced()
+    service.ending.announced()
     ready()
 
 

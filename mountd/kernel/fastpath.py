@@ -1,8 +1,7 @@
 """The extension mountd/native/_fastpath.c: is it there, what does it offer in this mount, and if it does not, why.
 
-Imported before pyfuse3 (mountd/fuse/fuse.py says so), because importing loads the extension in front of libfuse. Called
-by `fuse`, which speaks for the mount, and by `passthrough`, which hands staged files to the kernel. Everything works
-without the extension; each function says what it then answers. Event loop only, and never waits.
+Imported before pyfuse3, because importing loads the extension in front of libfuse. Everything works without the
+extension; each function says what it then answers. Event loop only, and never waits.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ __all__ = [
     "request",
     "resend",
     "show_inode",
+    "takes_names",
     "two_libfuses",
     "unique_of_request",
     "want",
@@ -247,6 +247,11 @@ def answer_with_backing(handle: int, backing_id: int) -> None:
     """The open whose handler is about to return `handle` is passed through to the backing file."""
     assert _extension is not None
     _extension.back(handle, backing_id)
+
+
+def takes_names() -> bool:
+    """Whether the entries of a directory may stand for names alone, in this mount."""
+    return NAME_ONLY is not None and extension_missing() is None
 
 
 def wants_names() -> bool:

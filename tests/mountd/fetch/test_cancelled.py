@@ -21,10 +21,15 @@ import pyfuse3
 
 from mountd.fetch.readers import Readers
 from mountd.files.handles import DirectoryHandle
-from mountd.fuse.fuse import Fuse
+from mountd.fuse.boundary import Boundary
+from mountd.fuse.directories import DirectoryReplies
+from mountd.fuse.entries import EntryReplies
+from mountd.fuse.fast_handlers import FastHandlers
+from mountd.fuse.handlers import Handlers
 from mountd.fuse.interrupts import Interrupts
+from mountd.fuse.opened_files import FileReplies
 from mountd.fuse.push import KernelPageCache
-from mountd.fuse.session import DevFuse
+from mountd.fuse.xattrs import XattrReplies
 from mountd.namespace.answers import Answers
 from mountd.namespace.permissions import Permissions
 from mountd.namespace.xattrs import Xattrs
@@ -145,15 +150,14 @@ async def test_a_listing_that_fails_half_way_loses_no_lookup_counts(monkeypatch:
         pyfuse3, "readdir_reply", lambda token, name, entry, next_id: shown.append(next_id) or len(shown) <= 1000
     )
     async with daemon(source) as parts, trio.open_nursery() as nursery:
-        fuse = _fuse(parts)
-        fuse.interrupts = Interrupts(nursery, parts.metrics)
+        handlers = _handlers(parts, nursery)
         number = parts.handles.add_directory(DirectoryHandle(parts.namespace.root))
         token = typing.cast("pyfuse3.ReaddirToken", None)
-        await fuse.readdir(pyfuse3.FileHandleT(number), 0, token)
+        await handlers.readdir(pyfuse3.FileHandleT(number), 0, token)
         taken = shown[-1]
         source.error = errno.EACCES
         with pytest.raises(pyfuse3.FUSEError):
-            await fuse.readdir(pyfuse3.FileHandleT(number), taken, token)
+            await handlers.readdir(pyfuse3.FileHandleT(number), taken, token)
         assert sum(node.lookups for node in parts.namespace.files()) == taken < 700
 
 
@@ -224,23 +228,23 @@ async def test_without_a_kill_a_push_holds_its_node_no_longer(
         assert node.holds == 0
 
 
-def _fuse(parts: Parts) -> Fuse:
+def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
     """The adapter without a mount."""
     source: typing.Any = parts.source
-    answers = Answers(parts.namespace.silence, trio.current_time, ttl_s=60)
-    return Fuse(
-        parts.read_path,
-        parts.opening,
-        parts.namespace,
-        parts.handles,
+    namespace, handles, opening, metrics = parts.namespace, parts.handles, parts.opening, parts.metrics
+    answers = Answers(namespace.silence, trio.current_time, ttl_s=60)
+    permissions = Permissions(source, SourceAsUser(-1, source.threads), answers, namespace, metrics, others=False)
+    xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60, changed=namespace.expire)
+    interrupts, readers = Interrupts(nursery, metrics), Readers()
+    entries = EntryReplies(namespace, permissions, opening)
+    return Handlers(
+        Boundary(interrupts, metrics),
+        FastHandlers(parts.read_path, opening, namespace, handles, readers, permissions),
+        entries,
+        DirectoryReplies(namespace, permissions, handles, entries),
+        FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, interrupts, metrics),
+        XattrReplies(namespace, permissions, xattrs, lambda node, name: None),
         source,
-        Xattrs(source, answers, trio.current_time, ttl_s=60, changed=parts.namespace.expire),
-        Permissions(source, SourceAsUser(-1, source.threads), answers, parts.namespace, parts.metrics, others=False),
-        parts.metrics,
-        Readers(),
-        lambda node, name: None,
-        DevFuse(),
-        -1,
     )
 
 

@@ -1,0 +1,95 @@
+"""The boundary of the handlers: what may leave one, and how its wait ends when its caller is killed.
+
+pyfuse3 ends the mount for everybody on any exception but FUSEError. So each handler is `bounded`: its exceptions become
+errnos by the table of `errors`; what no rule foresaw is logged with its traceback, counted and answered EIO. One that
+may wait is `interruptible` besides.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from mountd.kernel import fastpath
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
+
+# isort: split
+import pyfuse3
+import trio
+
+from mountd.base.errors import errno_of
+from mountd.core.metrics import Metrics
+from mountd.fuse.interrupts import Interrupts
+
+__all__ = ["Boundary", "bounded", "interruptible"]
+
+log = logging.getLogger(__name__)
+
+
+class Boundary:
+    """Of the handlers of one mount."""
+
+    def __init__(self, interrupts: Interrupts, metrics: Metrics) -> None:
+        self.interrupts = interrupts
+        self.metrics = metrics
+        self.makes_room = False
+        """Requests that cannot be answered any more are left to another daemon, to which the kernel sends them again.
+        """
+
+    def make_room(self) -> None:
+        """Another daemon takes the mount over."""
+        self.makes_room = True
+
+
+class _HasBoundary(Protocol):
+    boundary: Boundary
+
+
+_Handler = TypeVar("_Handler", bound=Callable[..., Awaitable[Any]])
+
+
+def bounded(handler: _Handler) -> _Handler:
+    """Turns every exception of a handler into the FUSEError of the errno table."""
+
+    @functools.wraps(handler)
+    async def guarded(self: _HasBoundary, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
+        try:
+            return await handler(self, *args)
+        except pyfuse3.FUSEError:
+            raise
+        except trio.Cancelled:
+            # The daemon stops. Unanswered, a READ would keep its page locked, a push would wait for that page, and the
+            # kernel would not unmount before the push has ended. The next checkpoint is cancelled all the same.
+            if self.boundary.makes_room:
+                raise
+            raise pyfuse3.FUSEError(errno.EIO) from None
+        except Exception as error:  # the boundary: nothing else may leave a handler
+            number = errno_of(error)
+            if number is None:
+                self.boundary.metrics.add("unexpected_errors")
+                log.exception("unforeseen error in %s", handler.__name__)
+                number = errno.EIO
+            elif number == errno.EIO:
+                log.warning("%s answered with an I/O error: %s", handler.__name__, error)
+            raise pyfuse3.FUSEError(number) from None
+        except BaseExceptionGroup as group:  # the daemon stops, and something has failed on the way
+            if group.split((trio.Cancelled, Exception))[1] is not None:
+                raise
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature, mypy cannot see it
+
+
+def interruptible(handler: _Handler) -> _Handler:
+    """Ends what a handler waits for when the caller is killed. What needs no waiting was answered at once before."""
+
+    @functools.wraps(handler)
+    async def waiting(self: _HasBoundary, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
+        with self.boundary.interrupts.waiting(fastpath.request()):
+            return await handler(self, *args)
+
+    return waiting  # type: ignore[return-value]  # as above

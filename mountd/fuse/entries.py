@@ -1,0 +1,87 @@
+"""What the kernel is told of a name and of a node: replies to LOOKUP and GETATTR, and entries of a READDIR."""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from mountd.kernel import fastpath
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
+
+# isort: split
+import pyfuse3
+
+from mountd.base.attributes import Attributes
+from mountd.files import Opening
+from mountd.namespace import ROOT_ID, Namespace, Node, Permissions
+
+__all__ = ["EntryReplies"]
+
+
+class EntryReplies:
+    """Attributes, node id and for how long they hold, in pyfuse3's words."""
+
+    def __init__(self, namespace: Namespace, permissions: Permissions, opening: Opening) -> None:
+        self._namespace = namespace
+        self._permissions = permissions
+        self._opening = opening
+
+    async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
+        """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
+        dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
+        if dentry.node is None:
+            return _absent(self._namespace.valid_s(dentry.expires_s))
+        self._namespace.referenced(dentry.node)
+        return self.entry(dentry.node, dentry.expires_s)
+
+    async def attributes(self, node_id: int) -> pyfuse3.EntryAttributes:
+        """The reply to a GETATTR."""
+        node = self._namespace.node(node_id)
+        if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
+            await self._namespace.revalidate(node)
+        await self._permissions.learn(node)
+        entry = self.entry(node, node.expires_s)
+        if node.id == ROOT_ID:
+            entry.st_ino = node.attributes.inode  # here it is only what stat(2) shows: the root has no other name
+        return entry
+
+    def entry(self, node: Node, expires_s: float) -> pyfuse3.EntryAttributes:
+        """`node` as it is shown, until `expires_s` on trio's clock."""
+        entry = pyfuse3.EntryAttributes()
+        _fill(entry, self._permissions.shown(node, stateless=self._opening.stateless))
+        entry.st_ino = node.id
+        shown = self._namespace.shown_inode(node)
+        if shown != node.id and node.id != ROOT_ID:
+            fastpath.show_inode(node.id, shown)
+        # If it is not known who may come here, the kernel asks once more before it lets anybody in.
+        known = self._permissions.is_known_nowait(node)
+        entry.entry_timeout = entry.attr_timeout = self._namespace.valid_s(expires_s) if known else 0.0
+        return entry
+
+
+def _absent(valid_s: float) -> pyfuse3.EntryAttributes:
+    """A negative entry: the kernel remembers for `valid_s` that the name does not exist. Raises FUSEError(ENOENT)."""
+    if valid_s == 0:
+        raise pyfuse3.FUSEError(errno.ENOENT)
+    absent = pyfuse3.EntryAttributes()
+    absent.st_ino = 0
+    absent.entry_timeout = valid_s
+    return absent
+
+
+def _fill(entry: pyfuse3.EntryAttributes, attributes: Attributes) -> None:
+    entry.st_mode = attributes.mode
+    entry.st_nlink = attributes.nlink
+    entry.st_uid = attributes.uid
+    entry.st_gid = attributes.gid
+    entry.st_rdev = attributes.rdev if not stat.S_ISREG(attributes.mode) else 0
+    entry.st_size = attributes.size
+    entry.st_blocks = attributes.blocks
+    entry.st_blksize = max(attributes.block_bytes, 512)
+    entry.st_atime_ns = attributes.atime_ns
+    entry.st_mtime_ns = attributes.mtime_ns
+    entry.st_ctime_ns = attributes.ctime_ns
+
+
+assert ROOT_ID == pyfuse3.ROOT_INODE

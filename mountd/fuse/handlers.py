@@ -1,0 +1,138 @@
+"""The handlers of the kernel's requests, under pyfuse3's names: arguments in, replies out.
+
+Each hands its request to what answers it: `entries`, `directories`, `opened_files`, `xattrs`. What needs no waiting was
+answered before by `fast_handlers`, if the extension is there. Never here: cache decisions, paths, retries. The mount is
+read-only: the kernel's own `ro` answers EROFS before we are asked.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
+
+# isort: split
+import pyfuse3
+
+from mountd.core.background import call_guarded
+from mountd.fuse.boundary import Boundary, bounded, interruptible
+from mountd.fuse.directories import DirectoryReplies
+from mountd.fuse.entries import EntryReplies
+from mountd.fuse.fast_handlers import FastHandlers
+from mountd.fuse.opened_files import FileReplies
+from mountd.fuse.xattrs import XattrReplies
+from mountd.namespace import Asker
+from mountd.source import Source
+
+__all__ = ["Handlers"]
+
+
+class Handlers(pyfuse3.Operations):
+    """The operations of one mount."""
+
+    enable_acl = True
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        fast: FastHandlers,
+        entries: EntryReplies,
+        directories: DirectoryReplies,
+        files: FileReplies,
+        xattrs: XattrReplies,
+        source: Source,
+    ) -> None:
+        super().__init__()
+        self.boundary = boundary
+        self._fast = fast
+        self._entries = entries
+        self._directories = directories
+        self._files = files
+        self._xattrs = xattrs
+        self._source = source
+
+    # -- names and attributes -----------------------------------------------------------------------------------------
+
+    @bounded
+    @interruptible
+    async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        return await self._entries.look_up(parent_inode, name, ctx.pid)
+
+    @bounded
+    @interruptible
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        return await self._entries.attributes(inode)
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for inode, count in inode_list:
+            call_guarded("forget", self._fast.forget, inode, count)  # nobody could be told of an error
+
+    @bounded
+    @interruptible
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        return await self._xattrs.target(inode, _asker(ctx))
+
+    @bounded
+    @interruptible
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        return await self._xattrs.value(inode, name, _asker(ctx))
+
+    @bounded
+    @interruptible
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        return await self._xattrs.names(inode, _asker(ctx))
+
+    @bounded
+    @interruptible
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        figures = await self._source.statvfs()
+        reply = pyfuse3.StatvfsData()
+        for field in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail"):
+            setattr(reply, field, getattr(figures, field))
+        reply.f_namemax = figures.f_namemax
+        return reply
+
+    # -- directories --------------------------------------------------------------------------------------------------
+
+    @bounded
+    @interruptible
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        return await self._directories.open(inode, _asker(ctx))
+
+    @bounded
+    @interruptible
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        await self._directories.read(fh, start_id, token)
+
+    @bounded
+    async def releasedir(self, fh: int) -> None:
+        self._directories.close(fh)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    @bounded
+    @interruptible
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        return await self._files.open(inode, flags, _asker(ctx))
+
+    @bounded
+    async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
+        self, fh: int, off: int, size: int
+    ) -> bytes | bytearray | memoryview:
+        return await self._files.read(fh, off, size)  # which decides by itself whether its wait can be ended
+
+    @bounded
+    async def release(self, fh: int) -> None:
+        self._fast.release(fh)
+
+    async def flush(self, fh: int) -> None:
+        raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking: nothing is ever written
+
+
+def _asker(ctx: pyfuse3.RequestContext) -> Asker:
+    return ctx.uid, ctx.gid, ctx.pid

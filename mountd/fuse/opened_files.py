@@ -1,0 +1,84 @@
+"""Files that the kernel opens and reads: replies to OPEN and READ that have to wait.
+
+A read reply shorter than what the file has is taken by the kernel for the end of the file, which is a wrong byte: it
+becomes EIO here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from mountd.kernel import fastpath
+
+# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
+
+# isort: split
+import pyfuse3
+
+from mountd.base.errors import SourceError
+from mountd.core.metrics import Metrics
+from mountd.fetch import Readers
+from mountd.files import Handles, Opening, ReadPath
+from mountd.fuse.interrupts import Interrupts
+from mountd.namespace import Asker, Namespace, Permissions, wanted_by
+from policies.geometry import clamp
+
+__all__ = ["FileReplies"]
+
+
+class FileReplies:
+    """What those who open and read files are answered. File handles by number."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        permissions: Permissions,
+        opening: Opening,
+        handles: Handles,
+        read_path: ReadPath,
+        readers: Readers,
+        interrupts: Interrupts,
+        metrics: Metrics,
+    ) -> None:
+        self._namespace = namespace
+        self._permissions = permissions
+        self._opening = opening
+        self._handles = handles
+        self._read_path = read_path
+        self._readers = readers
+        self._interrupts = interrupts
+        self._metrics = metrics
+
+    async def open(self, node_id: int, flags: int, asker: Asker) -> pyfuse3.FileInfo:
+        """The reply to an OPEN. Raises FUSEError EROFS, and ENOSYS in a mount whose files are read without one."""
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            raise pyfuse3.FUSEError(errno.EROFS)
+        if self._opening.stateless:
+            self._metrics.add("opens_stateless")
+            self._opening.let_go()
+            raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
+        unique = fastpath.unique_of_request()
+        node = self._namespace.node(node_id)
+        await self._permissions.check(node, wanted_by(flags), asker)
+        number, backing_id = await self._opening.open(node, asker[2], unique)
+        if backing_id is not None:
+            fastpath.answer_with_backing(number, backing_id)
+        return pyfuse3.FileInfo(fh=number, keep_cache=backing_id is None)
+
+    async def read(self, number: int, offset: int, size: int) -> bytes | bytearray | memoryview:
+        """The bytes of `[offset, offset + size)` that the file has. Raises SourceError, EIO for fewer."""
+        token, thread_id = fastpath.request()
+        if number == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
+            handle = await self._opening.stateless_handle(fastpath.node_of_request(), thread_id)
+        else:
+            handle = self._handles.file(number)
+        # A file that is wholly staged comes from the cache disk, whatever the source does.
+        with self._interrupts.waiting((0, 0) if handle.file.complete else (token, thread_id)):
+            data = await self._read_path.read(handle, offset, size)
+        if len(data) != clamp(offset, size, handle.file.version.size).size:
+            self._metrics.add("short_replies")
+            raise SourceError(errno.EIO, f"{len(data)} bytes for a read of {size} at {offset}")
+        if token:
+            self._readers.served(thread_id, len(data))
+        return data
