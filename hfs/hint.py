@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from hfs.layouts.files import Path
+from hfs.layouts.files import Path, check_samples
 from hfs.layouts.layout import Layout
 from hfs.training import sampler_order as orders
 from hfs.training.hint_session import Hints
@@ -52,10 +52,7 @@ def hinted(
 
     Raises ValueError for arguments that contradict each other, and nothing else, now or later.
     """
-    if (files is None) == (layout is None):
-        raise ValueError("give either files= or layout=")
-    if files is not None and (isinstance(files, str | bytes) or not hasattr(files, "__len__")):
-        raise ValueError("files= must be a list of paths")
+    check_samples(files, layout)
     if (rank is None) != (world is None) or (rank is not None and world is not None and not 0 <= rank < world):
         raise ValueError(f"rank={rank}, world={world}: give both or none, 0 <= rank < world")
     learner = None if rank is None or world is None else (rank, world)

@@ -5,28 +5,20 @@ compose with `hfs.hint.hinted`. Never reads data, never talks to other learners,
 for the nodes, once, where that is wanted.
 """
 
-import logging
 import operator
-import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hfs.client.cluster_map import ClusterMap
-from hfs.layouts.files import Path
-from hfs.layouts.layout import Layout
-from hfs.training.launcher import nodes_of_ranks, rank_and_world
-from mountd.base.errors import HfsError
-from policies.cluster.locality import node_epoch, slice_epoch
-from policies.cluster.placement import Nodes
+from hfs.training.launcher import rank_and_world
+from hfs.training.locality import Locality
+from policies.cluster.locality import slice_epoch
 
-__all__ = ["GroupShuffleSampler", "LocalityAwareSampler"]
-
-log = logging.getLogger("hfs.samplers")
+__all__ = ["GroupShuffleSampler", "Locality", "LocalityAwareSampler"]
 
 # The independent random streams of an epoch: one for the order of the groups, which all learners draw alike, and one
 # for each learner's order inside its groups (WITHIN_GROUPS + rank).
@@ -76,10 +68,7 @@ class GroupShuffleSampler:
         self.n = _at_least("n", n, 1)
         self.group = min(_at_least("group", group, 1), self.n)
         self.seed = _at_least("seed", seed, 0)
-        self.num_replicas = _at_least("world", world, 1)
-        self.rank = _at_least("rank", rank, 0)
-        if self.rank >= self.num_replicas:
-            raise ValueError(f"rank is {rank}: it must be in [0, {world}), since world is {world}")
+        self.rank, self.num_replicas = _learner(rank, world)
         self._warned = False
         self.set_epoch(epoch)
 
@@ -154,7 +143,7 @@ class LocalityAwareSampler:
     of each batch; only sums that are rounded in another order differ, and what is computed of local batches alone,
     such as batch normalisation.
 
-        sampler = LocalityAwareSampler(len(files), 256, seed, rank, world, directory="/data", files=files)
+        sampler = LocalityAwareSampler(len(files), 256, seed, rank, world, Locality("/data", files=files))
         loader = DataLoader(dataset, batch_sampler=hinted(sampler, files=files, mount="/data"))
 
     It iterates over lists of indices, one a step, all of batch / world indices, on all learners alike. An uneven last
@@ -175,22 +164,14 @@ class LocalityAwareSampler:
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
-        directory: str | os.PathLike[str] | Mapping[str, Any] | Nodes | ClusterMap | None = None,
+        locality: Locality | None = None,
         *,
-        files: Sequence[Path] | None = None,
-        layout: str | os.PathLike[str] | Layout | None = None,
-        learners: Sequence[str | int] | None = None,
-        epoch: int = 0,
         drop_last: bool = False,
-        control: str | None = None,
     ) -> None:
         """n: samples in the data set, >= 1. batch: samples of a global batch, a multiple of `world`.
 
-        rank, world: which learner of how many; by default as the launcher says. directory: any path in the mount, or
-        the nodes themselves; None: the regular sampler. Sample i is `files[i]` or sample i of `layout`, as for
-        `hfs.hint.hinted`. learners: for each rank the name of its node, or its number among those that `hfs status
-        --cluster` lists; by default as the launcher says. control: the daemon's control socket, where the mount does
-        not lead to it.
+        rank, world: which learner of how many; by default as the launcher says. locality: where samples are cached and
+        learners run; None: the regular sampler. drop_last: leave out an uneven last batch.
 
         Raises ValueError (TypeError) for arguments that are out of range or contradict each other, and where it cannot
         be known which learner is on which node; ConfigError and LayoutError for files and layouts that do not fit the
@@ -203,72 +184,15 @@ class LocalityAwareSampler:
         self.n = _at_least("n", n, 1)
         self.batch = _at_least("batch", batch, 1)
         self.seed = _at_least("seed", seed, 0)
-        self.num_replicas = _at_least("world", world, 1)
-        self.rank = _at_least("rank", rank, 0)
+        self.rank, self.num_replicas = _learner(rank, world)
         self.drop_last = drop_last
-        if self.rank >= self.num_replicas:
-            raise ValueError(f"rank is {rank}: it must be in [0, {world}), since world is {world}")
         if self.batch % self.num_replicas:
             raise ValueError(
                 f"batch is {batch}, of all {world} learners together: it must be a multiple of {world}, so that all"
                 f" train on as many samples; give {_ceil(self.batch, self.num_replicas) * self.num_replicas}"
             )
-        if directory is not None and (files is None) == (layout is None):
-            raise ValueError("give either files= or layout=: the directory must know which file a sample is in")
-        if files is not None and (isinstance(files, str | bytes) or not hasattr(files, "__len__")):
-            raise ValueError("files= must be a list of paths")
-        if isinstance(layout, str | os.PathLike):
-            layout = Layout.load(os.fspath(layout))
-        samples = len(files) if files is not None else layout.samples if layout is not None else self.n
-        if samples != self.n:
-            raise ValueError(f"n is {n}, and there are {samples} samples in {'layout' if files is None else 'files'}=")
-        self._homes: NDArray[np.int32] | None = None
-        """int32 [n]; None: the regular sampler."""
-        self._learners: list[int] = []
-        """Learners of each node."""
-        self._node = self._number = 0
-        """The node of this one, and its number among the learners there."""
-        found = _directory_of(directory, control)
-        if found is not None and found.alone:
-            self._check_alone(found.alone, learners)
-        if found is not None and found.divided:
-            self._place(found, learners)
-            known = layout if layout is not None else found.layout_of(() if files is None else files)
-            self._homes = found.homes(known)
-        self.set_epoch(epoch)
-
-    def _check_alone(self, reason: str, learners: Sequence[str | int] | None) -> None:
-        """Raises ValueError where the learners of other nodes may have an answer of several nodes, and we have not."""
-        places = nodes_of_ranks(self.rank, self.num_replicas) if learners is None else learners
-        if places is not None and len(set(places)) > 1:
-            raise ValueError(
-                f"the daemon of this node has no peers ({reason}), and the learners are on {len(set(places))} nodes:"
-                " others may divide the batches by who has what, and samples would be trained on twice, or not at all;"
-                " mount again on all nodes, or leave out directory= on all"
-            )
-
-    def _place(self, directory: ClusterMap, learners: Sequence[str | int] | None) -> None:
-        """Who is where. Raises ValueError."""
-        world, rank = self.num_replicas, self.rank
-        remedy = "give learners=, the name of the node of each rank"
-        if learners is None:
-            alone = directory.node if world == 1 else None
-            learners = nodes_of_ranks(rank, world) if alone is None else [alone]
-        if learners is None:
-            raise ValueError(f"which of the {world} learners are on which node cannot be known here: {remedy}")
-        if len(learners) != world:
-            raise ValueError(f"learners= says the nodes of {len(learners)} learners, and there are {world}")
-        try:
-            nodes = directory.numbers(learners)
-        except ValueError as error:
-            raise ValueError(f"{error}: {remedy}") from None
-        if directory.node not in {None, nodes[rank]}:
-            raise ValueError(
-                f"learner {rank} is on node {directory.node} of the mount and not on node {nodes[rank]}, where it would"
-                f" be if learners= (or what the launcher says of their order) were right: {remedy}"
-            )
-        self._learners = np.bincount(nodes, minlength=directory.count).tolist()
-        self._node, self._number = nodes[rank], nodes[:rank].count(nodes[rank])
+        self._division = None if locality is None else locality.division(self.n, self.rank, self.num_replicas)
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch` (>= 0, the first is 0). All learners must set the same."""
@@ -282,13 +206,15 @@ class LocalityAwareSampler:
     @property
     def local(self) -> bool:
         """Whether batches are divided by who has what; if not, this is the regular sampler."""
-        return self._homes is not None
+        return self._division is not None
 
     @property
     def digest(self) -> str:
         """The same text on all learners that will divide the same batches in the same way."""
-        plain = (self.n, self.batch, self.seed, self.num_replicas, self.drop_last, self._learners)
-        homes = b"" if self._homes is None else self._homes.tobytes()
+        learners, homes = [], b""
+        if self._division is not None:
+            learners, homes = self._division.learners, self._division.homes.tobytes()
+        plain = (self.n, self.batch, self.seed, self.num_replicas, self.drop_last, learners)
         return xxhash.xxh3_128_hexdigest(repr(plain).encode() + homes)
 
     def global_order(self) -> NDArray[np.int64]:
@@ -313,16 +239,10 @@ class LocalityAwareSampler:
 
     def _planned(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         order = self.global_order()
-        if self._homes is None:
-            mine = slice_epoch(len(order), self.batch, self.num_replicas, self.rank)
-            return order[mine], np.full(len(self), np.nan)
-        positions, moved = node_epoch(self._homes[order], self.batch, self._learners, self._node)
-        # Dealt out in turn: those that come from other nodes, the last of each step, are spread over the learners.
-        mine = positions.reshape(-1, self._learners[self._node])[:, self._number]
-        sizes = np.full(len(moved), self.batch)
-        if len(sizes):
-            sizes[-1] = len(order) - (len(sizes) - 1) * self.batch
-        return order[mine], moved / sizes
+        if self._division is not None:
+            return self._division.divide(order, self.batch)
+        mine = slice_epoch(len(order), self.batch, self.num_replicas, self.rank)
+        return order[mine], np.full(len(self), np.nan)
 
     def __iter__(self) -> Iterator[list[int]]:
         """The batches of this learner, as lists of Python's integers."""
@@ -334,21 +254,12 @@ class LocalityAwareSampler:
         return self.n // self.batch if self.drop_last else _ceil(self.n, self.batch)
 
 
-def _directory_of(given: object, control: str | None) -> ClusterMap | None:
-    """None where there is none; that is logged once. Raises NoClusterMap for an answer that was handed in."""
-    if given is None or isinstance(given, ClusterMap):
-        return given
-    if isinstance(given, Nodes):
-        return ClusterMap(given)
-    if isinstance(given, Mapping):
-        return ClusterMap.of(given)
-    if not isinstance(given, str | os.PathLike):
-        raise TypeError(f"directory= must be a path in a mount of hfs, not {type(given).__name__}")
-    try:
-        return ClusterMap.ask(os.fspath(given), control)
-    except HfsError as error:
-        log.warning("%s; each learner takes its slice of each batch, wherever that is cached", error)
-        return None
+def _learner(rank: int, world: int) -> tuple[int, int]:
+    """Both as Python's integers. Raises ValueError unless 0 <= rank < world."""
+    world, rank = _at_least("world", world, 1), _at_least("rank", rank, 0)
+    if rank >= world:
+        raise ValueError(f"rank is {rank}: it must be in [0, {world}), since world is {world}")
+    return rank, world
 
 
 def _at_least(name: str, value: int, lowest: int) -> int:

@@ -45,7 +45,8 @@ IMPORT_RIGHTS = {
     "pyfuse3": ("mountd/fuse/*",),
     "mpi4py": (
         "mountd/peers/mpi.py",
-        "hfs/shared/batches.py",  # inside MPI programs, and only once a NodeBatches is made
+        "hfs/shared/node_ranks.py",  # inside MPI programs, and only once a NodeBatches is made
+        "hfs/shared/batches.py",  # names the type of a communicator
         "tests/*",
     ),
     "sqlite3": ("mountd/cache/index/*",),
@@ -78,6 +79,7 @@ JOB_SIDE = (
     "hfs/training/__init__.py",
     "hfs/training/hint_session.py",
     "hfs/training/launcher.py",
+    "hfs/training/locality.py",
     "hfs/layouts/files.py",
     "hfs/layouts/layout.py",
     "hfs/layouts/layout_file.py",
@@ -89,6 +91,7 @@ JOB_SIDE = (
     "hfs/samplers.py",
     "hfs/shared/__init__.py",
     "hfs/shared/batch.py",
+    "hfs/shared/batches.py",
     "hfs/shared/reader.py",
     "hfs/shared/samples.py",
     "hfs/shared/semaphores.py",

@@ -18,7 +18,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from hfs.client.client import Client, find_socket
-from hfs.layouts.files import OutsideRoot, Path, relative_names
 from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
@@ -108,16 +107,6 @@ class ClusterMap:
                 raise ValueError(f"{each!r} is none of the {self.count} nodes that share their caches ({known})")
             found.append(number)
         return found
-
-    def layout_of(self, files: Sequence[Path]) -> Layout:
-        """Sample i is `files[i]`, absolute and below the mount or relative to it. Raises ConfigError."""
-        try:
-            return Layout(relative_names(files, self.root))
-        except OutsideRoot:
-            real = mountinfo.canonical(self.root)
-            if real == self.root:
-                raise
-            return Layout(relative_names(files, real))
 
     def homes(self, layout: Layout) -> NDArray[np.int32]:
         """int32 [samples]: the node that most bytes of each sample belong to; of equals the first.

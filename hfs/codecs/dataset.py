@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
 
 from hfs.codecs.codec import CodecError, Decoded, Device, WantedOutput
 from hfs.codecs.container import unpack
@@ -23,26 +22,23 @@ class EncodedDataset:
     """Sample i of encoded files: the array alone, or a tuple with those that lie beside it (labels), in file order.
 
     files     a directory, whose .hfsc files are taken in the order of their names, or a sequence of paths
+    wanted    how the first array of each file is to come back; what lies beside it comes as it was
     device    None: NumPy arrays; else tensors there. A loader whose workers are other processes wants "cpu" or None
     arrays    names of those wanted, in the order wanted; None: all
-    For the others see `hfs.codecs.decode`. Nothing is opened before it is asked for, so it can be sent to other
-    processes. Raises CodecError, with the name of the file.
+    verify    compare the checksum of each file: 1 ms for 10 MB
+
+    Nothing is opened before it is asked for, so it can be sent to other processes. Raises CodecError, with the name of
+    the file.
     """
 
     def __init__(
         self,
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        wanted: WantedOutput | None = None,
         *,
         device: Device = None,
         arrays: Sequence[str] | None = None,
-        dtype: str | None = None,
-        op: Literal["log1p"] | None = None,
-        scale: float | Sequence[float] = 1.0,
-        shift: float | Sequence[float] = 0.0,
-        channels: Literal["first", "last"] | None = None,
-        threads: int = 1,
         verify: bool = True,
-        max_bytes: int | None = None,
     ) -> None:
         if isinstance(files, str | os.PathLike):
             try:
@@ -55,7 +51,7 @@ class EncodedDataset:
         else:
             self.files = [os.fspath(file) for file in files]
         self._device, self._arrays, self._verify = device, arrays, verify
-        self._wanted = WantedOutput(dtype, op, scale, shift, channels, threads, max_bytes)
+        self._wanted = WantedOutput() if wanted is None else wanted
 
     def __len__(self) -> int:
         return len(self.files)

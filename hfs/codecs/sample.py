@@ -84,7 +84,7 @@ def decode(
 
     device    None: a NumPy array; "cpu", "cuda", a torch.device: a tensor there, decoded there
     verify    compare the checksum first
-    For the others see `Wanted`. Raises CodecError.
+    For the others see `WantedOutput`. Raises CodecError.
     """
     wanted = WantedOutput(dtype, op, scale, shift, channels, threads, max_bytes)
     entry = unpack(buffer, verify=verify)[0]

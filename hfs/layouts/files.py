@@ -17,10 +17,9 @@ from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
 
-__all__ = ["OutsideRoot", "files_layout", "relative_names", "versions"]
+__all__ = ["OutsideRoot", "check_samples", "files_layout", "relative_names", "versions"]
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
 
 _SLASH, _DOT = ord("/"), ord(".")
 _BLOCK_BYTES = 256 * 1024
@@ -34,9 +33,24 @@ class OutsideRoot(ConfigError):
         self.numbers = numbers
 
 
+def check_samples(files: Sequence[Path] | None, layout: object) -> None:
+    """Raises ValueError unless a caller has said in one way, and as a list, what sample i is."""
+    if (files is None) == (layout is None):
+        raise ValueError("give either files= or layout=")
+    if files is not None and (isinstance(files, str | bytes) or not hasattr(files, "__len__")):
+        raise ValueError("files= must be a list of paths")
+
+
 def files_layout(files: Sequence[Path], root: str) -> Layout:
-    """The layout in which sample i is the whole of `files[i]`; paths as in `relative_names`."""
-    return Layout(relative_names(files, root))
+    """The layout in which sample i is the whole of `files[i]`: absolute and below `root`, also where `root` is a
+    symlink's name for what they are below, or relative to it. Raises OutsideRoot and ConfigError."""
+    try:
+        return Layout(relative_names(files, root))
+    except OutsideRoot:
+        real = mountinfo.canonical(root)
+        if real == root:
+            raise
+        return Layout(relative_names(files, real))
 
 
 def relative_names(files: Sequence[Path], root: str, canonical: Callable[[str], str] = mountinfo.canonical) -> bytes:

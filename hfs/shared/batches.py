@@ -5,9 +5,9 @@
             for batch in node.epoch(batches_of(epoch)):        # lists of indices, the same on all ranks
                 train(batch.data, labels[batch.indices])       # this rank's part of the batch
 
-Used inside MPI programs, and the only file of `hfs.shared` that calls MPI, from the thread that uses it; the root's
-reading thread makes no MPI call, so MPI_THREAD_FUNNELED is enough. Between two batches ranks wait for semaphores in the
-window, not for each other: there is no barrier, and a rank may be as many batches ahead of another as the ring holds.
+Used inside MPI programs. The root's reading thread makes no MPI call, so MPI_THREAD_FUNNELED is enough. Between two
+batches ranks wait for semaphores in the window, not for each other: there is no barrier, and a rank may be as many
+batches ahead of another as the ring holds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import atexit
 import dataclasses
 import functools
 import logging
+import math
 import os
 import pickle
 import time
@@ -25,32 +26,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from hfs.layouts.layout import Layout
 from hfs.shared.batch import Batch
-from hfs.shared.reader import SampleReader, portable
-from hfs.shared.samples import FunctionSamples, LayoutSamples, Samples
-from hfs.shared.window import RankLost, State, Window, WindowEntry, WindowKind, control_bytes
+from hfs.shared.node_ranks import NodeRanks, NodeWindow
+from hfs.shared.reader import SampleReader
+from hfs.shared.samples import ReadFunction, Samples, SampleSizes, samples_of
+from hfs.shared.window import RankLost, State, WindowEntry, WindowKind
 from mountd.base.errors import ConfigError
 from policies.ring import part
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["BUDGET_BYTES", "NodeBatches", "NodeStatistics"]
+__all__ = ["NodeBatches", "NodeStatistics"]
 
 log = logging.getLogger(__name__)
-
-Ints = NDArray[np.int64]
-
-BUDGET_BYTES = 256 << 20
-"""Of the window. The reader must be ahead by what the ranks use up in the longest wait for the source: half a second at
-500 MB/s. The paper's 2.5 GB a node are for reading from shared storage without a daemon that coalesces below."""
-
-TIMEOUT_S = 1800.0
-"""Above the mount's limit for a source that hangs (600 s) and what ranks do between batches (validation, checkpoints);
-what PyTorch's process groups wait."""
 
 _THREADS = 8
 """Of the root at most, and not more than the ranks it reads for: as many reads at a time as they would have made."""
@@ -80,12 +72,7 @@ class NodeBatches:
     shape, dtype   of a sample; without shape samples may differ in size, and `Batch` gives their bytes
     sizes      for a function without shape: bytes of every sample, or a function of the indices
     whole      every rank sees all of each batch; else rank r of P of `comm` has the rows [r n/P, (r + 1) n/P) of n
-    budget_bytes   of the window, in shared memory (/dev/shm), once a node; a node's part of a batch must fit, and two
-               or more should. How far the root reads ahead.
-    threads    that read a layout's files at a time; default: as many as the node has ranks, at most 8
-    timeout_s  how long a rank waits for another that is alive, before it raises RankLost
-    node       the ranks that share one window; default: all of `comm` on this node. With `comm.Split` of your own, one
-               window a socket. They must be on one machine.
+    window     the memory that the ranks of a node share
 
     Errors of the source are raised in all ranks of the node, at the same batch; then a new epoch may be tried. A rank
     that dies, or leaves the `with` by an exception, is a RankLost in all others that wait for it, within a second.
@@ -94,70 +81,47 @@ class NodeBatches:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        source: Layout | str | os.PathLike[str] | Callable[[Ints, NDArray[Any]], object],
+        source: Layout | str | os.PathLike[str] | ReadFunction,
         *,
         root: str | os.PathLike[str] = "",
         shape: tuple[int, ...] | None = None,
         dtype: DTypeLike = np.uint8,
-        sizes: ArrayLike | Callable[[Ints], ArrayLike] | None = None,
+        sizes: SampleSizes | None = None,
         whole: bool = False,
-        budget_bytes: int = BUDGET_BYTES,
-        threads: int | None = None,
-        timeout_s: float = TIMEOUT_S,
-        node: MPI.Intracomm | None = None,
+        window: NodeWindow | None = None,
     ) -> None:
         """Raises ConfigError, LayoutError, OSError: in all ranks of `comm` what was raised in one."""
-        from mpi4py import MPI
-
-        self._mpi = MPI
+        wanted = NodeWindow() if window is None else window
         self._process = os.getpid()
         self._open = False
-        shares = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank) if node is None else node.Dup()
-        assert isinstance(shares, MPI.Intracomm)
-        self._node = shares
-        self._node.Set_errhandler(MPI.ERRORS_RETURN)
-        samples: Samples | None = None
-        fault: BaseException | None = None
+        self._ranks = NodeRanks(comm, wanted.ranks)
+        self._samples: Samples | None = None
+        fault: Exception | None = None
         try:
-            self._dtype = np.dtype(dtype)
-            self._shape = None if shape is None else tuple(int(length) for length in shape)
-            _check(self._dtype, self._shape, budget_bytes, timeout_s, MPI.Query_thread() >= MPI.THREAD_FUNNELED)
-            if self._node.rank == 0:
-                threads = min(self._node.size, _THREADS) if threads is None else max(1, threads)
-                samples = _opened(source, os.fspath(root), self._shape, self._dtype, sizes, threads)
-                _check_room(control_bytes(self._node.size) + budget_bytes)
+            self._dtype, self._shape = _of_sample(dtype, shape)
+            wanted.check()
+            self._ranks.check_room(wanted.budget_bytes)
+            if self._ranks.rank == 0:
+                threads = min(self._ranks.size, _THREADS)
+                self._samples = samples_of(source, os.fspath(root), self._shape, self._dtype, sizes, threads)
         except Exception as error:  # noqa: BLE001 - told to all below, else they would wait for this rank for ever
             fault = error
-        told = next((data for data in comm.allgather(fault and portable(fault)) if data), None)
-        if told is not None:
-            if samples is not None:
-                samples.close()
-            self._node.Free()
-            raise fault or pickle.loads(told)  # from another rank of this job
+        if (fault := self._ranks.agree(fault)) is not None:
+            if self._samples is not None:
+                self._samples.close()
+            self._ranks.free()
+            raise fault
 
         self._world, self._rank = (1, 0) if whole else (comm.size, comm.rank)
-        members = self._node.allgather(comm.rank)
+        members = self._ranks.members()
         self._places = _Places(None if whole else members, self._world)
-        names = [f"rank {member} of {comm.size}" for member in members]
-        is_root = self._node.rank == 0
-        total = control_bytes(self._node.size) + budget_bytes
-        self._win = MPI.Win.Allocate_shared(total if is_root else 0, 1, comm=self._node)
-        memory = memoryview(self._win.Shared_query(0)[0]).cast("B")  # type: ignore[arg-type] # a buffer by PEP 688 only from 3.12
-        if is_root:
-            memory[: control_bytes(self._node.size)] = bytes(control_bytes(self._node.size))
-            self._window = Window(memory, 0, names, timeout_s=timeout_s, first=True)
-        self._node.Barrier()
-        if not is_root:
-            self._window = Window(memory, self._node.rank, names, timeout_s=timeout_s)
-        self._window.enter()
-        self._node.Barrier()
+        self._window = self._ranks.allocate([f"rank {member} of {comm.size}" for member in members], wanted)
         self._reader: SampleReader | None = None
-        if samples is not None:
-            sample_bytes = None if shape is None else int(np.prod(self._shape or (1,))) * self._dtype.itemsize
+        if self._samples is not None:
+            sample_bytes = None if self._shape is None else math.prod(self._shape) * self._dtype.itemsize
             self._reader = SampleReader(
-                self._window, samples, members=self._places.members, world=self._world, sample_bytes=sample_bytes
+                self._window, self._samples, members=self._places.members, world=self._world, sample_bytes=sample_bytes
             )
-        self._samples = samples
         self._open = True
         self._sequence = 0
         self._in_epoch = False
@@ -219,7 +183,7 @@ class NodeBatches:
         if not self._open:
             return
         self._end(State.CLOSED)
-        faults = self._window.wait_closed(self._progress)
+        faults = self._window.wait_closed(self._ranks.progress)
         if faults:
             # Freeing is collective, so it would wait for ever: the window goes with the process.
             raise RankLost("; ".join(faults))
@@ -234,8 +198,7 @@ class NodeBatches:
             )
             return
         del self._window
-        self._win.Free()
-        self._node.Free()
+        self._ranks.free()
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +222,7 @@ class NodeBatches:
         self._held = [held for held in self._held if held() is not None]
         began_s = time.monotonic()
         try:
-            entry = self._window.wait_entry(self._sequence, self._progress)
+            entry = self._window.wait_entry(self._sequence, self._ranks.progress)
         finally:
             self._waited_s += time.monotonic() - began_s
         self._sequence += 1
@@ -302,13 +265,6 @@ class NodeBatches:
         if self._open and os.getpid() == self._process:
             self._end(State.FAILED, "the program has ended without closing its NodeBatches")
 
-    def _progress(self) -> None:
-        """Let MPI work on messages that this rank has begun to send: others may wait for them."""
-        try:
-            self._node.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
-        except self._mpi.Exception:
-            pass  # with fault tolerance: a rank has failed, which the window's own look finds out by itself
-
     def _check_open(self) -> None:
         if not self._open:
             raise ValueError("this NodeBatches is closed")
@@ -337,55 +293,13 @@ def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
         found()
 
 
-def _check(
-    dtype: np.dtype[Any], shape: tuple[int, ...] | None, budget_bytes: int, timeout_s: float, funneled: bool
-) -> None:
-    faults = []
-    if dtype.hasobject or not dtype.itemsize:
-        faults.append(f"dtype {dtype} has no fixed size")
-    if shape is not None and any(length < 0 for length in shape):
-        faults.append(f"shape {shape} has a negative length")
-    if budget_bytes < 1 << 16:
-        faults.append(f"budget_bytes is {budget_bytes}: it must be at least 65536")
-    if not timeout_s > 0:
-        faults.append(f"timeout_s is {timeout_s}: it must be more than 0")
-    if not funneled:
-        faults.append("MPI was started with MPI_THREAD_SINGLE: it must be MPI_THREAD_FUNNELED or more")
-    if faults:
-        raise ConfigError("\n".join(faults))
-
-
-def _opened(
-    source: Layout | str | os.PathLike[str] | Callable[[Ints, NDArray[Any]], object],
-    root: str,
-    shape: tuple[int, ...] | None,
-    dtype: np.dtype[Any],
-    sizes: ArrayLike | Callable[[Ints], ArrayLike] | None,
-    threads: int,
-) -> Samples:
-    if isinstance(source, Layout | str | os.PathLike):
-        if sizes is not None:
-            raise ConfigError("sizes is for a function that reads: a layout has them")
-        layout = source if isinstance(source, Layout) else Layout.load(os.fspath(source))
-        return LayoutSamples(layout, root, threads)
-    if not callable(source):
-        raise ConfigError(
-            f"source is {source!r}: it must be a Layout, the path of one, or a function read(indices, out)"
-        )
-    if (shape is None) == (sizes is None):
-        raise ConfigError("a function that reads needs either shape and dtype, or sizes")
-    return FunctionSamples(source, shape, dtype, sizes)
-
-
-def _check_room(size: int) -> None:
-    """Shared memory that is not there is found out only by a SIGBUS when it is touched."""
-    try:
-        there = os.statvfs("/dev/shm")
-    except OSError:
-        return  # this MPI takes it from elsewhere
-    free = there.f_bavail * there.f_frsize
-    if free < size:
-        raise ConfigError(
-            f"/dev/shm has {free:,} bytes free, and NodeBatches needs {size:,}: give it a smaller budget_bytes, or the"
-            " container more (docker run --shm-size)"
-        )
+def _of_sample(dtype: DTypeLike, shape: tuple[int, ...] | None) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
+    """Both as NumPy has them. Raises ConfigError, TypeError."""
+    found = np.dtype(dtype)
+    if found.hasobject or not found.itemsize:
+        raise ConfigError(f"dtype {found} has no fixed size")
+    if shape is None:
+        return found, None
+    if any(length < 0 for length in shape):
+        raise ConfigError(f"shape {shape} has a negative length")
+    return found, tuple(int(length) for length in shape)

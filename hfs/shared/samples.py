@@ -13,18 +13,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hfs.layouts.layout import Layout, LayoutError
+from mountd.base.errors import ConfigError
 from policies.ring import part
 
-__all__ = ["FunctionSamples", "LayoutSamples", "SamplePiece", "Samples"]
+__all__ = ["FunctionSamples", "LayoutSamples", "ReadFunction", "SamplePiece", "SampleSizes", "Samples", "samples_of"]
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+ReadFunction: TypeAlias = Callable[[Ints, NDArray[Any]], object]
+"""read(indices, out) fills `out`: an array of shape (n, *shape), or the n samples' bytes in a row."""
+SampleSizes: TypeAlias = ArrayLike | Callable[[Ints], ArrayLike]
+"""Bytes of every sample, or a function of the indices."""
 
 _GAP_BYTES = 16 << 10
 """Bytes between two extents that are read along and dropped: from the page cache 2-3 us, as long as another call."""
@@ -69,19 +74,16 @@ class Samples(Protocol):
 
 
 class FunctionSamples:
-    """Samples that `read(indices, out)` reads: out is an array of shape (n, *shape), or n samples' bytes in a row.
-
-    `sizes` (bytes of every sample, or a function from indices to bytes) is for samples of differing sizes.
-    """
+    """Samples that a function reads; `sizes` is for those that differ in size."""
 
     coalesces = False
 
     def __init__(
         self,
-        read: Callable[[Ints, NDArray[Any]], object],
+        read: ReadFunction,
         shape: tuple[int, ...] | None,
         dtype: np.dtype[Any],
-        sizes: ArrayLike | Callable[[Ints], ArrayLike] | None,
+        sizes: SampleSizes | None,
     ) -> None:
         self._read, self._shape, self._dtype = read, shape, dtype
         self.reads = 0
@@ -255,6 +257,29 @@ class LayoutSamples:
 
     def _named(self, file: int) -> str:
         return os.fsdecode(self._path(file))
+
+
+def samples_of(
+    source: Layout | str | os.PathLike[str] | ReadFunction,
+    root: str,
+    shape: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+    sizes: SampleSizes | None,
+    threads: int,
+) -> LayoutSamples | FunctionSamples:
+    """What `NodeBatches` was given as its source, opened. Raises ConfigError, LayoutError."""
+    if isinstance(source, Layout | str | os.PathLike):
+        if sizes is not None:
+            raise ConfigError("sizes is for a function that reads: a layout has them")
+        layout = source if isinstance(source, Layout) else Layout.load(os.fspath(source))
+        return LayoutSamples(layout, root, threads)
+    if not callable(source):
+        raise ConfigError(
+            f"source is {source!r}: it must be a Layout, the path of one, or a function read(indices, out)"
+        )
+    if (shape is None) == (sizes is None):
+        raise ConfigError("a function that reads needs either shape and dtype, or sizes")
+    return FunctionSamples(source, shape, dtype, sizes)
 
 
 def _after(buffers: list[memoryview], got: int) -> list[memoryview]:

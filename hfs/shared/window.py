@@ -134,7 +134,7 @@ class Window:
     """The shared memory as one rank sees it: `memory` is all of it, `rank` of `ranks` is who asks, 0 is the root.
 
     `names` says what to call each rank in messages. The memory is all zeros when the root makes its Window with
-    `first=True`; the others may make theirs after that.
+    `first=True`; the others use theirs after that.
     """
 
     def __init__(

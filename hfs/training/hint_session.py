@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.client.client import Client, DaemonSilent, find_socket
-from hfs.layouts.files import OutsideRoot, Path, relative_names
+from hfs.layouts.files import Path, files_layout
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.mounting import mountinfo
 from hfs.training import sampler_order as orders
@@ -176,13 +176,7 @@ class Hints:
 
     def _layout_of(self, root: str) -> Layout:
         if self._files is not None:
-            try:
-                return Layout(relative_names(self._files, root))
-            except OutsideRoot:
-                real = mountinfo.canonical(root)
-                if real == root:
-                    raise
-                return Layout(relative_names(self._files, real))
+            return files_layout(self._files, root)
         layout = self._layout if isinstance(self._layout, Layout) else Layout.load(self._layout or "")
         if layout.file_count <= _CHECKED_FILES and (wrong := layout.changed(root)):
             raise LayoutError(f"the layout does not fit: {wrong[0]}")

@@ -21,7 +21,8 @@ BATCHES = (1, 32)
 
 _PROGRAM = """
 import json, resource, sys, time
-from hfs.samplers import LocalityAwareSampler
+from hfs.client.cluster_map import ClusterMap
+from hfs.samplers import Locality, LocalityAwareSampler
 from policies.cluster.placement import Nodes
 
 samples, world, a_node, batch = map(int, sys.argv[1:])
@@ -30,7 +31,8 @@ nodes = Nodes(tuple(range(1, world // a_node + 1)), (1.0,) * (world // a_node))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began_s = time.perf_counter()
 sampler = LocalityAwareSampler(
-    samples, batch * world, 0, world // 2, world, nodes, files=files, learners=[rank // a_node for rank in range(world)]
+    *(samples, batch * world, 0, world // 2, world),
+    Locality(ClusterMap(nodes), files=files, learners=[rank // a_node for rank in range(world)]),
 )
 made_s = time.perf_counter()
 steps = sum(1 for _ in sampler)

@@ -8,7 +8,7 @@ import pytest
 
 from hfs.client.cluster_map import ClusterMap
 from hfs.layouts.layout import Layout
-from hfs.samplers import LocalityAwareSampler
+from hfs.samplers import Locality, LocalityAwareSampler
 from tests.fuse.harness import drop_pages
 from tests.mpi.daemons import Daemons
 from tests.support.pattern import pattern, write_pattern
@@ -39,15 +39,13 @@ def data(tmp_path: Path) -> Path:
 def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[..., Daemons]) -> None:
     nodes = daemons(data, NODES, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES}").wait()
     samplers = [
-        LocalityAwareSampler(
-            FILES, BATCH, 7, rank, NODES, str(nodes.path(rank)), files=names(), learners=list(range(NODES))
-        )
+        LocalityAwareSampler(FILES, BATCH, 7, rank, NODES, Locality(nodes.path(rank), names(), learners=[0, 1]))
         for rank in range(NODES)
     ]
     assert all(sampler.local for sampler in samplers)
     assert len({sampler.digest for sampler in samplers}) == 1
     with pytest.raises(ValueError, match="learner 0 is on node 1 of the mount and not on node 0"):
-        LocalityAwareSampler(FILES, BATCH, 7, 0, 2, str(nodes.path(1)), files=names(), learners=[0, 1])
+        LocalityAwareSampler(FILES, BATCH, 7, 0, 2, Locality(nodes.path(1), names(), learners=[0, 1]))
 
     def staged() -> list[int]:
         return [nodes.status(rank)["staged"]["bytes"] for rank in range(NODES)]

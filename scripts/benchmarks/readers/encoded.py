@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from barrier import serve
 
-from hfs.codecs import EncodedDataset
+from hfs.codecs import EncodedDataset, WantedOutput
 from hfs.hint import hinted
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     def read(kind: str, names: list[str], shape: list[int] | None = None, hint: bool = False) -> dict[str, Any]:
         total = 0.0
         paths = [os.path.join(args.folder, name) for name in names]
-        encoded = EncodedDataset(paths, device="cpu", op="log1p")
+        encoded = EncodedDataset(paths, WantedOutput(op="log1p"), device="cpu")
         for number in hinted(range(len(paths)), paths, mount=args.folder) if hint else range(len(paths)):
             path = paths[number]
             if kind == "encoded":

@@ -29,7 +29,7 @@ from typing import Any
 from barrier import serve
 from node_learner_stamp import STAMP_BYTES, stamp
 
-from hfs.samplers import LocalityAwareSampler
+from hfs.samplers import Locality, LocalityAwareSampler
 
 ROOT = sys.argv[1]
 with open(sys.argv[2]) as listed:
@@ -78,10 +78,8 @@ def batches(how: str, seed: int, batch: int) -> tuple[Iterator[list[int]], float
         random.Random(f"{seed} {RANK}").shuffle(order)
         size = max(1, batch // WORLD)
         return iter([order[start : start + size] for start in range(0, len(order), size)]), None
-    directory, learners = (ROOT, list(range(WORLD))) if how == "local" else (None, None)
-    sampler = LocalityAwareSampler(
-        len(NAMES), batch, seed, RANK, WORLD, directory, files=NAMES, learners=learners, drop_last=False
-    )
+    locality = Locality(ROOT, files=NAMES, learners=list(range(WORLD))) if how == "local" else None
+    sampler = LocalityAwareSampler(len(NAMES), batch, seed, RANK, WORLD, locality)
     if how == "local" and WORLD > 1 and not sampler.local:
         raise SystemExit(f"{ROOT} does not know the nodes")
     return iter(sampler), float(sampler.moved().mean()) if how == "local" and sampler.local else None

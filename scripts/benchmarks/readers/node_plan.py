@@ -11,7 +11,8 @@ from typing import Any
 
 from barrier import serve
 
-from hfs.samplers import LocalityAwareSampler
+from hfs.client.cluster_map import ClusterMap
+from hfs.samplers import Locality, LocalityAwareSampler
 from policies.cluster.placement import Nodes
 
 SAMPLES, LEARNERS, LOCAL_BATCH, SEED = map(int, sys.argv[1:])
@@ -23,9 +24,8 @@ NODES = Nodes(tuple(hash(("node", number)) & (1 << 64) - 1 for number in range(L
 def work() -> dict[str, Any]:
     rank = SEED % LEARNERS
     learners = list(range(LEARNERS))
-    sampler = LocalityAwareSampler(
-        SAMPLES, LOCAL_BATCH * LEARNERS, SEED, rank, LEARNERS, NODES, files=FILES, learners=learners
-    )
+    locality = Locality(ClusterMap(NODES), files=FILES, learners=learners)
+    sampler = LocalityAwareSampler(SAMPLES, LOCAL_BATCH * LEARNERS, SEED, rank, LEARNERS, locality)
     drawn = sum(len(batch) for batch in sampler)
     if drawn != -(-SAMPLES // LEARNERS):
         raise SystemExit(f"{drawn} of {SAMPLES} samples were drawn by one of {LEARNERS} learners")

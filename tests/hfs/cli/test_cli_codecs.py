@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hfs.cli import cli
-from hfs.codecs import EncodedDataset
+from hfs.codecs import EncodedDataset, WantedOutput
 from tests.hfs.codecs.codec_samples import fields, volume
 
 
@@ -75,7 +75,7 @@ def test_fields_with_labels_and_their_accuracy() -> None:
     assert made.exit_code == 0, made.output
     assert "1 samples encoded, deepcam: " in made.stdout
     assert "off by more than 10 %: " in made.stdout
-    data, label = EncodedDataset("out", channels="first", dtype="float32")[0]
+    data, label = EncodedDataset("out", WantedOutput(channels="first", dtype="float32"))[0]
     assert np.abs(data - fields()).max() < 100
     assert label.dtype == np.int64
     bounded = hfs("encode", "in", "out", "--overwrite", "--max-relative-error", "0.05")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hfs.client.client import DaemonSilent
 from hfs.client.cluster_map import ClusterMap, NoClusterMap
+from hfs.layouts.files import files_layout
 from hfs.layouts.layout import Layout
 from policies.cluster.placement import Nodes, homes, keys
 from tests.hfs.daemon import FakeCommands, serving
@@ -95,7 +96,7 @@ def test_nodes_by_name_and_number() -> None:
 
 def test_homes_of_small_files_are_of_their_paths_below_the_mount() -> None:
     found = ClusterMap.of(ANSWER, "/data")
-    layout = found.layout_of(["/data/x/1", "x/2", "/data//x/./3"])
+    layout = files_layout(["/data/x/1", "x/2", "/data//x/./3"], found.root)
     assert found.homes(layout).tolist() == [home(name, 0) for name in (b"x/1", b"x/2", b"x/3")]
 
 

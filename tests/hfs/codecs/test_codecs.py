@@ -210,14 +210,14 @@ def test_a_data_set(tmp_path: Path) -> None:
         label = np.array([number, 0.5])
         (tmp_path / f"{number}.hfsc").write_bytes(encode(volume(number), name="x", beside={"y": label}))
     (tmp_path / "other.txt").write_text("not a sample")
-    found = EncodedDataset(tmp_path, op="log1p")
+    found = EncodedDataset(tmp_path, WantedOutput(op="log1p"))
     assert len(found) == 3
     array, label = found[2]
     assert array.dtype == np.float16
     assert (array == np.log1p(volume(2), dtype=np.float32).astype(np.float16)).all()
     assert label.tolist() == [2, 0.5]
     # What is not wanted is not decoded: with this scale the other array would be refused.
-    assert EncodedDataset(tmp_path, arrays=["y"], scale=1e9)[1].tolist() == [1, 0.5]
+    assert EncodedDataset(tmp_path, WantedOutput(scale=1e9), arrays=["y"])[1].tolist() == [1, 0.5]
     assert (EncodedDataset([tmp_path / "1.hfsc"])[0][0] == volume(1)).all()
     with pytest.raises(IndexError):
         found[3]

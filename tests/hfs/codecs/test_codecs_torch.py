@@ -107,7 +107,10 @@ def test_a_loader_with_workers(tmp_path: Path, context: str) -> None:
     for number in range(4):
         (tmp_path / f"{number}.hfsc").write_bytes(encode(volume(number), beside={"y": np.array([number])}))
     loader = torch.utils.data.DataLoader(
-        EncodedDataset(tmp_path, op="log1p", threads=2), batch_size=2, num_workers=1, multiprocessing_context=context
+        EncodedDataset(tmp_path, WantedOutput(op="log1p", threads=2)),
+        batch_size=2,
+        num_workers=1,
+        multiprocessing_context=context,
     )
     batches = list(loader)
     assert [batch[1].flatten().tolist() for batch in batches] == [[0, 1], [2, 3]]

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.client.cluster_map import ClusterMap, NoClusterMap
+from hfs.client.cluster_map import ClusterMap
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.samplers import LocalityAwareSampler
+from hfs.samplers import Locality, LocalityAwareSampler
 from mountd.base.errors import ConfigError
 from policies.cluster.balance import assign
 from policies.cluster.cost_model import expected_imbalance
@@ -30,8 +30,8 @@ from tests.hfs.daemon import FakeCommands, serving
 from tests.hfs.training.learners import listening
 
 
-def nodes(count: int) -> Nodes:
-    return Nodes(tuple(range(1, count + 1)), (1.0,) * count)
+def nodes(count: int) -> ClusterMap:
+    return ClusterMap(Nodes(tuple(range(1, count + 1)), (1.0,) * count))
 
 
 def answer(count: int, **more: Any) -> dict[str, Any]:
@@ -40,18 +40,30 @@ def answer(count: int, **more: Any) -> dict[str, Any]:
     return {**said, "chunk_bytes": 8 << 20, "gone": [], **more}
 
 
+def known(count: int, **more: Any) -> ClusterMap:
+    return ClusterMap.of(answer(count, **more))
+
+
 def files(count: int) -> list[str]:
     return [f"class_{number % 7}/{number}.jpg" for number in range(count)]
 
 
-def learners(n: int, batch: int, of: list[int], **more: Any) -> list[LocalityAwareSampler]:
+def learners(n: int, batch: int, of: list[int], epoch: int = 0, **more: Any) -> list[LocalityAwareSampler]:
     """All learners of a job, where `of` says the node of each."""
-    more = {"directory": nodes(max(of) + 1), "files": files(n), "learners": of, **more}
-    return [LocalityAwareSampler(n, batch, 3, rank, len(of), **more) for rank in range(len(of))]
+    locality = Locality(nodes(max(of) + 1), files=files(n), learners=of)
+    return at_epoch(
+        epoch, [LocalityAwareSampler(n, batch, 3, rank, len(of), locality, **more) for rank in range(len(of))]
+    )
 
 
-def regular(n: int, batch: int, world: int, **more: Any) -> list[LocalityAwareSampler]:
-    return [LocalityAwareSampler(n, batch, 3, rank, world, **more) for rank in range(world)]
+def regular(n: int, batch: int, world: int, epoch: int = 0, **more: Any) -> list[LocalityAwareSampler]:
+    return at_epoch(epoch, [LocalityAwareSampler(n, batch, 3, rank, world, **more) for rank in range(world)])
+
+
+def at_epoch(epoch: int, samplers: list[LocalityAwareSampler]) -> list[LocalityAwareSampler]:
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    return samplers
 
 
 placed = st.lists(st.integers(0, 4), min_size=1, max_size=8)
@@ -85,7 +97,7 @@ def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size(
 def test_samples_are_trained_on_where_they_are_cached() -> None:
     of = [0, 0, 1, 1, 2, 2, 3, 3]
     samplers = learners(1000, 64, of)
-    homes = ClusterMap(nodes(4)).homes(Layout("\0".join(files(1000)).encode()))
+    homes = nodes(4).homes(Layout("\0".join(files(1000)).encode()))
     order = samplers[0].global_order()
     epochs = [list(sampler) for sampler in samplers]
     for step in range(len(samplers[0])):
@@ -98,7 +110,7 @@ def test_samples_are_trained_on_where_they_are_cached() -> None:
 
 def test_what_comes_from_other_nodes_is_spread_over_the_learners_of_a_node() -> None:
     samplers = learners(4000, 200, [0] * 4 + [1] * 4)
-    homes = ClusterMap(nodes(2)).homes(Layout("\0".join(files(4000)).encode()))
+    homes = nodes(2).homes(Layout("\0".join(files(4000)).encode()))
     taken = np.array([[sum(homes[own] != rank // 4) for own in s] for rank, s in enumerate(samplers)])
     assert taken.sum() > 0
     for node in (taken[:4], taken[4:]):
@@ -114,7 +126,7 @@ def test_epochs_differ_and_depend_on_seed_and_epoch_alone() -> None:
     second = list(sampler)
     assert second != first
     assert list(learners(200, 20, [0, 1], epoch=1)[0]) == second
-    other = LocalityAwareSampler(200, 20, 4, 0, 2, nodes(2), files=files(200), learners=[0, 1])
+    other = LocalityAwareSampler(200, 20, 4, 0, 2, Locality(nodes(2), files(200), learners=[0, 1]))
     assert list(other) != first
 
 
@@ -166,12 +178,12 @@ def test_theorem_1_the_gradients_of_each_step_are_the_regular_samplers(of: list[
 
 
 @pytest.mark.parametrize(
-    "directory", [None, nodes(1), answer(4, placement="replicate"), answer(4, weights=[0.0] * 4), answer(1)]
+    "directory", [None, nodes(1), known(4, placement="replicate"), known(4, weights=[0.0] * 4), known(1)]
 )
-def test_where_it_does_not_matter_it_is_the_regular_sampler(directory: object) -> None:
-    known = {} if directory is None else {"files": files(100)}
+def test_where_it_does_not_matter_it_is_the_regular_sampler(directory: ClusterMap | None) -> None:
+    locality = None if directory is None else Locality(directory, files(100))
     for rank, theirs in enumerate(regular(100, 12, 4)):
-        ours = LocalityAwareSampler(100, 12, 3, rank, 4, directory, **known)  # type: ignore[arg-type] # of either kind
+        ours = LocalityAwareSampler(100, 12, 3, rank, 4, locality)
         assert not ours.local
         assert list(ours) == list(theirs)
         assert np.isnan(ours.moved()).all()
@@ -183,7 +195,7 @@ def test_without_a_daemon_one_warning(tmp_path: Path, caplog: pytest.LogCaptureF
     logs.expect("takes its slice of each batch")
     for path in (tmp_path, tmp_path / "missing"):
         caplog.clear()
-        sampler = LocalityAwareSampler(100, 12, 3, 1, 4, path, files=files(100))
+        sampler = LocalityAwareSampler(100, 12, 3, 1, 4, Locality(path, files(100)))
         assert list(sampler) == list(regular(100, 12, 4)[1])
         sampler.set_epoch(1)
         assert len(list(sampler)) == 9
@@ -196,7 +208,7 @@ def test_a_daemon_that_does_not_know_nodes(tmp_path: Path, caplog: pytest.LogCap
     commands = FakeCommands("/m")
     commands.nodes = {"nodes": 5}
     with serving(tmp_path / "s", commands):
-        sampler = LocalityAwareSampler(8, 4, 3, 0, 4, "/m", files=files(8), control=str(tmp_path / "s"))
+        sampler = LocalityAwareSampler(8, 4, 3, 0, 4, Locality("/m", files(8), control=str(tmp_path / "s")))
     assert not sampler.local
     assert len(caplog.records) == 1
 
@@ -204,19 +216,19 @@ def test_a_daemon_that_does_not_know_nodes(tmp_path: Path, caplog: pytest.LogCap
 def test_a_daemon_that_does(tmp_path: Path) -> None:
     commands = FakeCommands("/m")
     commands.nodes = answer(3, node=2, gone=[0])
-    asked = {"files": files(90), "control": str(tmp_path / "s"), "learners": ["n0", "n1.site", "n2"]}
+    locality = Locality("/m", files(90), learners=["n0", "n1.site", "n2"], control=str(tmp_path / "s"))
     with serving(tmp_path / "s", commands):
-        sampler = LocalityAwareSampler(90, 9, 3, 2, 3, "/m", **asked)  # type: ignore[arg-type] # wrong on purpose
+        sampler = LocalityAwareSampler(90, 9, 3, 2, 3, locality)
     assert list(sampler) == list(learners(90, 9, [0, 1, 2])[2]), "a node that is lost still counts"
 
 
 def test_a_daemon_that_has_lost_its_peers_must_not_divide_otherwise_than_others() -> None:
-    lone = answer(1, alone="started again")
+    lone = known(1, alone="started again")
     with pytest.raises(
         ValueError, match=r"no peers \(started again\), and the learners are on 2 nodes: .* mount again"
     ):
-        LocalityAwareSampler(100, 12, 3, 1, 4, lone, files=files(100), learners=["n0", "n0", "n1", "n1"])
-    one_node = LocalityAwareSampler(100, 12, 3, 1, 4, lone, files=files(100), learners=["n0"] * 4)
+        LocalityAwareSampler(100, 12, 3, 1, 4, Locality(lone, files(100), learners=["n0", "n0", "n1", "n1"]))
+    one_node = LocalityAwareSampler(100, 12, 3, 1, 4, Locality(lone, files(100), learners=["n0"] * 4))
     assert list(one_node) == list(regular(100, 12, 4)[1])
 
 
@@ -233,7 +245,6 @@ def test_a_daemon_that_has_lost_its_peers_must_not_divide_otherwise_than_others(
         ({"rank": 4}, r"rank is 4: it must be in \[0, 4\)"),
         ({"rank": None}, "give both or none"),
         ({"world": 0}, "world is 0"),
-        ({"epoch": -1}, "epoch is -1"),
         ({"files": None}, "either files= or layout="),
         ({"layout": Layout(b"a")}, "either files= or layout="),
         ({"files": "abc"}, "must be a list"),
@@ -243,49 +254,56 @@ def test_a_daemon_that_has_lost_its_peers_must_not_divide_otherwise_than_others(
         ({"learners": [0, 1, 2]}, "the nodes of 3 learners, and there are 4"),
         ({"learners": [0, 1, 2, 3]}, "3 is none of the 3 nodes"),
         ({"learners": ["n0", "n1", "n2", "n9"]}, "'n9' is none of the 3 nodes"),
-        ({"directory": answer(3, node=1)}, "learner 2 is on node 1 of the mount and not on node 2"),
+        ({"directory": known(3, node=1)}, "learner 2 is on node 1 of the mount and not on node 2"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
         monkeypatch.delenv(name, raising=False)
-    usual: dict[str, Any] = {"n": 100, "batch": 8, "rank": 2, "world": 4, "directory": answer(3), "files": files(100)}
+    usual: dict[str, Any] = {"n": 100, "batch": 8, "rank": 2, "world": 4}
+    where: dict[str, Any] = {"directory": known(3), "files": files(100), "layout": None, "learners": [0, 1, 2, 2]}
+    for name, value in arguments.items():
+        (where if name in where else usual)[name] = value
     with pytest.raises(ValueError, match=message):
-        LocalityAwareSampler(**{**usual, "learners": [0, 1, 2, 2], **arguments})
+        LocalityAwareSampler(**usual, locality=Locality(**where))
+
+
+def test_an_epoch_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="epoch is -1"):
+        regular(100, 12, 4)[0].set_epoch(-1)
 
 
 def test_what_is_no_directory_no_file_and_no_layout(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not int"):
-        LocalityAwareSampler(1, 1, 0, 0, 1, 7, files=["a"])  # type: ignore[arg-type] # wrong on purpose
-    with pytest.raises(NoClusterMap):
-        LocalityAwareSampler(1, 1, 0, 0, 1, {}, files=["a"])
+        Locality(7, files=["a"])  # type: ignore[arg-type] # wrong on purpose
     with pytest.raises(ConfigError):
-        LocalityAwareSampler(1, 1, 0, 0, 1, nodes(2), files=["../a"], learners=[0])
+        LocalityAwareSampler(1, 1, 0, 0, 1, Locality(nodes(2), files=["../a"], learners=[0]))
     with pytest.raises(LayoutError):
-        LocalityAwareSampler(1, 1, 0, 0, 1, nodes(2), layout=tmp_path / "none", learners=[0])
+        LocalityAwareSampler(1, 1, 0, 0, 1, Locality(nodes(2), layout=tmp_path / "none", learners=[0]))
     with pytest.raises(TypeError):
         LocalityAwareSampler(1.5, 1)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_arrays_will_do() -> None:
     listed = learners(50, 10, [0, 1])[1]
-    found = LocalityAwareSampler(50, 10, 3, 1, 2, nodes(2), files=np.array(files(50)), learners=np.array([0, 1]))  # type: ignore[arg-type] # like lists
+    arrays = Locality(nodes(2), np.array(files(50)), learners=np.array([0, 1]))  # type: ignore[arg-type] # like lists
+    found = LocalityAwareSampler(50, 10, 3, 1, 2, arrays)
     assert list(found) == list(listed)
 
 
 def test_a_learner_that_is_alone_needs_no_map() -> None:
-    sampler = LocalityAwareSampler(50, 10, 3, 0, 1, answer(4, node=2), files=files(50))
+    sampler = LocalityAwareSampler(50, 10, 3, 0, 1, Locality(known(4, node=2), files(50)))
     assert sorted(index for batch in sampler for index in batch) == list(range(50))
 
 
 def test_rank_and_nodes_by_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RANK", 5), ("WORLD_SIZE", 6), ("LOCAL_WORLD_SIZE", 2), ("LOCAL_RANK", 1)):
         monkeypatch.setenv(name, str(value))
-    sampler = LocalityAwareSampler(60, 12, 3, directory=answer(3, node=2), files=files(60))
+    sampler = LocalityAwareSampler(60, 12, 3, locality=Locality(known(3, node=2), files(60)))
     assert (sampler.rank, sampler.num_replicas) == (5, 6)
     assert list(sampler) == list(learners(60, 12, [0, 0, 1, 1, 2, 2])[5])
     with pytest.raises(ValueError, match="learner 5 is on node 1 of the mount and not on node 2"):
-        LocalityAwareSampler(60, 12, 3, directory=answer(3, node=1), files=files(60))
+        LocalityAwareSampler(60, 12, 3, locality=Locality(known(3, node=1), files(60)))
 
 
 # -- With others -----------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from hfs.client.cluster_map import ClusterMap
 from hfs.hint import hinted
-from hfs.samplers import GroupShuffleSampler, LocalityAwareSampler
+from hfs.samplers import GroupShuffleSampler, Locality, LocalityAwareSampler
 from policies.cluster.placement import Nodes
 from tests.hfs.training.learners import FakeDaemon, listening
 
@@ -174,7 +175,8 @@ def test_a_forked_child_is_a_learner_of_its_own(daemon: FakeDaemon) -> None:
 
 def test_batches_that_are_local_through_the_loader(daemon: FakeDaemon) -> None:
     files = [f"/m/{i}" for i in range(COUNT)]
-    sampler = LocalityAwareSampler(COUNT, 12, 0, 1, 3, Nodes((1, 2, 3), (1.0,) * 3), files=files, learners=[0, 1, 2])
+    nodes = ClusterMap(Nodes((1, 2, 3), (1.0,) * 3))
+    sampler = LocalityAwareSampler(COUNT, 12, 0, 1, 3, Locality(nodes, files, learners=[0, 1, 2]))
     bare = list(sampler)
     for batches in (sampler, with_hint(sampler, daemon)):
         loader = data.DataLoader(Numbers(), batch_sampler=batches, num_workers=1)

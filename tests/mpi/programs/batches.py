@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.shared import NodeBatches, RankLost
+from hfs.shared import NodeBatches, NodeWindow, RankLost
 from mountd.base.errors import ConfigError
 from tests.mpi.shared_data import SHAPE, batches_of, fixed_layout, ragged_layout, sample_of
 
@@ -43,7 +43,7 @@ def parity() -> None:
     """Fixed and differing sizes, several epochs, parts and whole, a ring of two batches: the plain reader's bytes."""
     for layout, more in ((fixed_layout(), {"shape": SHAPE, "dtype": "<u2"}), (ragged_layout(), {})):
         for whole in (False, True):
-            with NodeBatches(world, layout, root=FOLDER, whole=whole, budget_bytes=1 << 17, **more) as node:
+            with NodeBatches(world, layout, root=FOLDER, whole=whole, window=NodeWindow(1 << 17), **more) as node:
                 for epoch in range(2):
                     seen = 0
                     for batch, want in zip(node.epoch(batches_of(epoch)), batches_of(epoch), strict=True):
@@ -82,7 +82,7 @@ def nodes() -> None:
     """Two nodes of two ranks, dealt as cards: each root reads the rows of its own ranks, once."""
     layout = ragged_layout()
     node_comm = world.Split(world.rank % 2, world.rank)
-    with NodeBatches(world, layout, root=FOLDER, node=node_comm) as node:
+    with NodeBatches(world, layout, root=FOLDER, window=NodeWindow(ranks=node_comm)) as node:
         for batch, want in zip(node.epoch(batches_of(3)), batches_of(3), strict=True):
             check_part(batch, layout, want, world.rank, world.size)
     node_comm.Free()
@@ -101,7 +101,7 @@ def alone() -> None:
 def early_stop() -> None:
     """All stop after three batches, then begin another epoch; stop in it again, and close."""
     layout = ragged_layout()
-    with NodeBatches(world, layout, root=FOLDER, budget_bytes=1 << 17) as node:
+    with NodeBatches(world, layout, root=FOLDER, window=NodeWindow(1 << 17)) as node:
         for epoch in range(3):
             for number, (batch, want) in enumerate(zip(node.epoch(batches_of(epoch)), batches_of(epoch), strict=False)):
                 check_part(batch, layout, want, world.rank, world.size)
@@ -117,7 +117,7 @@ def uneven() -> None:
     """A rank that is slow, one that is fast; batches with fewer samples than ranks, and without any."""
     orders = [[0], [], [1, 2], [3, 4, 5, 6, 7]] * 10
     layout = ragged_layout()
-    with NodeBatches(world, layout, root=FOLDER, budget_bytes=1 << 16) as node:
+    with NodeBatches(world, layout, root=FOLDER, window=NodeWindow(1 << 16)) as node:
         for batch, want in zip(node.epoch(orders), orders, strict=True):
             check_part(batch, layout, want, world.rank, world.size)
             if world.rank == batch.number % 8:
@@ -128,7 +128,7 @@ def hints() -> None:
     """An order that is hinted: the root alone draws it, so the daemon has one learner, and it is told nothing twice."""
     layout = fixed_layout()
     order = hinted(batches_of(5), layout=layout, mount=FOLDER, rank=0, world=1)
-    with NodeBatches(world, layout, root=FOLDER, shape=SHAPE, dtype="<u2", budget_bytes=1 << 16) as node:
+    with NodeBatches(world, layout, root=FOLDER, shape=SHAPE, dtype="<u2", window=NodeWindow(1 << 16)) as node:
         for batch, want in zip(node.epoch(order), batches_of(5), strict=True):
             check_part(batch, layout, want, world.rank, world.size)
             if batch.number == 9 and world.rank == 0:
@@ -155,7 +155,7 @@ def errors() -> None:
         yield [0, 1, 2, 3]
         raise Odd(1, 2)
 
-    with NodeBatches(world, layout, root=FOLDER, shape=SHAPE, dtype="<u2", budget_bytes=1 << 16) as node:
+    with NodeBatches(world, layout, root=FOLDER, shape=SHAPE, dtype="<u2", window=NodeWindow(1 << 16)) as node:
         for order, kind, words in (
             (bad_order(), KeyError, "no more"),
             (odd_order(), Exception, "Odd: 1 and 2"),
@@ -182,8 +182,10 @@ def errors() -> None:
         assert "nowhere" in raised(FileNotFoundError, list, node.epoch([[0]]))
     # In the root alone, or in another rank alone: still an error in all.
     assert "no such file" in raised(LayoutError, NodeBatches, world, FOLDER + "/none.layout")
-    assert "timeout_s" in raised(ConfigError, NodeBatches, world, layout, timeout_s=0 if world.rank == 1 else 9)
-    assert "/dev/shm" in raised(ConfigError, NodeBatches, world, layout, budget_bytes=1 << 50)
+    assert "timeout_s" in raised(
+        ConfigError, NodeBatches, world, layout, window=NodeWindow(timeout_s=0 if world.rank == 1 else 9)
+    )
+    assert "/dev/shm" in raised(ConfigError, NodeBatches, world, layout, window=NodeWindow(1 << 50))
     assert "shape and dtype, or sizes" in raised(ConfigError, NodeBatches, world, lambda i, out: None)
 
 
@@ -214,7 +216,7 @@ def raised(kind: type[BaseException], call: Callable[..., Any], *arguments: Any,
 def one_raises() -> None:
     """Rank 2 leaves by an exception: the others hear its words, and nobody waits for long."""
     try:
-        with NodeBatches(world, fixed_layout(), root=FOLDER, budget_bytes=1 << 16) as node:
+        with NodeBatches(world, fixed_layout(), root=FOLDER, window=NodeWindow(1 << 16)) as node:
             for batch in node.epoch(batches_of(0)):
                 if world.rank == 2 and batch.number == 2:
                     raise OSError("the disk of rank 2")
@@ -231,7 +233,7 @@ def one_dies() -> None:
     """Rank 2 (or the root) waits to be killed; the others hear of it."""
     victim = int(sys.argv[3])
     try:
-        with NodeBatches(world, fixed_layout(), root=FOLDER, budget_bytes=1 << 16) as node:
+        with NodeBatches(world, fixed_layout(), root=FOLDER, window=NodeWindow(1 << 16)) as node:
             for batch in node.epoch(batches_of(0)):
                 if world.rank == victim and batch.number == 2:
                     print("kill me", flush=True)
@@ -245,7 +247,7 @@ def one_dies() -> None:
 def one_sleeps() -> None:
     """Rank 1 takes nothing for longer than the time limit: a clear error in all, also in rank 1."""
     try:
-        with NodeBatches(world, fixed_layout(), root=FOLDER, budget_bytes=1 << 16, timeout_s=0.2) as node:
+        with NodeBatches(world, fixed_layout(), root=FOLDER, window=NodeWindow(1 << 16, 0.2)) as node:
             for batch in node.epoch(batches_of(0)):
                 if world.rank == 1 and batch.number == 1:
                     time.sleep(1.3)
