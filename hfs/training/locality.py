@@ -72,11 +72,9 @@ class Locality:
         if not found.divided:
             return None
         nodes = self._nodes_of_learners(found, rank, world)
-        known = layout if layout is not None else files_layout(self.files or (), found.root)
-        here = nodes[rank]
-        return Division(
-            found.homes(known), np.bincount(nodes, minlength=found.count).tolist(), here, nodes[:rank].count(here)
-        )
+        homes = found.homes(files_layout(files, found.root) if layout is None else layout)
+        counts = np.bincount(nodes, minlength=found.count).tolist()
+        return Division(homes, counts, nodes[rank], nodes[:rank].count(nodes[rank]))
 
     def _directory(self) -> ClusterMap | None:
         if isinstance(self.directory, ClusterMap):
