@@ -8,7 +8,6 @@ from mountd.cache import Encoder
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
 from mountd.peers import JobLimits, JobPeers, Joining, Peers
-from mountd.source import data_bytes as look_through
 from policies.cache.encoding import choose
 
 __all__ = ["join"]
@@ -63,5 +62,5 @@ async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_mos
         at_most = storage.staging.limit_bytes() * joining.count
     elif joining.is_alone or config.placement != "auto":
         return None
-    found: int | None = await basics.workers.run_sync(look_through, storage.source.root_fd, at_most, _LOOK_THROUGH_S)
+    found: int | None = await basics.workers.run_sync(storage.source.data_bytes, at_most, _LOOK_THROUGH_S)
     return found

@@ -44,7 +44,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
 
     def changed(node: Node) -> None:
         if node.version is not None:
-            source.release(node.version)
+            source.idle_files.release(node.version)
             start_guarded(nursery, "supersede", storage.staging.supersede, node.version)
         # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
         # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
@@ -62,9 +62,9 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
     inherited = basics.journal.take_inherited()
     await namespace.start(inherited.nodes)
     answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)
-    xattrs = Xattrs(source, answers, trio.current_time, ttl_s=ttl_s, changed=namespace.expire)
+    xattrs = Xattrs(source.metadata, answers, trio.current_time, ttl_s=ttl_s, changed=namespace.expire)
     async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
-        permissions = Permissions(source, as_user, answers, namespace, metrics, others=config.allow_other)
+        permissions = Permissions(source.metadata, as_user, answers, namespace, metrics, others=config.allow_other)
         await permissions.start()
         yield NameService(namespace, permissions, xattrs, inherited)
 

@@ -130,7 +130,7 @@ async def open_service(
                     await files.io_mode.start(device.get())
                 start_for_life(nursery, "sweep of names", _sweep, names.namespace)
                 believing = Believing(storage.staging, names.namespace, nursery)
-                start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source, believing)
+                start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
                 start_for_life(nursery, "prefetch", files.prefetch.run)
                 start_for_life(nursery, "hints", files.hints.run)
                 yield Service(basics, names, files, status, device.get(), fuse, ending)

@@ -252,11 +252,15 @@ class Fetcher:
 
     def is_elsewhere(self, path: bytes, index: int) -> bool:
         """Whether another node of the job is home of a chunk, and is asked for it before the source."""
-        return self._peers.active and self._peers.is_elsewhere(path, index) and not self._source.is_passing(path)
+        return (
+            self._peers.active
+            and self._peers.is_elsewhere(path, index)
+            and not self._source.file_systems.is_passing(path)
+        )
 
     def keeps(self, path: bytes, index: int) -> bool:
         """Whether a chunk is to be staged on this node, and not only on its home."""
-        return not self._peers.active or self._peers.keeps(path, index) or self._source.is_passing(path)
+        return not self._peers.active or self._peers.keeps(path, index) or self._source.file_systems.is_passing(path)
 
     async def have_staged(self, node: Node, file: StagedFile, index: int) -> bool:
         """Have another node, its home, stage a chunk. False if that could not be."""
@@ -433,7 +437,7 @@ class Fetcher:
 
     async def _read(self, node: Node, version: Version, extent: Extent, into: memoryview, *, urgent: bool) -> None:
         await by_any_name(
-            node, lambda directory, name: self._source.read(directory, name, version, extent, into, urgent=urgent)
+            node, lambda directory, name: self._source.files.read(directory, name, version, extent, into, urgent=urgent)
         )
 
     def _turn_of_job(self, node: Node, extent: Extent, index: int, urgent: bool) -> AbstractAsyncContextManager[None]:

@@ -343,7 +343,9 @@ class SmallFiles:
             asked_s = trio.current_time()
             if places:
                 paths = [(directory.path, name) for directory, name in places]
-                reads = await self._source.read_small(paths, into, batch.progress, limit_bytes=self.limit_bytes)
+                reads = await self._source.small_files.read_batch(
+                    paths, into, batch.progress, limit_bytes=self.limit_bytes
+                )
                 for (directory, name), read in zip(places, reads, strict=False):
                     if read.data is not None and read.attributes is not None:
                         version = read.attributes.version(self._source.source_id)

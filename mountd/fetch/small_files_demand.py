@@ -114,7 +114,7 @@ class SmallDemand:
     async def _read(self, place: Place, batch: SmallFileBatch, into: memoryview) -> None:
         directory, name = place
         asked_s = trio.current_time()
-        reads = await self._source.read_small(
+        reads = await self._source.small_files.read_batch(
             [(directory.path, name)], into, batch.progress, limit_bytes=len(into), urgent=True
         )
         read = reads[0] if reads else SmallRead(None, None)

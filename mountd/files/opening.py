@@ -310,7 +310,7 @@ class Opening:
         if not node.opens:
             self._prefetch.forget(node)
             if node.version is not None and node.version.size > self._chunk_bytes:
-                self._source.release(node.version)
+                self._source.idle_files.release(node.version)
 
     async def _open_small(self, node: Node, file: StagedFile) -> None:
         """Have the bytes of a small file in the page cache before its reader asks: no READ reaches us then.

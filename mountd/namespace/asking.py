@@ -17,7 +17,7 @@ from mountd.base.errors import HfsError, SourceError, SourceTimeout
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
 from mountd.namespace.node import Node
-from mountd.source import Source
+from mountd.source import MetadataReader
 
 __all__ = ["Asking", "Flight"]
 
@@ -57,7 +57,7 @@ class Asking:
 
     def __init__(
         self,
-        source: Source,
+        metadata: MetadataReader,
         metrics: Metrics,
         nursery: trio.Nursery,
         seen: Callable[[Node, bytes, Attributes], object],
@@ -66,7 +66,7 @@ class Asking:
         shared: bool,
     ) -> None:
         """`shared`: one answer is good for all who wait; not so without a time-to-live."""
-        self._source = source
+        self._metadata = metadata
         self._metrics = metrics
         self._nursery = nursery
         self._seen = seen
@@ -80,10 +80,10 @@ class Asking:
         return self._flights.get((directory, name))
 
     async def one(self, directory: Node, name: bytes, *, limit_s: float | None) -> Attributes:
-        """The attributes of `name`, which the caller passes on. Raises as `Source.stat`."""
+        """The attributes of `name`, which the caller passes on. Raises SourceError, SourceTimeout."""
         flight = self._take_off(directory, [name])
         try:
-            attributes = await self._source.stat(directory.path, name, limit_s=limit_s)
+            attributes = await self._metadata.stat(directory.path, name, limit_s=limit_s)
             flight.failed = False
             return attributes
         finally:
@@ -95,7 +95,7 @@ class Asking:
             return
         try:
             async with trio.open_nursery() as nursery:
-                for part in _slices(names, self._source.stats_at_once):
+                for part in _slices(names, self._metadata.stats_at_once):
                     nursery.start_soon(self._fly, self._take_off(directory, part))
         except* SourceError as group:
             raise group.exceptions[0] from None
@@ -107,7 +107,7 @@ class Asking:
         wanted = [name for name in names if (directory, name) not in self._flights]
         self._metrics.add("stats_ahead", len(wanted))
         # The first window is small, and somebody waits for the end of it: spread over the threads.
-        size = min(self._source.stats_at_once, max(_AHEAD_NAMES, -(-len(wanted) // _AHEAD_THREADS)))
+        size = min(self._metadata.stats_at_once, max(_AHEAD_NAMES, -(-len(wanted) // _AHEAD_THREADS)))
         for part in _slices(wanted, size):
             start_guarded(self._nursery, "stat-ahead", self._fly_ahead, self._take_off(directory, part))
 
@@ -123,7 +123,7 @@ class Asking:
     async def _fly(self, flight: Flight) -> None:
         directory = flight.directory
         try:
-            answers = await self._source.stats(directory.path, flight.names)
+            answers = await self._metadata.stats(directory.path, flight.names)
             for name, attributes in zip(flight.names, answers, strict=True):
                 if attributes is None:
                     self._absent(directory, name)

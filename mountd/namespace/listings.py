@@ -17,7 +17,7 @@ import trio
 from mountd.base.errors import SourceError, VersionChanged
 from mountd.core.background import start_guarded
 from mountd.namespace.node import Node
-from mountd.source import Listing, Source
+from mountd.source import Lister, Listing
 
 __all__ = ["Listings"]
 
@@ -38,14 +38,14 @@ class Listings:
 
     def __init__(
         self,
-        source: Source,
+        lister: Lister,
         nursery: trio.Nursery,
         expire: Callable[[Node], None],
         *,
         ttl_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._source = source
+        self._lister = lister
         self._nursery = nursery
         self._expire = expire
         self._ttl_s = ttl_s
@@ -82,7 +82,7 @@ class Listings:
         try:
             attributes = directory.attributes
             where = attributes.inode, held.listing
-            await self._source.listing(directory.path, *where, file_system=attributes.file_system)
+            await self._lister.fill(directory.path, *where, file_system=attributes.file_system)
             error = None
         except VersionChanged as found:
             error = found

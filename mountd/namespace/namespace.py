@@ -80,8 +80,8 @@ class Namespace:
         self._by_version: dict[Version, Node] = {}
         self._directories: dict[tuple[str, int, int], Node] = {}
         self.names = Names(self._ids.__len__, self._let_go, at_most=names_at_most, clock=clock)
-        self._asking = Asking(source, metrics, nursery, self._seen, self._absent, shared=ttl_s > 0)
-        self._listings = Listings(source, nursery, self.expire, ttl_s=ttl_s, clock=clock)
+        self._asking = Asking(source.metadata, metrics, nursery, self._seen, self._absent, shared=ttl_s > 0)
+        self._listings = Listings(source.listings, nursery, self.expire, ttl_s=ttl_s, clock=clock)
         self._stat_ahead = StatAhead(self._listings, nursery, self.ask_nowait)
         self.silence = Silence(metrics, clock, strict=strict)
         self._changed = changed
@@ -92,7 +92,7 @@ class Namespace:
         if inherited:
             self.root = inherit(inherited, self._ids.nodes, self._by_version, self._directories, self.names)
             return
-        attributes = await self._source.stat(b"", b"")
+        attributes = await self._source.metadata.stat(b"", b"")
         self.root = Node(attributes, None, None, b"")
         self.root.id, self.root.lookups = ROOT_ID, 1
         self.root.expires_s = self._clock() + self.ttl_s
@@ -134,7 +134,7 @@ class Namespace:
         if dentry is None:
             if self._asking.flight(parent, name) is not None:
                 return None  # what is on its way is older than what we would find, and would come after it
-            attributes = self._source.stat_nowait(parent.path, name)
+            attributes = self._source.metadata.stat_nowait(parent.path, name)
             if attributes is None:
                 return None
             return self._seen(parent, name, attributes)  # what costs so little is not asked for ahead
@@ -251,12 +251,12 @@ class Namespace:
             node = Node(attributes, None, parent, name)
             if known is None:
                 self._directories[place_of(attributes)] = node
-                self._source.forget_directory(node.path)  # another one may have stood here a moment ago
+                self._source.directories.forget(node.path)  # another one may have stood here a moment ago
                 return node
             if is_below(parent, known):
                 return node  # mounted below itself: a node of its own, or its path would have no end
-            self._source.forget_directory(known.path)
-            self._source.forget_directory(node.path)
+            self._source.directories.forget(known.path)
+            self._source.directories.forget(node.path)
             self._listings.drop(known)
             known.attributes = attributes
             return known
@@ -326,7 +326,7 @@ class Namespace:
         if self.silence.is_on():
             return node.attributes
         try:
-            attributes = await self._source.stat(b"", b"", limit_s=self.silence.limit_s(known=True))
+            attributes = await self._source.metadata.stat(b"", b"", limit_s=self.silence.limit_s(known=True))
         except SourceTimeout:
             if not self.silence.begin(known=True):
                 raise

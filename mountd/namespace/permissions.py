@@ -24,7 +24,7 @@ from mountd.namespace.answers import Answers
 from mountd.namespace.namespace import Namespace
 from mountd.namespace.node import Node
 from mountd.namespace.node_links import by_any_name
-from mountd.source import FileSystemSeen, Source, SourceAsUser, WantedAccess, why_impossible
+from mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
 from policies.permissions import why_not_by_mode
 
 __all__ = ["Asker", "Permissions", "wanted_by"]
@@ -53,7 +53,7 @@ class Permissions:
 
     def __init__(
         self,
-        source: Source,
+        metadata: MetadataReader,
         as_user: SourceAsUser,
         answers: Answers,
         namespace: Namespace,
@@ -62,7 +62,7 @@ class Permissions:
         others: bool,
     ) -> None:
         """`others`: users besides the one who has mounted may come here at all (allow-other)."""
-        self._source = source
+        self._metadata = metadata
         self._as_user = as_user
         self._answers = answers
         self._namespace = namespace
@@ -176,7 +176,7 @@ class Permissions:
     async def _kind_of(self, node: Node) -> FileSystemSeen:
         device = node.attributes.device
         try:
-            return await by_any_name(node, lambda directory, name: self._source.kind_of(directory, name, device))
+            return await by_any_name(node, lambda directory, name: self._metadata.kind_of(directory, name, device))
         except VersionChanged:
             self._namespace.expire(node)
             raise

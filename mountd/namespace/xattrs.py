@@ -18,7 +18,7 @@ from mountd.base.errors import SourceError, VersionChanged
 from mountd.namespace.answers import Answers
 from mountd.namespace.node import Node
 from mountd.namespace.node_links import by_any_name
-from mountd.source import Source
+from mountd.source import MetadataReader
 
 __all__ = ["Xattrs"]
 
@@ -35,7 +35,7 @@ class Xattrs:
 
     def __init__(
         self,
-        source: Source,
+        metadata: MetadataReader,
         answers: Answers,
         clock: Callable[[], float],
         *,
@@ -43,7 +43,7 @@ class Xattrs:
         changed: Callable[[Node], object],
     ) -> None:
         """`changed` is told of a node under whose name something else stands now."""
-        self._source = source
+        self._metadata = metadata
         self._changed = changed
         self._answers = answers
         self._clock = clock
@@ -59,7 +59,7 @@ class Xattrs:
     async def get(self, node: Node, name: bytes) -> bytes:
         """The value of one. Raises SourceError (ENODATA if it is not there, and as the source says)."""
         if name not in _ACLS:
-            return await by_any_name(node, lambda directory, its: self._source.xattr(directory, its, name))
+            return await by_any_name(node, lambda directory, its: self._metadata.xattr(directory, its, name))
         until_s = self._without_acls.get(node.attributes.system)
         if until_s is not None:
             self._answers.suppose(node, name, None, until_s)
@@ -78,7 +78,7 @@ class Xattrs:
 
         async def by_name(directory: bytes, its: bytes) -> bytes | None:
             try:
-                return await self._source.xattr(directory, its, name, of=attributes, limit_s=limit_s)
+                return await self._metadata.xattr(directory, its, name, of=attributes, limit_s=limit_s)
             except SourceError as error:
                 if error.errno == errno.EOPNOTSUPP:
                     if attributes.is_file or attributes.is_directory:  # a link has none on any file system
@@ -97,7 +97,7 @@ class Xattrs:
 
     async def names(self, node: Node) -> list[bytes]:
         """The names of all."""
-        return await by_any_name(node, self._source.xattrs)
+        return await by_any_name(node, self._metadata.xattrs)
 
     async def target(self, node: Node) -> bytes:
         """Where a symbolic link leads, as it stands. Raises SourceError(EINVAL) for anything else."""
@@ -105,6 +105,6 @@ class Xattrs:
             node,
             _TARGET,
             lambda limit_s: by_any_name(
-                node, lambda directory, name: self._source.readlink(directory, name, limit_s=limit_s)
+                node, lambda directory, name: self._metadata.readlink(directory, name, limit_s=limit_s)
             ),
         )

@@ -1,9 +1,8 @@
 """Opening directories strictly below another one: openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS.
 
 O_NOFOLLOW guards only the last component of a path; a directory that somebody swaps for a symlink while we walk would
-lead out of the source. Called by `mountd/source/source.py` only. Blocking: runs in its threads. Where the system call
-is missing or forbidden (old kernels, some container sandboxes) the path is walked one component at a time with
-O_NOFOLLOW, which promises the same and costs a system call a component.
+lead out of the source. Where the system call is missing or forbidden (old kernels, some container sandboxes) the path
+is walked one component at a time with O_NOFOLLOW, which promises the same and costs a system call a component. Blocks.
 """
 
 from __future__ import annotations

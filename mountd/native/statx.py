@@ -2,7 +2,7 @@
 
 fstat(2) asks for the access time too, and every read makes the access time that a FUSE or network client remembers
 unknown: each check of the version then cost a round trip to the source (1 ms on a simulated Lustre, 100 checks of 100
-reads). Asked without it, the client answers from what it knows. Called by `mountd/source/source.py`, in its threads.
+reads). Asked without it, the client answers from what it knows.
 
 Also a stat of a name that never waits, for a source on a local disk: a look into the kernel's own caches, 8 us on the
 event loop where the way to a thread and back costs ten times as much.

@@ -6,25 +6,26 @@ cache and no names that the kernel holds.
 """
 
 from mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
-from mountd.source.identity import identify
-from mountd.source.kind import FileSystemSeen
+from mountd.source.identity import FileSystemSeen, identify
 from mountd.source.listing import Listing
+from mountd.source.listings import Lister
+from mountd.source.metadata import MetadataReader
 from mountd.source.small import BatchProgress, SmallRead
 from mountd.source.source import Source
 from mountd.source.threads import SourceThreads
 from mountd.source.user_context import why_impossible
-from mountd.source.volume import data_bytes
 
 __all__ = [
     "BatchProgress",
     "FileSystemSeen",
+    "Lister",
     "Listing",
+    "MetadataReader",
     "SmallRead",
     "Source",
     "SourceAsUser",
     "SourceThreads",
     "WantedAccess",
-    "data_bytes",
     "identify",
     "open_as_user",
     "why_impossible",

@@ -3,10 +3,10 @@
 For file systems whose mode bits do not say all (policies/permissions.py). The whole way from SOURCE is walked as that
 user, as a program of the user's would, and what it ends at must be the inode that the question is about, and the same
 version of it: otherwise a name that somebody has swapped, or a file that was written anew and given to others, would
-answer for the bytes that were there before. Opening is what really asks: an NFS server
-decides at OPEN, a FUSE one too, and access(2) is not even sent to most of those.
+answer for the bytes that were there before. Opening is what really asks: an NFS server decides at OPEN, a FUSE one too,
+and access(2) is not even sent to most of those.
 
-The threads here become users and never the daemon again, so they do nothing else. Called by `permissions`.
+The threads here become users and never the daemon again, so they do nothing else.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from mountd.core.metrics import Metrics
 from mountd.core.workers import Workers
 from mountd.native.beneath import open_directory
 from mountd.native.statx import is_still
+from mountd.source.descriptors import OPEN_TO_READ, show
 from mountd.source.threads import SourceThreads
 from mountd.source.user_context import become
 from mountd.source.xattrs import names_of, value_of
 
 __all__ = ["SourceAsUser", "WantedAccess", "open_as_user"]
 
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""As `source` opens: what became a FIFO or a terminal meanwhile must do nothing to us."""
-
 _THREADS = 32
-"""As many as a busy metadata server answers at once (see `Source.stats_at_once`)."""
+"""As many as a busy metadata server answers at once (see `MetadataReader.stats_at_once`)."""
 
 _SYS_FACCESSAT2 = 439  # the same on every architecture (since Linux 5.8)
 _AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
@@ -53,7 +51,10 @@ class WantedAccess(enum.Enum):
     FOLLOW = "follow"
 
 
-_FLAGS = {WantedAccess.LIST: _OPEN | os.O_DIRECTORY, WantedAccess.FOLLOW: os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC}
+_FLAGS = {
+    WantedAccess.LIST: OPEN_TO_READ | os.O_DIRECTORY,
+    WantedAccess.FOLLOW: os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC,
+}
 
 
 class SourceAsUser:
@@ -76,8 +77,8 @@ class SourceAsUser:
     ) -> None:
         """Returns if the source lets `who` do it. `of`: the attributes of what is meant.
 
-        Raises SourceError (EACCES, EPERM: it does not), SourceTimeout as `Source.stat`, and VersionChanged if something
-        else stands there, or another version of it, or nothing.
+        Raises SourceError (EACCES, EPERM: it does not), SourceTimeout, and VersionChanged if something else stands
+        there, or another version of it, or nothing.
         """
         await self._call(who, directory, name, lambda at: _do(at, name, wanted, of), limit_s)
 
@@ -95,8 +96,7 @@ class SourceAsUser:
     async def _call(
         self, who: Credentials, directory: bytes, name: bytes, function: Callable[[int], None], limit_s: float | None
     ) -> None:
-        shown = (directory + b"/" + name).decode("utf-8", "backslashreplace")
-        what = f"{shown} as user {who.uid}"
+        what = f"{show(directory, name)} as user {who.uid}"
         try:
             await self._threads.call(
                 "metadata", what, self._as, who, directory, function, directory=directory, limit_s=limit_s
@@ -131,7 +131,7 @@ async def open_as_user(root_fd: int, metrics: Metrics, *, time_limit_s: float) -
 
 
 def _do(at: int, name: bytes, wanted: WantedAccess, of: Attributes) -> None:
-    fd = os.open(name or b".", _FLAGS.get(wanted, _OPEN), dir_fd=at)
+    fd = os.open(name or b".", _FLAGS.get(wanted, OPEN_TO_READ), dir_fd=at)
     try:
         if not is_still(fd, of):
             raise VersionChanged("something else stands there now")

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError, VersionChanged
 from mountd.base.version import Version, passing_id
 from mountd.core.metrics import Metrics
@@ -69,7 +70,7 @@ class Rereader(Protocol):
 
 
 class Believer(Protocol):
-    """Who acts on what comes of it."""
+    """What acts on the outcome of second looks."""
 
     def doubted(self, version: Version) -> None:
         """Bytes of this version are in doubt."""
@@ -87,9 +88,6 @@ class Rewritten:
     def __init__(self) -> None:
         self._ids: OrderedDict[Version, str] = OrderedDict()
 
-    def __bool__(self) -> bool:
-        return bool(self._ids)
-
     def __contains__(self, version: Version) -> bool:
         return version in self._ids
 
@@ -102,6 +100,13 @@ class Rewritten:
     def name(self, version: Version) -> str:
         """The identity that a file which looks like `version` has."""
         return self._ids.get(version, version.source_id)
+
+    def named(self, attributes: Attributes, source_id: str) -> Attributes:
+        """`attributes` as just asked for, on the file system that their file has by now. `source_id`: of the root's."""
+        if not self._ids or not attributes.is_file:
+            return attributes
+        own_id = self._ids.get(attributes.version(source_id))
+        return attributes if own_id is None else attributes._replace(file_system=own_id)
 
 
 class Doubts:

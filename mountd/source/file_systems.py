@@ -5,8 +5,7 @@ several file systems (subvolumes, layers). Kernels before 6.8 have no such numbe
 anything was mounted or unmounted.
 
 A directory that is open keeps its file system alive, and with it st_dev: what has the st_dev of the open directory that
-it was looked up in lies on the same one, and needs no look in here. Used by `source` in its threads, and by `commands`
-through it.
+it was looked up in lies on the same one, and needs no look in here.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ import logging
 import os
 import select
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from mountd.base.version import passing_id
+from mountd.base.attributes import Attributes
+from mountd.base.version import passing_id, stored_ns
 from mountd.native.beneath import open_directory
 from mountd.native.statx import InodePlace, place
 from mountd.source.clock import SourceClock
@@ -59,7 +60,7 @@ class FileSystems:
         self._lock = threading.Lock()
         self._known: OrderedDict[InodePlace, FileSystem] = OrderedDict()
         self._root_point = root_path.rstrip(b"/") + b"/"
-        self.passing: tuple[bytes, ...] = ()
+        self._passing: tuple[bytes, ...] = ()
         """Where, below SOURCE, file systems without a lasting identity are or were mounted."""
         self._ids = {root_id: self._root_device}
         """Which st_dev has each identity."""
@@ -98,9 +99,23 @@ class FileSystems:
         """The clock that stamps the files of a file system; empty: that of the root."""
         return self._clocks.get(source_id, _STANDS)  # what has a name for lack of another is not changed unseen again
 
+    def saw(self, found: Iterable[Attributes | None]) -> None:
+        """In a thread, just after these were asked for: their stamps say what time it is at the source."""
+        newest: dict[str, int] = {}
+        for attributes in found:
+            if attributes is not None and attributes.ctime_ns > newest.get(attributes.file_system, 0):
+                newest[attributes.file_system] = attributes.ctime_ns
+        at_ns = time.monotonic_ns()
+        for file_system, ctime_ns in newest.items():
+            self.clock(file_system).saw(stored_ns(ctime_ns), at_ns)
+
     def knows(self, source_id: str) -> bool:
         """Whether it is the identity of a file system that was met."""
         return source_id in self._ids
+
+    def is_passing(self, path: bytes) -> bool:
+        """Whether `path`, below SOURCE, lies on a file system whose identity only this daemon knows."""
+        return any(path == point or path.startswith(point + b"/") for point in self._passing)
 
     def met(self) -> list[FileSystem]:
         """The root's, and all below it that were met."""
@@ -152,7 +167,7 @@ class FileSystems:
             self._ids[found.id] = where.device
             self._clocks.setdefault(found.id, self._clock_of(found))
             if not found.lasting and found.point.startswith(self._root_point):
-                self.passing = (*{*self.passing, self._below(found.point)},)
+                self._passing = (*{*self._passing, self._below(found.point)},)
             while len(self._known) > _MAX_KNOWN:
                 _, gone = self._known.popitem(last=False)
                 if gone.id != self.root.id:

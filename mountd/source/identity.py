@@ -13,12 +13,13 @@ Nothing proves it for memory (tmpfs), for layers (overlay), for FUSE file system
 for a device whose contents may not be read. Their identity is random: good for as long as the mount, and inherited by
 nobody. st_dev proves nothing: it is given to another mount as soon as it is free.
 
-Called by `source.file_systems` once for each mount, in a thread, and by `daemon` for SOURCE itself.
+`look_at` tells what kind of file system something lies on, for policies/permissions.py. Everything here blocks.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -29,7 +30,7 @@ import xxhash
 from mountd.base.version import is_lasting, passing_id
 from mountd.source import identity_device
 
-__all__ = ["FileSystem", "identify", "is_local", "mount_points", "mounted_devices"]
+__all__ = ["FileSystem", "FileSystemSeen", "identify", "is_local", "look_at", "mount_points", "mounted_devices"]
 
 _SCHEME = b"2"
 """Of what an earlier release called all that lies below SOURCE by one name nothing is taken over."""
@@ -87,6 +88,19 @@ class FileSystem(NamedTuple):
         return is_lasting(self.id)
 
 
+class FileSystemSeen(NamedTuple):
+    """What kind of file system something lies on."""
+
+    kind: str
+    """As mount(8) calls it."""
+    options: tuple[str, ...]
+    """Those of the file system, not of one mount of it."""
+    xattrs: tuple[str, ...]
+    """Names of the extended attributes of what was asked about."""
+    device: int
+    """st_dev"""
+
+
 class _Mount(NamedTuple):
     """A line of /proc/self/mountinfo."""
 
@@ -96,6 +110,7 @@ class _Mount(NamedTuple):
     point: bytes
     kind: bytes
     source: bytes
+    options: bytes
 
     @property
     def on_device(self) -> bool:
@@ -119,6 +134,26 @@ def identify(fd: int) -> FileSystem:
         is_local=number in _LOCAL,
         stands=mount.kind in _IMAGES,
     )
+
+
+def look_at(directory_fd: int, name: bytes) -> FileSystemSeen:
+    """The file system of `name` in an open directory (empty: the directory itself). Blocks. Raises OSError."""
+    fd = os.open(name or b".", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+    try:
+        device = os.fstat(fd).st_dev
+        try:
+            xattrs = tuple(os.listxattr(f"/proc/self/fd/{fd}"))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            xattrs = ()
+        mount = _mount_of(fd)
+    finally:
+        os.close(fd)
+    if mount is None:
+        return FileSystemSeen("a file system of another namespace", (), xattrs, device)
+    kind, options = os.fsdecode(mount.kind), os.fsdecode(mount.options)
+    return FileSystemSeen(kind, tuple(options.split(",")), xattrs, device)
 
 
 def is_local(fd: int) -> bool:
@@ -227,8 +262,8 @@ def _mounts() -> list[_Mount]:
         for line in lines:
             fields, _, tail = line.partition(b" - ")
             number, _, device, _, point = fields.split(b" ")[:5]
-            kind, source = tail.split(b" ")[:2]
-            found.append(_Mount(int(number), device.decode(), _plain(point), kind, _plain(source)))
+            kind, source, options = tail.rstrip(b"\n").split(b" ", 2)
+            found.append(_Mount(int(number), device.decode(), _plain(point), kind, _plain(source), options))
     return found
 
 

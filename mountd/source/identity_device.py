@@ -1,7 +1,7 @@
 """What lies on a block device: which image file is behind a loop device, and what a read-only image contains.
 
 Both want the right to read the device (root, or its group). Without it nothing is proven: the path that sysfs shows may
-lead to another file where we are, or to one that has taken its place. Called by `identity` only, in a thread.
+lead to another file where we are, or to one that has taken its place. Blocks.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ asked for. Positions are indexes, so any readdir offset can be resumed, and no e
 one open directory.
 
 A listing grows while the source is read, and readers follow it: the first names of a directory of 100 000 are shown
-long before the last are known. Filled by `source`, kept by `namespace`, read by `fuse`. Records are taken apart when
+long before the last are known. Records are taken apart when
 somebody wants their names, so that the source is asked for the next ones meanwhile. Event loop only.
 """
 

@@ -5,7 +5,7 @@ server that it asks may be dead, and another one healthy. How many may hang like
 policies/hanging.py; calls that it does not admit wait until one of those comes back, others go before them. Now and
 then one of them is tried all the same, since a call that never returns does not mean that its server is still dead.
 
-Used by `source.threads` only. Event loop only.
+Event loop only.
 """
 
 from __future__ import annotations

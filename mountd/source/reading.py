@@ -2,8 +2,7 @@
 
 What is looked for is the version: bytes that may be of two of them are never returned, nor those of a file on another
 file system, mounted there since. O_DIRECT for files of several chunks where the source takes it, since a buffered 8 MiB
-read reaches a FUSE or network source as 128 KiB requests; descriptors of such files are kept for the next read. Used by
-`source` only, in its threads.
+read reaches a FUSE or network source as 128 KiB requests.
 """
 
 from __future__ import annotations
@@ -12,34 +11,32 @@ import errno
 import mmap
 import os
 import stat
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import xxhash
 
 from mountd.base.errors import VersionChanged
 from mountd.base.version import Version
+from mountd.core.metrics import Metrics
 from mountd.native.statx import identity, place
-from mountd.source.directories import Directories
-from mountd.source.doubts import Rewritten
+from mountd.source.descriptors import OPEN_TO_READ, Directories, IdleFiles, show
+from mountd.source.doubts import Doubts, Seen
 from mountd.source.file_systems import FileSystems
+from mountd.source.threads import SourceThreads
 from policies.geometry import Extent
 
-__all__ = ["Done", "Reading", "show"]
+__all__ = ["FileReader"]
 
 _PAGE_BYTES = 4096
 """What O_DIRECT wants of offset, length and memory everywhere we know of."""
 
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread; it means nothing for regular
-files."""
-
-
 _DIGEST_BYTES = 1 << 20
 """Memory of a second look."""
+
+_MAX_ORDERS = 128
+"""Files whose last read is remembered, to tell whether the next one is in order: as many as have idle descriptors."""
 
 
 class Done(NamedTuple):
@@ -54,74 +51,88 @@ class Done(NamedTuple):
     """xxh3_64 of its bytes, where the tick of their ctime may not have been over by then."""
 
 
-class Reading:
-    """Any thread. `large_bytes`: files above are read with O_DIRECT, if `direct`."""
+class FileReader:
+    """Implements `doubts.Rereader`. Event loop only; what blocks runs in a thread."""
 
     def __init__(
         self,
         directories: Directories,
         file_systems: FileSystems,
-        rewritten: Rewritten,
+        doubts: Doubts,
+        idle_files: IdleFiles,
+        threads: SourceThreads,
+        metrics: Metrics,
         *,
         direct: bool,
         large_bytes: int,
-        at_most: int,
     ) -> None:
-        """`at_most`: descriptors kept between reads."""
-        self._at_most = at_most
+        """`large_bytes`: files above are read with O_DIRECT, if `direct`, and their descriptors kept."""
         self.direct = direct
         """Whether the source takes O_DIRECT, as far as is known."""
         self._directories = directories
         self._file_systems = file_systems
-        self._rewritten = rewritten
+        self._doubts = doubts
+        self._idle_files = idle_files
+        self._threads = threads
+        self._metrics = metrics
         self._large_bytes = large_bytes
-        self._lock = threading.Lock()
-        self._idle: OrderedDict[tuple[Version, int], None] = OrderedDict()
+        self._last_ends: OrderedDict[Version, int] = OrderedDict()
 
-    def close(self) -> None:
-        """Close the descriptors that are kept."""
-        with self._lock:
-            idle, self._idle = list(self._idle), OrderedDict()
-        for _, fd in idle:
-            os.close(fd)
+    async def read(
+        self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
+    ) -> None:
+        """Fill `into[:extent.size]` with the bytes of `extent`, all of `version`.
 
-    @property
-    def idle_files(self) -> int:
-        """Descriptors kept open between reads."""
-        return len(self._idle)
+        `into` is page-aligned and holds `extent.size` rounded up to whole pages (the rest is scratch); `extent` starts
+        at a page. Raises VersionChanged, SourceError, SourceTimeout; then the contents of `into` mean nothing.
+        """
+        if version.size > self._large_bytes:
+            self._count_large(version, extent)
+        done: Done = await self._threads.call(
+            "demand" if urgent else "prefetch",
+            f"read of {show(directory, name)} at {extent.start}",
+            self._read,
+            directory,
+            name,
+            version,
+            extent,
+            into,
+            directory=directory,
+        )
+        if done.digest is not None:
+            self._doubts.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
+        self._metrics.add("source_opens", done.opened)
+        self._metrics.add("source_reads", done.reads)
+        self._metrics.add("source_read_bytes", extent.size)
 
-    def release(self, version: Version) -> None:
-        """The last handle of `version` is closed: its idle source descriptors go. Any thread; never blocks: a close may
-        ask the source (Lustre, NFS and FUSE do), which may hang, and this is called on the event loop."""
-        with self._lock:
-            mine = [key for key in self._idle if key[0] == version]
-        self._close_later(mine)
+    async def digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
+        """xxh3_64 of the bytes of `extent` as they are now, past what the client remembers. Raises as `read`."""
+        what = f"second read of {show(directory, name)} at {extent.start}"
+        digest: int = await self._threads.call("prefetch", what, self._digest, directory, name, version, extent)
+        self._metrics.add("source_opens")
+        self._metrics.add("source_reads")
+        self._metrics.add("source_read_bytes", extent.size)
+        return digest
 
-    def let_go(self) -> None:
-        """Close half of what is kept, that which was not used for longest. As `release`."""
-        with self._lock:
-            oldest = list(self._idle)[: len(self._idle) - len(self._idle) // 2]
-        self._close_later(oldest)
+    def is_over(self, version: Version, at_ns: int) -> bool:
+        """Whether the tick of its ctime was over at `at_ns` (time.monotonic_ns), for all that is known now."""
+        return self._file_systems.clock(version.source_id).is_over(version.ctime_ns, at_ns)
 
-    def _close_later(self, keys: Sequence[tuple[Version, int]]) -> None:
-        with self._lock:
-            mine = [key for key in keys if key in self._idle]
-            for key in mine:
-                del self._idle[key]
-        if not mine:
-            return
-        try:
-            threading.Thread(target=_close_all, args=([fd for _, fd in mine],), daemon=True).start()
-        except RuntimeError:  # no more threads: others that read will close them
-            with self._lock:
-                self._idle.update(dict.fromkeys(mine))
+    def _count_large(self, version: Version, extent: Extent) -> None:
+        """How large our requests are and in which order they leave is what a parallel file system's disks see."""
+        self._metrics.add("source_large_reads")
+        self._metrics.add("source_large_read_bytes", extent.size)
+        if extent.start >= self._last_ends.get(version, 0):
+            self._metrics.add("source_large_reads_ordered")
+        self._last_ends[version] = extent.end
+        if len(self._last_ends) > _MAX_ORDERS:
+            self._last_ends.popitem(last=False)
 
-    def read(self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview) -> Done:
-        """As `Source.read`. Raises OSError."""
+    def _read(self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview) -> Done:
         at_ns = time.monotonic_ns()
-        is_over = self._file_systems.clock(version.source_id).is_over(version.ctime_ns, at_ns)
+        is_over = self.is_over(version, at_ns)
         large = version.size > self._large_bytes
-        fd, opened = self._take(version), 0
+        fd, opened = self._idle_files.take(version), 0
         if fd is None:
             fd, opened = self._open(directory, name, version, direct=large and self.direct), 1
         keep = False
@@ -147,14 +158,13 @@ class Reading:
             return Done(opened, reads, at_ns, digest)
         finally:
             if keep:
-                self._keep(version, fd)
+                self._idle_files.keep(version, fd)
             else:
                 os.close(fd)
                 if large:
-                    self.release(version)  # what ails this descriptor ails its brothers; the next try opens a new one
+                    self._idle_files.release(version)  # they have the same fault; the next try opens a new one
 
-    def digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
-        """xxh3_64 of the bytes of `extent` as they are now, past what the client remembers of them. Raises OSError."""
+    def _digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
         digest = xxhash.xxh3_64()
         fd = self._open(directory, name, version, direct=False)
         with mmap.mmap(-1, _DIGEST_BYTES) as room, memoryview(room) as into:
@@ -193,7 +203,7 @@ class Reading:
         file of the same inode number, size and times."""
         where = self._directories.get(directory)
         try:
-            fd = os.open(name, _OPEN | (os.O_DIRECT if direct else 0), dir_fd=where.fd)
+            fd = os.open(name, OPEN_TO_READ | (os.O_DIRECT if direct else 0), dir_fd=where.fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):
                 self._directories.forget(directory)
@@ -201,12 +211,12 @@ class Reading:
             if error.errno != errno.EINVAL or not direct:
                 raise
             self.direct = False
-            fd = os.open(name, _OPEN, dir_fd=where.fd)
+            fd = os.open(name, OPEN_TO_READ, dir_fd=where.fd)
         try:
             same_device = place(fd).device == where.device
             file_system = where.file_system if same_device else self._file_systems.of(fd)[1]
             found = version._replace(source_id=file_system or self._file_systems.root.id)
-            if self._rewritten.name(found) != version.source_id:
+            if self._doubts.rewritten.name(found) != version.source_id:
                 raise VersionChanged(f"{show(directory, name)} lies on another file system now, or was written twice")
         except BaseException:
             os.close(fd)
@@ -217,29 +227,3 @@ class Reading:
         mode, inode, size, mtime_ns, ctime_ns = identity(fd)
         if not stat.S_ISREG(mode) or (inode, size, mtime_ns, ctime_ns) != version[1:]:
             raise VersionChanged("the file has changed at the source")
-
-    def _take(self, version: Version) -> int | None:
-        with self._lock:
-            for key in self._idle:
-                if key[0] == version:
-                    del self._idle[key]
-                    return key[1]
-        return None
-
-    def _keep(self, version: Version, fd: int) -> None:
-        with self._lock:
-            self._idle[(version, fd)] = None
-            out = [self._idle.popitem(last=False)[0][1] for _ in range(len(self._idle) - self._at_most)]
-        for old in out:
-            os.close(old)
-
-
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
-def show(directory: bytes, name: bytes) -> str:
-    """A path for a message: below the source, undecodable bytes escaped."""
-    joined = b"/".join(part for part in (directory, name) if part) or b"."
-    return joined.decode("utf-8", "backslashreplace")

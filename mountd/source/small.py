@@ -2,23 +2,32 @@
 
 One small file at a time costs some 0.2 ms of CPU in hops to threads and in the interpreter's lock, which each system
 call gives away and gets back late; so a batch is read in one call, by `_small_files.c` where that was built, else here.
-Called by `mountd/source/source.py` only, in its threads. What ails one file is said in its answer and does not stop the
-others. A reader who needs one of the files now tells the thread to hurry: it ends after the file it is at.
+The fault of one file is in its answer and does not stop the others. A reader who needs one of the files now tells the
+thread to hurry: it ends after the file it is at.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import xxhash
+
 from mountd.base.attributes import Attributes
+from mountd.base.version import Version, stored_ns
+from mountd.core.metrics import Metrics
 from mountd.native import small_files as small_native
-from mountd.native.statx import identity
+from mountd.native.statx import InodePlace, identity
+from mountd.source.descriptors import OPEN_TO_READ, Directories, OpenDirectory, show
+from mountd.source.doubts import Doubts, Seen
+from mountd.source.file_systems import FileSystems
+from mountd.source.threads import SourceThreads
+from policies.geometry import Extent
 
-__all__ = ["BatchProgress", "SmallRead", "has_devices", "read_files"]
+__all__ = ["BatchProgress", "SmallFileReader", "SmallRead", "read_files"]
 
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PAGE_BYTES = 4096
 _WHOLE = 0
 
@@ -33,13 +42,7 @@ class SmallRead(NamedTuple):
     data: memoryview | None
     """All its bytes, of the version that `attributes` stands for; None also of what is no regular file or too large."""
     mount: int = 0
-    """As in `statx.Place`, beside the attributes' `device`; 0 where it was not asked for."""
-
-    def on(self, file_system: str | None) -> SmallRead:
-        """Now that it is known which file system it lies on; if it is not, the file is to be asked for by itself."""
-        if file_system is None or self.attributes is None:
-            return SmallRead(None, None)
-        return self._replace(attributes=self.attributes._replace(file_system=file_system))
+    """As in `statx.InodePlace`, beside the attributes' `device`; 0 where it was not asked for."""
 
 
 class BatchProgress:
@@ -64,9 +67,99 @@ class BatchProgress:
         return numbers[0]
 
 
-def has_devices(root_fd: int) -> bool:
-    """Whether opening a name blindly could open a device, and do something there."""
-    return not os.fstatvfs(root_fd).f_flag & os.ST_NODEV
+class SmallFileReader:
+    """Event loop only; what blocks runs in a thread."""
+
+    def __init__(
+        self,
+        directories: Directories,
+        file_systems: FileSystems,
+        doubts: Doubts,
+        threads: SourceThreads,
+        metrics: Metrics,
+    ) -> None:
+        self._directories = directories
+        self._file_systems = file_systems
+        self._doubts = doubts
+        self._threads = threads
+        self._metrics = metrics
+        self._has_devices = not os.fstatvfs(directories.root.fd).f_flag & os.ST_NODEV
+        """Opening a name blindly could open a device, and do something there."""
+
+    async def read_batch(
+        self,
+        places: Sequence[tuple[bytes, bytes]],
+        into: memoryview,
+        progress: BatchProgress,
+        *,
+        limit_bytes: int,
+        urgent: bool = False,
+    ) -> list[SmallRead]:
+        """Whole files of at most `limit_bytes`, one after the other, into `into`; see `read_files`.
+
+        Without what earlier look-ups said: the attributes are those of the open file, and its bytes are of that one
+        version. `places`: (directory, name). Fewer answers than places: `into` was full, or `progress` told it to
+        hurry. The fault of one file is in its answer. `urgent`: a reader waits. Raises SourceTimeout, SourceError.
+        """
+        found, doubts = await self._threads.call(
+            "demand" if urgent else "prefetch",
+            f"read of {len(places)} small files from {show(*places[0])} on",
+            self._read,
+            places,
+            into,
+            progress,
+            limit_bytes,
+            directory=places[0][0],
+        )
+        for version, seen in doubts:
+            self._doubts.add(version, seen)
+        whole = [read.data for read in found if read.data is not None]
+        self._metrics.add("source_opens", len(found))
+        self._metrics.add("source_reads", len(whole))
+        self._metrics.add("source_read_bytes", sum(map(len, whole)))
+        return found
+
+    def _read(
+        self, places: Sequence[tuple[bytes, bytes]], into: memoryview, progress: BatchProgress, limit_bytes: int
+    ) -> tuple[list[SmallRead], list[tuple[Version, Seen]]]:
+        at_ns = time.monotonic_ns()
+        held: dict[bytes, OpenDirectory] = {}  # they stay open until the end
+        for directory in {directory for directory, _ in places}:
+            try:
+                held[directory] = self._directories.get(directory)
+            except OSError:
+                pass  # its files are answered as unreadable; the look-up of each finds the fault
+        descriptors = [held[directory].fd if directory in held else -1 for directory, _ in places]
+        names = [name for _, name in places]
+        found = read_files(descriptors, names, into, progress, limit_bytes, careful=self._has_devices)
+        doubts: list[tuple[Version, Seen]] = []
+        for i, (place, read) in enumerate(zip(places, found, strict=False)):  # of the last there may be no answer
+            if place[0] not in held:
+                continue
+            found[i] = read = self._of_its_file_system(read, held[place[0]])
+            if read.attributes is None or read.data is None:
+                continue
+            clock = self._file_systems.clock(read.attributes.file_system)
+            if not clock.is_over(stored_ns(read.attributes.ctime_ns), at_ns):
+                digest, extent = xxhash.xxh3_64_intdigest(read.data), Extent(0, len(read.data))
+                version = read.attributes.version(self._file_systems.root.id)
+                doubts.append((version, Seen(*place, extent, digest, at_ns)))
+        self._file_systems.saw(read.attributes for read in found)
+        return found, doubts
+
+    def _of_its_file_system(self, read: SmallRead, where: OpenDirectory) -> SmallRead:
+        """`read` with the file system that its file, found in `where`, lies on, or has been given; nothing if that is
+        not known, so that the file is asked for by itself."""
+        attributes = read.attributes
+        if attributes is None:
+            return read
+        file_system: str | None = where.file_system
+        if attributes.device != where.device:
+            file_system = self._file_systems.known(InodePlace(attributes.device, read.mount))
+        if file_system is None:
+            return SmallRead(None, None)
+        attributes = attributes._replace(file_system=file_system)
+        return read._replace(attributes=self._doubts.rewritten.named(attributes, self._file_systems.root.id))
 
 
 def read_files(
@@ -80,8 +173,8 @@ def read_files(
 ) -> list[SmallRead]:
     """In a thread: whole files of at most `limit_bytes`, which `into` holds at least. As far as it came.
 
-    `directories[i]`: descriptor of the directory of `names[i]`. `careful`: see `has_devices`. Raises ValueError for
-    what is not a name.
+    `directories[i]`: descriptor of the directory of `names[i]`, -1 if it has none. `careful`: nothing is opened before
+    a stat says that it is a regular file. Raises ValueError for what is not a name.
     """
     read = _extension.read if _extension is not None else _read_plain
     found = read(list(directories), list(names), into, limit_bytes, careful, progress.shared)
@@ -138,7 +231,7 @@ def _read_one(
         named = Attributes.of(os.stat(name, dir_fd=directory, follow_symlinks=False))
         if not named.is_file:
             return -1, named
-    fd = os.open(name, _OPEN, dir_fd=directory)
+    fd = os.open(name, OPEN_TO_READ, dir_fd=directory)
     try:
         attributes = Attributes.of(os.fstat(fd))
         if not attributes.is_file or attributes.size > limit_bytes:

@@ -6,7 +6,7 @@ limit with retries inside. A call that is past it is abandoned: its thread stays
 end it), the pool gets another place, and it is counted. Past a bound of stuck threads new calls fail at once: by then
 the source is dead, and each further thread would only cost memory.
 
-Used by `mountd/source/source.py` only. Knows no paths; never touches the cache. Tests give `run_in_thread` a fake.
+Opens nothing itself and never touches the cache. Tests give `run_in_thread` a fake.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 fsuid, fsgid, supplementary groups and capabilities belong to a thread; glibc's setgroups changes all threads, so the
 system call is made directly. A thread that has become somebody keeps no capability but the two it needs to become
-somebody else, and never becomes the daemon again: it is to be used for nothing else. Called by `source.as_user` only.
-Knows no paths.
+somebody else, and never becomes the daemon again: it is to be used for nothing else. Knows no paths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Extended attributes of one name of the source, and whether they are of the inode that is meant.
 
 An ACL says who may read the bytes of a file: that of another file under the same name, or of another version, says
-nothing of these. Called by `source` in its threads, and by `source.as_user` in its own. Raises OSError.
+nothing of these. Blocks. Raises OSError.
 """
 
 from __future__ import annotations

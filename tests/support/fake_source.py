@@ -1,5 +1,5 @@
-"""A source made of a dict: what the daemon's parts ask of `mountd.source.source.Source`, without threads, with delays
-and faults.
+"""A source made of a dict: what the daemon's parts ask of `mountd.source.Source`, and of the parts that it is made of,
+without threads, with delays and faults.
 
 Bytes are computed from (inode, offset). Every call is noted in `calls`. `delay_s` is virtual time; `hang` makes every
 call last until the time limit.
@@ -50,10 +50,12 @@ class _Threads:
 
 
 class FakeSource:
-    """`tree`: path -> Attributes; the root is b""."""
+    """`tree`: path -> Attributes; the root is b"". It is all its parts itself."""
 
     def __init__(self) -> None:
         self.source_id = ID
+        self.metadata = self.listings = self.files = self.small_files = self
+        self.directories = self.idle_files = self.file_systems = self
         self.doubts = Doubts(Metrics(), ttl_s=60)
         self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
         self.calls: list[tuple[str, bytes]] = []
@@ -83,7 +85,7 @@ class FakeSource:
         found = self.tree[path]
         return pattern(found.inode * 1000 + found.mtime_ns, extent.start, extent.size)
 
-    def forget_directory(self, path: bytes) -> None:
+    def forget(self, path: bytes) -> None:
         self.calls.append(("forget", path))
 
     def release(self, version: Version) -> None:
@@ -116,7 +118,7 @@ class FakeSource:
     def is_passing(self, path: bytes) -> bool:
         return False
 
-    async def listing(self, directory: bytes, inode: int, listing: Listing, *, file_system: str = "") -> None:
+    async def fill(self, directory: bytes, inode: int, listing: Listing, *, file_system: str = "") -> None:
         """Comes in blocks of `listing_block` names, each a call."""
         await self._answer("listing", directory)
         if self.tree[directory].inode != inode:
@@ -139,7 +141,7 @@ class FakeSource:
             raise VersionChanged(f"{path!r}")
         into[: extent.size] = self.content(path, extent)
 
-    async def read_small(
+    async def read_batch(
         self,
         places: Sequence[tuple[bytes, bytes]],
         into: memoryview,

@@ -17,7 +17,7 @@ from mountd.namespace.node import Node
 from mountd.namespace.permissions import Permissions, wanted_by
 from mountd.namespace.silence import Silence
 from mountd.source.as_user import WantedAccess
-from mountd.source.kind import FileSystemSeen
+from mountd.source.identity import FileSystemSeen
 from tests.conftest import Logs
 from tests.support.fake_source import attributes
 

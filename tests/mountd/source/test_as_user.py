@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from mountd.core.caller import Credentials, credentials_of
-from mountd.source.kind import look_at
+from mountd.source.identity import look_at
 from mountd.source.user_context import become, why_impossible
 
 Value = TypeVar("Value")

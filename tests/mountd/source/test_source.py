@@ -16,7 +16,7 @@ from mountd.base.version import Version
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
 from mountd.native.beneath import _walk, open_directory
-from mountd.source import source as source_module
+from mountd.source import metadata
 from mountd.source.listing import Listing
 from mountd.source.source import Source
 from mountd.source.threads import SourceThreads
@@ -45,7 +45,7 @@ def version_of(path: Path) -> Version:
 async def read(source: Source, path: Path, extent: Extent, version: Version | None = None) -> bytes:
     buffers = Buffers(8 << 20, 1 << 20)
     into = await buffers.take(-(-extent.size // 4096) * 4096, urgent=True)
-    await source.read(b"", os.fsencode(path.name), version or version_of(path), extent, into, urgent=True)
+    await source.files.read(b"", os.fsencode(path.name), version or version_of(path), extent, into, urgent=True)
     return bytes(into[: extent.size])
 
 
@@ -68,9 +68,9 @@ async def test_a_large_file_keeps_its_descriptors_until_released(tmp_path: Path,
     async with opened(tmp_path, metrics) as source:
         for index in range(4):
             await read(source, path, Extent(index * CHUNK, (index + 1) * CHUNK))
-        assert (metrics["source_opens"], source.idle_files) == (1, 1)
-        source.release(version_of(path))
-        assert source.idle_files == 0
+        assert (metrics["source_opens"], len(source.idle_files)) == (1, 1)
+        source.idle_files.release(version_of(path))
+        assert len(source.idle_files) == 0
 
 
 async def test_reads_of_large_files_are_counted_with_their_order(tmp_path: Path, real_clock: None) -> None:
@@ -107,7 +107,7 @@ async def test_a_file_that_ends_early_is_an_error_not_zeros(tmp_path: Path, real
     path.write_bytes(b"a" * 100)
     lie = version_of(path)
     async with opened(tmp_path, Metrics()) as source:
-        source._reading._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
+        source.files._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
         with pytest.raises(SourceError) as caught:
             await read(source, path, Extent(0, 200), lie._replace(size=200))
     assert caught.value.errno == errno.EIO
@@ -128,7 +128,7 @@ async def test_without_o_direct_it_goes_on_buffered(
     async with opened(tmp_path, Metrics()) as source:
         monkeypatch.setattr(os, "open", refusing)
         assert await read(source, path, Extent(CHUNK, 2 * CHUNK)) == pattern(2, CHUNK, CHUNK)
-        assert source.direct is False
+        assert source.files.direct is False
 
 
 async def test_symlinks_on_the_way_are_refused(tmp_path: Path, real_clock: None) -> None:
@@ -141,9 +141,9 @@ async def test_symlinks_on_the_way_are_refused(tmp_path: Path, real_clock: None)
     async with opened(root, Metrics(), ttl_s=0) as source:
         for way in (b"out", b"up", b"real/../out", b"real/../../outside"):
             with pytest.raises(SourceError):
-                await source.stat(way, b"secret")
+                await source.metadata.stat(way, b"secret")
         # the last component is shown as it is
-        assert (await source.stat(b"", b"out")).mode & 0o170000 == 0o120000
+        assert (await source.metadata.stat(b"", b"out")).mode & 0o170000 == 0o120000
 
 
 def test_the_walk_without_openat2_promises_the_same(tmp_path: Path) -> None:
@@ -171,15 +171,17 @@ async def test_names_attributes_and_links_are_what_the_file_system_says(tmp_path
     (tmp_path / "absolute").symlink_to(tmp_path / "plain")
     async with opened(tmp_path, Metrics()) as source:
         listing = Listing()
-        await source.listing(b"", 0, listing)
+        await source.listings.fill(b"", 0, listing)
         assert sorted(listing) == sorted([*names, b"absolute"])
         for name in names:
-            assert await source.stat(b"", name) == Attributes.of(os.lstat(os.path.join(os.fsencode(tmp_path), name)))
-        found = await source.stats(b"", [b"plain", b"gone"])
+            assert await source.metadata.stat(b"", name) == Attributes.of(
+                os.lstat(os.path.join(os.fsencode(tmp_path), name))
+            )
+        found = await source.metadata.stats(b"", [b"plain", b"gone"])
         assert found[0] is not None
         assert found[1] is None
-        assert await source.readlink(b"", b"absolute") == os.fsencode(tmp_path / "plain")
-        assert (source.absolute_link_count, source.absolute_links) == (1, ["absolute"])
+        assert await source.metadata.readlink(b"", b"absolute") == os.fsencode(tmp_path / "plain")
+        assert (source.metadata.absolute_link_count, source.metadata.absolute_links) == (1, ["absolute"])
 
 
 async def test_a_replaced_directory_is_not_listed_for_the_old(tmp_path: Path, real_clock: None) -> None:
@@ -187,12 +189,12 @@ async def test_a_replaced_directory_is_not_listed_for_the_old(tmp_path: Path, re
     directory.mkdir()
     inode = directory.stat().st_ino
     async with opened(tmp_path, Metrics(), ttl_s=0) as source:
-        await source.listing(b"d", inode, listing := Listing())
+        await source.listings.fill(b"d", inode, listing := Listing())
         assert len(listing) == 0
         directory.rename(tmp_path / "moved")
         directory.mkdir()
         with pytest.raises(VersionChanged):
-            await source.listing(b"d", inode, Listing())
+            await source.listings.fill(b"d", inode, Listing())
 
 
 async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None) -> None:
@@ -203,22 +205,22 @@ async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None
     except OSError:
         pytest.skip("the file system of the tests has no user extended attributes")
     async with opened(tmp_path, Metrics()) as source:
-        assert await source.xattr(b"", b"f", b"user.note") == b"v"
-        assert b"user.note" in await source.xattrs(b"", b"f")
+        assert await source.metadata.xattr(b"", b"f", b"user.note") == b"v"
+        assert b"user.note" in await source.metadata.xattrs(b"", b"f")
         with pytest.raises(SourceError) as caught:
-            await source.xattr(b"", b"f", b"user.other")
+            await source.metadata.xattr(b"", b"f", b"user.other")
         assert caught.value.errno == errno.ENODATA
         for directory, name in ((b"", b"f"), (b"", b""), (b"d", b"")):
             (tmp_path / "d").mkdir(exist_ok=True)
             os.setxattr(tmp_path / os.fsdecode(directory or name or b"."), "user.note", b"v")
-            of = await source.stat(directory, name)
-            assert await source.xattr(directory, name, b"user.note", of=of) == b"v"
-        of = await source.stat(b"", b"f")
+            of = await source.metadata.stat(directory, name)
+            assert await source.metadata.xattr(directory, name, b"user.note", of=of) == b"v"
+        of = await source.metadata.stat(b"", b"f")
         path.rename(tmp_path / "kept")
         path.touch()
         for attribute in (b"user.note", b"user.other"):
             with pytest.raises(VersionChanged):
-                await source.xattr(b"", b"f", attribute, of=of)
+                await source.metadata.xattr(b"", b"f", attribute, of=of)
 
 
 async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_path: Path, real_clock: None) -> None:
@@ -226,18 +228,18 @@ async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_pa
     directory.mkdir()
     async with opened(tmp_path, Metrics(), ttl_s=float("inf")) as source:
         with pytest.raises(SourceError):
-            await source.stat(b"d", b"f")
+            await source.metadata.stat(b"d", b"f")
         inode = directory.stat().st_ino
         directory.rmdir()
         with pytest.raises(SourceError):
-            await source.listing(b"d", inode, Listing())
+            await source.listings.fill(b"d", inode, Listing())
         directory.mkdir()
         with pytest.raises(SourceError):
-            await source.stat(b"d", b"f")
+            await source.metadata.stat(b"d", b"f")
         directory.rmdir()
         directory.mkdir()
         (directory / "f").write_bytes(b"x")
-        assert (await source.stat(b"d", b"f")).size == 1
+        assert (await source.metadata.stat(b"d", b"f")).size == 1
 
 
 async def test_to_forget_a_directory_forgets_all_below_it(tmp_path: Path, real_clock: None) -> None:
@@ -245,11 +247,11 @@ async def test_to_forget_a_directory_forgets_all_below_it(tmp_path: Path, real_c
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub" / "f").write_text(name * (3 if name == "a" else 5))
     async with opened(tmp_path, Metrics(), ttl_s=float("inf")) as source:
-        assert (await source.stat(b"a/sub", b"f")).size == 3
+        assert (await source.metadata.stat(b"a/sub", b"f")).size == 3
         (tmp_path / "a").rename(tmp_path / "c")
         (tmp_path / "b").rename(tmp_path / "a")
-        source.forget_directory(b"a")
-        assert (await source.stat(b"a/sub", b"f")).size == 5
+        source.directories.forget(b"a")
+        assert (await source.metadata.stat(b"a/sub", b"f")).size == 5
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -257,9 +259,9 @@ async def test_only_a_local_source_is_believed_from_memory(
     tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     """What the client of a network file system remembers may be old."""
-    monkeypatch.setattr(source_module, "is_local", lambda fd: local)
+    monkeypatch.setattr(metadata, "is_local", lambda fd: local)
     (tmp_path / "f").write_bytes(b"data")
     async with opened(tmp_path, Metrics()) as source:
-        found = source.stat_nowait(b"", b"f")
+        found = source.metadata.stat_nowait(b"", b"f")
         assert found == (Attributes.of((tmp_path / "f").stat()) if local else None)
-        assert source.stat_nowait(b"", b"absent") is None
+        assert source.metadata.stat_nowait(b"", b"absent") is None

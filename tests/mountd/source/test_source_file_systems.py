@@ -126,14 +126,17 @@ def test_what_lies_on_a_passing_file_system_is_known_by_its_path(mounts: Mounts,
     mounts.mount(1, InodePlace(2, 101), passing_id())
     mounts.mount(2, InodePlace(3, 102), "a")
     systems.of(1), systems.of(2)
-    assert systems.passing == (b"s1",)
+    assert systems.is_passing(b"s1")
+    assert systems.is_passing(b"s1/deep/file")
+    assert not systems.is_passing(b"s10")
+    assert not systems.is_passing(b"s2")
     assert [(entry["path"], entry["lasting"]) for entry in systems.shown()] == [("", True), ("s1", False), ("s2", True)]
 
 
 def mountinfo(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     number, _, device, _, point = line.split(" ")[:5]
-    kind, source = line.partition(" - ")[2].split(" ")[:2]
-    mount = identity._Mount(int(number), device, point.encode(), kind.encode(), source.encode())
+    kind, source, options = line.partition(" - ")[2].split(" ")
+    mount = identity._Mount(int(number), device, *(field.encode() for field in (point, kind, source, options)))
     monkeypatch.setattr(identity, "_mount_of", lambda _fd: mount)
     monkeypatch.setattr(identity, "_statfs", lambda _fd: (0, 0))
 

@@ -154,7 +154,7 @@ async def test_the_source_reads_files_of_several_directories(tmp_path: Path, rea
     metrics = Metrics()
     async with opened(tmp_path, metrics) as source:
         into = memoryview(bytearray(1 << 20))
-        found = await source.read_small(places, into, BatchProgress(), limit_bytes=LIMIT)
+        found = await source.small_files.read_batch(places, into, BatchProgress(), limit_bytes=LIMIT)
     assert [bytes(one.data) if one.data is not None else None for one in found] == [
         None if folder == b"gone" else pattern(int(name) + 1, 0, 1000) for folder, name in places
     ]
