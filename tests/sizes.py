@@ -72,9 +72,6 @@ STILL_LARGER = {
     "mountd/namespace/namespace.py: methods of Namespace",
     # peers
     "mountd/peers/read_slots.py: constructor of ReadSlots",
-    # source
-    "mountd/source/source.py: lines",
-    "mountd/source/source.py: methods of Source",
     # supervisor
     "mountd/supervisor/keeper.py: lines",
     "mountd/supervisor/keeper.py: methods of Keeper",
