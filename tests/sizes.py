@@ -37,15 +37,11 @@ STILL_LARGER = {
     "mountd/cache/staging.py: lines",
     "mountd/cache/staging.py: methods of Staging",
     # control
-    "mountd/control/commands.py: constructor of Commands",
-    "mountd/control/status.py: constructor of StatusReport",
-    "mountd/control/status.py: function StatusReport.gather",
     "mountd/control/warm.py: methods of Warming",
     # core
     "mountd/core/config.py: lines",
     # daemon
     "mountd/daemon/files.py: function open_file_service",
-    "mountd/daemon/service.py: function open_service",
     # fetch
     "mountd/fetch/fetcher.py: constructor of Fetcher",
     "mountd/fetch/fetcher.py: lines",

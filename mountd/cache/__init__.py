@@ -7,5 +7,6 @@ the index costs staging, never a read. It never asks the source. `index` holds t
 from mountd.cache.objects import Encoder
 from mountd.cache.opening import open_staging
 from mountd.cache.staging import CheckedFile, StagedFile, StagedRow, Staging
+from mountd.cache.status import CacheStatus
 
-__all__ = ["CheckedFile", "Encoder", "StagedFile", "StagedRow", "Staging", "open_staging"]
+__all__ = ["CacheStatus", "CheckedFile", "Encoder", "StagedFile", "StagedRow", "Staging", "open_staging"]

@@ -3,7 +3,7 @@
 Called by `Staging.check`, for `hfs cache check`, and by the scrub. What is damaged is forgotten, as when a reader meets
 it; what could not be looked at (no descriptor left, nothing here to decode it with) is told and kept. An object without
 its stamp, or from before there were any, all of whose chunks are right is believed from then on. Reads from the disk
-only (`cache.objects.around`); whether the source has the same bytes is asked elsewhere (`mountd/control/commands.py`).
+only (`cache.objects.around`); whether the source has the same bytes is asked elsewhere (`control.cache_commands`).
 """
 
 from __future__ import annotations

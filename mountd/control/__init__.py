@@ -3,9 +3,22 @@
 Each request is a struct of `mountd.wire`. It asks the other rooms and never waits for a source that hangs.
 """
 
-from mountd.control.commands import Commands
-from mountd.control.control import serve
+from mountd.control.cache_commands import CacheCommands
+from mountd.control.cluster import ClusterStatus
+from mountd.control.control import Commands, serve
 from mountd.control.listening import socket_path
-from mountd.control.status import StatusReport
+from mountd.control.own_xattrs import OwnXattrs
+from mountd.control.recordings import Recordings
+from mountd.control.status import CounterStatus, StatusReport
 
-__all__ = ["Commands", "StatusReport", "serve", "socket_path"]
+__all__ = [
+    "CacheCommands",
+    "ClusterStatus",
+    "Commands",
+    "CounterStatus",
+    "OwnXattrs",
+    "Recordings",
+    "StatusReport",
+    "serve",
+    "socket_path",
+]

@@ -1,4 +1,4 @@
-"""The control socket: who may talk to the daemon, how many, for how long; each request handed to `CommandHandler`.
+"""The control socket: who may talk to the daemon, how many, for how long; each request handed to `Commands`.
 
 What a request does is not known here (`commands`), nor how a client is kept from being slow (`connection`). Only root
 and the owner of the mount are answered, and the daemon's other work never waits for any of them. Event loop only.
@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
@@ -38,7 +39,7 @@ from mountd.wire.protocol import (
     Warm,
 )
 
-__all__ = ["CommandHandler", "serve"]
+__all__ = ["Commands", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -46,16 +47,19 @@ MAX_CONNECTIONS = 64
 """A status a second from every rank of a large node, and room for commands; beyond it is a client out of control."""
 
 
-class CommandHandler(Protocol):
-    """What the daemon can be asked to do. Paths are relative to the mount's root, b"" is the root itself.
+class StatusCommand(Protocol):
+    """`hfs status`."""
+
+    async def gather(self) -> dict[str, object]:
+        """The object of `hfs status --json`. Never waits for the source or a disk."""
+
+
+class CacheWork(Protocol):
+    """`hfs cache`. Paths are relative to the mount's root, b"" is the root itself.
 
     A command raises HfsError when it cannot do anything at all; single paths that fail are counted in `failed` and
-    named in `faults`. A fault given to `report` is not given again in the Result. Each is cancelled when its client
-    goes.
+    named in `faults`. A fault given to `report` is not given again in the Result.
     """
-
-    async def status(self) -> dict[str, object]:
-        """The object of `hfs status --json`. Never waits for the source or a disk."""
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when they are committed. jobs 0: as many as the daemon likes."""
@@ -69,24 +73,37 @@ class CommandHandler(Protocol):
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report Rows of what is staged; the sums are the Result."""
 
+
+class RecordCommand(Protocol):
+    """`hfs-hint record`."""
+
     async def record(self, report: Report) -> Result:
         """Report Touches until the client goes."""
+
+
+class ClusterCommand(Protocol):
+    """The nodes of a job."""
 
     def directory(self) -> dict[str, object]:
         """The nodes that share their caches, as `protocol.Directory` says."""
 
-    async def cluster(self) -> dict[str, object]:
+    async def all_nodes(self) -> dict[str, object]:
         """All nodes of the job, as `protocol.Cluster` says. Takes seconds where one does not answer."""
 
-    @property
-    def learners(self) -> Joins:
-        """Who takes learners in."""
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Who does what the daemon can be asked for. Each command is cancelled when its client goes."""
+
+    status: StatusCommand
+    cache: CacheWork
+    cluster: ClusterCommand
+    recordings: RecordCommand
+    learners: Joins
 
 
 @contextlib.asynccontextmanager
-async def serve(
-    path: str, commands: CommandHandler, nursery: trio.Nursery, open_files: OpenFiles
-) -> AsyncIterator[None]:
+async def serve(path: str, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles) -> AsyncIterator[None]:
     """Answer in `nursery` on a socket at `path` until the block ends; it goes with the block.
 
     Raises MountError if the socket cannot be put there.
@@ -111,7 +128,7 @@ async def serve(
 class _Gate:
     """Lets connections in: few enough, from the right users, one request each."""
 
-    def __init__(self, commands: CommandHandler, allowed_uids: frozenset[int]) -> None:
+    def __init__(self, commands: Commands, allowed_uids: frozenset[int]) -> None:
         self._commands = commands
         self._allowed_uids = allowed_uids
         self._open = 0
@@ -175,21 +192,21 @@ class _Gate:
         try:
             match request:
                 case Status():
-                    return Result(detail=await commands.status())
+                    return Result(detail=await commands.status.gather())
                 case Warm():
-                    return await commands.warm(request.paths, request.jobs, report)
+                    return await commands.cache.warm(request.paths, request.jobs, report)
                 case Evict():
-                    return await commands.evict(request.paths, request.all, report)
+                    return await commands.cache.evict(request.paths, request.all, report)
                 case Check():
-                    return await commands.check(request.paths, request.against_source, report)
+                    return await commands.cache.check(request.paths, request.against_source, report)
                 case List():
-                    return await commands.list(request.paths, report)
+                    return await commands.cache.list(request.paths, report)
                 case Record():
-                    return await commands.record(report)
+                    return await commands.recordings.record(report)
                 case Cluster():
-                    return Result(detail=await commands.cluster())
+                    return Result(detail=await commands.cluster.all_nodes())
                 case Directory():
-                    return Result(detail=commands.directory())
+                    return Result(detail=commands.cluster.directory())
                 case Join():
                     raise ProtocolError("a learner joins on a connection of its own")
         except Exception as raised:

@@ -105,7 +105,3 @@ class Metrics:
 
     def __getitem__(self, name: str) -> int:
         return self._counts[name]
-
-    def snapshot(self) -> dict[str, int]:
-        """All counters as they are now."""
-        return dict(self._counts)

@@ -13,7 +13,7 @@ from mountd.core.workers import Workers
 from mountd.daemon.basics import Basics
 from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
-from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Recorder, SiblingWatch, SmallDemand, SmallFiles
+from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Readers, Recorder, SiblingWatch, SmallDemand, SmallFiles
 from mountd.files import IoMode, Opening, Passthrough, ReadPath, Residency, open_again
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import HintFollower, HintsFiles, HintsRepeated, PageCacheWarmer, SpaceReservation
@@ -28,6 +28,7 @@ class FileService:
     """See the file's story."""
 
     buffers: Buffers
+    readers: Readers
     recorder: Recorder
     fetcher: Fetcher
     small_files: SmallFiles
@@ -119,6 +120,7 @@ async def open_file_service(
         prefetch = Prefetch(queue, read_path, hints, metrics, workers=config.prefetch_threads)
         yield FileService(
             buffers,
+            Readers(),
             recorder,
             fetcher,
             small_files,

@@ -14,12 +14,14 @@ from mountd.fetch.serving import Serving
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.fetch.small_files import BATCH_FILES, Become, Small, SmallFiles
 from mountd.fetch.small_files_demand import SmallDemand
+from mountd.fetch.status import FetchStatus
 
 __all__ = [
     "BATCH_FILES",
     "PUSH_STEP_BYTES",
     "UNSTAGED_SHARE",
     "Become",
+    "FetchStatus",
     "Fetcher",
     "Place",
     "Prefetch",

@@ -12,9 +12,11 @@ from mountd.files.passthrough import Passthrough
 from mountd.files.read_path import ReadPath
 from mountd.files.refetching import Refetching
 from mountd.files.residency import Residency
+from mountd.files.status import FilesStatus
 
 __all__ = [
     "DirectoryHandle",
+    "FilesStatus",
     "Handles",
     "IoMode",
     "Opening",

@@ -11,11 +11,13 @@ from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
+from mountd.hints.status import HintsStatus
 
 __all__ = [
     "HintFollower",
     "HintsFiles",
     "HintsRepeated",
+    "HintsStatus",
     "History",
     "Learners",
     "PageCacheWarmer",

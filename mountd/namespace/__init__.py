@@ -12,6 +12,7 @@ from mountd.namespace.node import Dentry, Node, place_of
 from mountd.namespace.node_links import by_any_name
 from mountd.namespace.path_numbers import PathNumbers
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
+from mountd.namespace.status import NamesStatus
 from mountd.namespace.xattrs import Xattrs
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Dentry",
     "Inherited",
     "Journal",
+    "NamesStatus",
     "Namespace",
     "Node",
     "PathNumbers",

@@ -10,5 +10,6 @@ from mountd.peers.job import JobPeers
 from mountd.peers.joining import JobLimits
 from mountd.peers.opening import Joining, open_joining
 from mountd.peers.peers import PeerAnswer, Peers
+from mountd.peers.status import PeersStatus
 
-__all__ = ["Bytes", "JobLimits", "JobPeers", "Joining", "PeerAnswer", "Peers", "end_mpi", "open_joining"]
+__all__ = ["Bytes", "JobLimits", "JobPeers", "Joining", "PeerAnswer", "Peers", "PeersStatus", "end_mpi", "open_joining"]

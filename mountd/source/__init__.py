@@ -12,6 +12,7 @@ from mountd.source.listings import Lister
 from mountd.source.metadata import MetadataReader
 from mountd.source.small import BatchProgress, SmallRead
 from mountd.source.source import Source
+from mountd.source.status import SourceStatus
 from mountd.source.threads import SourceThreads
 from mountd.source.user_context import why_impossible
 
@@ -24,6 +25,7 @@ __all__ = [
     "SmallRead",
     "Source",
     "SourceAsUser",
+    "SourceStatus",
     "SourceThreads",
     "WantedAccess",
     "identify",

@@ -12,7 +12,7 @@ import trio
 
 from mountd.base.errors import ConfigError
 from mountd.control.connection import Report
-from mountd.control.control import serve
+from mountd.control.control import Commands, serve
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.hints.learners import Learners
@@ -34,7 +34,11 @@ class FakeCommands:
         self.touches: list[Touches] = []
         """What a recording hears, all at once."""
 
-    async def status(self) -> dict[str, object]:
+    def all(self) -> Commands:
+        """What `serve` is given: this does everything."""
+        return Commands(self, self, self, self, self.learners)
+
+    async def gather(self) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {
             "pid": 4711,
@@ -53,7 +57,7 @@ class FakeCommands:
     def directory(self) -> dict[str, object]:
         return self.nodes
 
-    async def cluster(self) -> dict[str, object]:
+    async def all_nodes(self) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {"nodes": [{"node": "a", "figures": {"staged": 5_000_000}}, {"node": "b", "error": "no answer"}]}
 
@@ -110,7 +114,7 @@ def serving(path: Path, commands: FakeCommands) -> Iterator[None]:
     async def main() -> None:
         token.append(trio.lowlevel.current_trio_token())
         with scope:
-            async with trio.open_nursery() as nursery, serve(str(path), commands, nursery, OpenFiles(1024)):
+            async with trio.open_nursery() as nursery, serve(str(path), commands.all(), nursery, OpenFiles(1024)):
                 ready.set()
                 await trio.sleep_forever()
 

@@ -37,7 +37,7 @@ class HintCommands(FakeCommands):
         self.recorded = trio.Event()
         self.left = trio.Event()
 
-    async def status(self) -> dict[str, object]:
+    async def gather(self) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {"hints": self.learners.shown()}
 
@@ -125,7 +125,7 @@ async def daemon(path: Path) -> AsyncIterator[Daemon]:
     commands = HintCommands()
     async with (
         trio.open_nursery() as nursery,
-        serve(str(path), commands, nursery, OpenFiles(1024)),
+        serve(str(path), commands.all(), nursery, OpenFiles(1024)),
         contextlib.AsyncExitStack() as stack,
     ):
         yield Daemon(str(path), commands, stack)

@@ -18,7 +18,8 @@ import trio
 from mountd.base.errors import ConfigError, MountError
 from mountd.control import connection, control
 from mountd.control.connection import Report
-from mountd.control.control import serve
+from mountd.control.control import Commands, serve
+from mountd.control.learners import Joins, LearnerSession
 from mountd.control.listening import socket_path
 from mountd.core import socket_places
 from mountd.core.config import Config
@@ -45,18 +46,28 @@ from mountd.wire.protocol import (
 )
 
 
+class NoLearners:
+    def join(self, join: Join, pid: int) -> tuple[LearnerSession | None, Result | Failure]:
+        return None, Failure("no learners here", 2)
+
+
 class FakeCommands:
     """Answers status; the other commands do what the test gives as `work`."""
 
     def __init__(self, work: Callable[[Report], Awaitable[Result]] | None = None) -> None:
         self.calls: list[tuple[object, ...]] = []
         self._work = work
+        self.learners: Joins = NoLearners()
 
     async def _do(self, *call: object, report: Report) -> Result:
         self.calls.append(call)
         return await self._work(report) if self._work else Result()
 
-    async def status(self) -> dict[str, object]:
+    def all(self) -> Commands:
+        """What `serve` is given: this does everything."""
+        return Commands(self, self, self, self, self.learners)
+
+    async def gather(self) -> dict[str, object]:
         self.calls.append(("status",))
         await trio.lowlevel.checkpoint()
         return {"pid": 5, "path": "caf\udce9"}
@@ -64,7 +75,7 @@ class FakeCommands:
     def directory(self) -> dict[str, object]:
         return {"nodes": ["a", "b"]}
 
-    async def cluster(self) -> dict[str, object]:
+    async def all_nodes(self) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {"nodes": []}
 
@@ -80,6 +91,9 @@ class FakeCommands:
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         return await self._do("list", list(paths), report=report)
 
+    async def record(self, report: Report) -> Result:
+        return await self._do("record", report=report)
+
 
 def config(path: Path | None, mountpoint: str = "/m") -> Config:
     return Config(source="/s", mountpoint=mountpoint, cache="/c", control=None if path is None else str(path))
@@ -88,7 +102,7 @@ def config(path: Path | None, mountpoint: str = "/m") -> Config:
 @contextlib.asynccontextmanager
 async def served(path: Path | None, commands: FakeCommands) -> AsyncIterator[str]:
     with socket_path(config(path)) as place:
-        async with trio.open_nursery() as nursery, serve(place, commands, nursery, OpenFiles(1024)):
+        async with trio.open_nursery() as nursery, serve(place, commands.all(), nursery, OpenFiles(1024)):
             yield place
 
 

@@ -1,8 +1,7 @@
-"""Commands: what `hfs status`, `hfs cache warm|evict|check|list` ask of the running daemon, and our own xattrs.
+"""What `hfs cache warm|evict|check|list` ask of the running daemon.
 
-`control` speaks with the client, this file does what it asks, over the same parts that serve readers: a warm is a
-prefetch that is reported, a check reads what is staged again. Paths are relative to the mount. A path that fails is
-counted and named, the rest goes on.
+Done over the same parts that serve readers: a warm is a prefetch that is reported, a check reads what is staged again.
+Paths are relative to the mount. A path that fails is counted and named, the rest goes on.
 """
 
 from __future__ import annotations
@@ -14,18 +13,15 @@ from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import CheckedFile, StagedRow, Staging
 from mountd.control.connection import Report
 from mountd.control.progress import ProgressCounter
-from mountd.control.status import StatusReport
 from mountd.control.warm import Warming
 from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher, Recorder, SmallFiles
+from mountd.fetch import Fetcher, SmallFiles
 from mountd.files import ReadPath
-from mountd.hints import Learners
-from mountd.namespace import Namespace, Node
-from mountd.peers import Peers
+from mountd.namespace import Namespace
 from mountd.source import Source
-from mountd.wire.protocol import Result, Row, Rows, Touches
+from mountd.wire.protocol import Result, Row, Rows
 
-__all__ = ["Commands"]
+__all__ = ["CacheCommands"]
 
 _ROWS = 1000
 
@@ -33,63 +29,26 @@ EVERYTHING = (b"",)
 """The prefix of all paths."""
 
 
-class Commands:
-    """Implements `control.Commands`."""
+class CacheCommands:
+    """See the file's story."""
 
     def __init__(
         self,
-        status: StatusReport,
         namespace: Namespace,
         staging: Staging,
         source: Source,
         read_path: ReadPath,
         fetcher: Fetcher,
-        learners: Learners,
-        recorder: Recorder,
         small_files: SmallFiles,
-        peers: Peers,
         metrics: Metrics,
-        control_path: str,
     ) -> None:
-        self._status = status
         self._namespace = namespace
         self._staging = staging
         self._source = source
         self._read_path = read_path
         self._fetcher = fetcher
-        self.learners = learners
-        """Who takes learners in."""
-        self._recorder = recorder
         self._small_files = small_files
-        self._peers = peers
         self._metrics = metrics
-        self._control_path = control_path
-
-    async def status(self) -> dict[str, object]:
-        """The object of `hfs status --json`."""
-        await self._status.refresh()
-        return self._status.gather()
-
-    def directory(self) -> dict[str, object]:
-        """What `protocol.Directory` says."""
-        return self._peers.directory()
-
-    async def cluster(self) -> dict[str, object]:
-        """What `protocol.Cluster` says."""
-        return {"nodes": await self._peers.cluster(self._status.brief())}
-
-    def own_xattr(self, node: Node, name: str) -> bytes | None:
-        """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name."""
-        if name == "user.hfs.socket":
-            return self._control_path.encode("utf-8", "surrogateescape")
-        file = self._staging.file_nowait(node.version) if node.version is not None else None
-        if name == "user.hfs.state" and node.version is not None:
-            if file is None or not file.present:
-                return b"source" if node.version.size else b"complete"
-            return b"complete" if file.complete else b"%d/%d chunks" % (len(file.present), file.present.count)
-        if name == "user.hfs.tier" and node.version is not None:
-            return b"staged" if file is not None and file.complete else b"source"
-        return None
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
@@ -103,8 +62,6 @@ class Commands:
             report,
         )
         return await warm.run(paths, jobs)
-
-    # -- evict, check, list -------------------------------------------------------------------------------------------
 
     async def evict(
         self,
@@ -160,17 +117,6 @@ class Commands:
                     raise StagingError(f"chunk {index} differs from the source and is dropped")
         finally:
             self._staging.unpin(file)
-
-    async def record(self, report: Report) -> Result:
-        """Tell what is read, until the client goes."""
-        recording = self._recorder.start()
-        try:
-            await report(Touches([]))  # it has begun
-            while True:
-                touches, lost = await recording.take()
-                await report(Touches(touches, lost))
-        finally:
-            self._recorder.stop(recording)
 
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report what is staged, a thousand rows at a time."""

@@ -1,0 +1,33 @@
+"""What `hfs status` tells of the cache: what is staged, how the scrub goes, what was evicted."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from mountd.cache.staging import Staging
+from mountd.core.metrics import Metrics
+from policies.cache.encoding import EncodingWanted
+
+__all__ = ["CacheStatus"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """The keys `staged`, `scrub`, `stage_encoding` and `evicted`."""
+
+    staging: Staging
+    metrics: Metrics
+    encoding_wanted: EncodingWanted
+
+    def gather(self) -> dict[str, object]:
+        """The figures of this moment."""
+        staged = dataclasses.asdict(self.staging.statistics())
+        staged["unvouched_bytes"] = staged["uncommitted_bytes"]  # its name before; for one release
+        encoding = self.staging.encoding
+        return {
+            "staged": staged,
+            "scrub": self.staging.scrub.figures(),
+            "stage_encoding": {"wanted": self.encoding_wanted, "on": encoding.on, "reason": encoding.reason},
+            "evicted": {"files": self.metrics["evicted_files"], "bytes": self.metrics["evicted_bytes"]},
+        }

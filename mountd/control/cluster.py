@@ -1,0 +1,40 @@
+"""The nodes of a job, for `hfs status --cluster` and for samplers: who they are, and what each says of itself."""
+
+from __future__ import annotations
+
+from mountd.cache import Staging
+from mountd.core.metrics import Metrics
+from mountd.peers import Peers
+
+__all__ = ["ClusterStatus"]
+
+
+class ClusterStatus:
+    """This node among the others."""
+
+    def __init__(self, peers: Peers, staging: Staging, metrics: Metrics) -> None:
+        self._peers = peers
+        self._staging = staging
+        self._metrics = metrics
+
+    def own_figures(self) -> dict[str, int]:
+        """What this node says of itself: bytes, unless the name says otherwise."""
+        metrics, staged = self._metrics, self._staging.statistics()
+        return {
+            "staged": staged.bytes,
+            "capacity": staged.capacity_bytes,
+            "from_source": metrics["source_read_bytes"],
+            "from_peers": metrics["peer_read_bytes"],
+            "from_own_cache": metrics["bytes_staged"],
+            "to_peers": metrics["peer_served_bytes"],
+            "peer_misses": metrics["peer_misses"],
+            "peer_faults": metrics["peer_faults"],
+        }
+
+    def directory(self) -> dict[str, object]:
+        """What `protocol.Directory` says."""
+        return self._peers.directory()
+
+    async def all_nodes(self) -> dict[str, object]:
+        """What `protocol.Cluster` says. Takes seconds where a node does not answer."""
+        return {"nodes": await self._peers.cluster(self.own_figures())}

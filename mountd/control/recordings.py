@@ -1,0 +1,27 @@
+"""What `hfs-hint record` asks of the running daemon: to tell what is read, for as long as the client listens."""
+
+from __future__ import annotations
+
+from mountd.control.connection import Report
+from mountd.fetch import Recorder
+from mountd.wire.protocol import Result, Touches
+
+__all__ = ["Recordings"]
+
+
+class Recordings:
+    """One for each client that listens."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    async def record(self, report: Report) -> Result:
+        """Tell what is read, until the client goes."""
+        recording = self._recorder.start()
+        try:
+            await report(Touches([]))  # it has begun
+            while True:
+                touches, lost = await recording.take()
+                await report(Touches(touches, lost))
+        finally:
+            self._recorder.stop(recording)

@@ -1,0 +1,111 @@
+"""Control: the socket on which this daemon is asked, by commands and by the daemons of other nodes, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from mountd.cache import CacheStatus
+from mountd.control import (
+    CacheCommands,
+    ClusterStatus,
+    Commands,
+    CounterStatus,
+    OwnXattrs,
+    Recordings,
+    StatusReport,
+    serve,
+    socket_path,
+)
+from mountd.daemon.basics import Basics
+from mountd.daemon.ending import Ending
+from mountd.daemon.files import FileService
+from mountd.daemon.names import NameService
+from mountd.daemon.status import DaemonStatus
+from mountd.daemon.storage import Storage
+from mountd.fetch import FetchStatus, Serving
+from mountd.files import FilesStatus
+from mountd.hints import HintsStatus
+from mountd.namespace import NamesStatus
+from mountd.peers import JobPeers, Peers, PeersStatus
+from mountd.source import SourceStatus
+
+__all__ = ["ControlService", "open_control"]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlService:
+    """See the file's story."""
+
+    daemon: DaemonStatus
+    own_xattrs: OwnXattrs
+
+
+@asynccontextmanager
+async def open_control(
+    basics: Basics,
+    storage: Storage,
+    peers: Peers,
+    names: NameService,
+    files: FileService,
+    ending: Ending,
+    nursery: trio.Nursery,
+) -> AsyncIterator[ControlService]:
+    """Answer until the block is left. Raises MountError."""
+    metrics, staging = basics.metrics, storage.staging
+    daemon = DaemonStatus(basics, ending, files.buffers)
+    cluster = ClusterStatus(peers, staging, metrics)
+    commands = Commands(
+        _status(basics, storage, peers, names, files, daemon),
+        CacheCommands(
+            names.namespace, staging, storage.source, files.read_path, files.fetcher, files.small_files, metrics
+        ),
+        cluster,
+        Recordings(files.recorder),
+        storage.learners,
+    )
+    with socket_path(basics.config) as path, _answering(basics, storage, peers, names, files, cluster):
+        async with serve(path, commands, nursery, basics.open_files):
+            yield ControlService(daemon, OwnXattrs(staging, path))
+
+
+@contextmanager
+def _answering(
+    basics: Basics, storage: Storage, peers: Peers, names: NameService, files: FileService, cluster: ClusterStatus
+) -> Iterator[None]:
+    """The other nodes are answered until the block is left; then they are told."""
+    if not isinstance(peers, JobPeers):
+        yield
+        return
+    answers = Serving(
+        names.namespace, storage.staging, files.fetcher, storage.source, peers.is_mine, basics.workers.run_sync
+    )
+    peers.answer(answers, cluster.own_figures)
+    try:
+        yield
+    finally:
+        peers.leave()
+
+
+def _status(
+    basics: Basics, storage: Storage, peers: Peers, names: NameService, files: FileService, daemon: DaemonStatus
+) -> StatusReport:
+    """What each room tells."""
+    metrics, source = basics.metrics, storage.source
+    return StatusReport(
+        [
+            daemon,
+            SourceStatus(source, metrics),
+            CacheStatus(storage.staging, metrics, basics.config.stage_encoding),
+            PeersStatus(peers, metrics),
+            NamesStatus(names.permissions, metrics),
+            FetchStatus(files.fetcher, files.prefetch, source.threads, files.buffers, basics.workers, metrics),
+            HintsStatus(storage.learners),
+            FilesStatus(files.readers, files.io_mode, storage.handles, names.namespace, files.residency, metrics),
+            CounterStatus(metrics),
+        ],
+        files.residency.refresh,
+    )

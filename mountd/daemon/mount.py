@@ -1,0 +1,86 @@
+"""The mount: the handlers that the kernel's requests reach, put in front of names and files, and the mount itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from mountd.base.errors import MountError
+from mountd.control import OwnXattrs
+from mountd.daemon.basics import Basics
+from mountd.daemon.ending import Ending
+from mountd.daemon.files import FileService
+from mountd.daemon.names import NameService
+from mountd.daemon.storage import Storage
+from mountd.fuse import (
+    Boundary,
+    DevFuse,
+    DirectoryReplies,
+    EntryReplies,
+    FastHandlers,
+    FileReplies,
+    Fuse,
+    Handlers,
+    Interrupts,
+    XattrReplies,
+)
+
+__all__ = ["fuse_of", "mounted"]
+
+
+def fuse_of(
+    basics: Basics,
+    storage: Storage,
+    names: NameService,
+    files: FileService,
+    own_xattrs: OwnXattrs,
+    device: DevFuse,
+    nursery: trio.Nursery,
+) -> Fuse:
+    """What answers the kernel, not mounted yet."""
+    namespace, permissions, metrics = names.namespace, names.permissions, basics.metrics
+    opening, handles, read_path, readers = files.opening, storage.handles, files.read_path, files.readers
+    boundary = Boundary(Interrupts(nursery, metrics), metrics)
+    fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions)
+    entries = EntryReplies(namespace, permissions, opening)
+    handlers = Handlers(
+        boundary,
+        fast,
+        entries,
+        DirectoryReplies(namespace, permissions, handles, entries),
+        FileReplies(namespace, permissions, opening, handles, read_path, readers, boundary.interrupts, metrics),
+        XattrReplies(namespace, permissions, names.xattrs, own_xattrs.value),
+        storage.source,
+    )
+    return Fuse(handlers, fast, device, basics.workers.results_fd)
+
+
+@asynccontextmanager
+async def mounted(
+    basics: Basics, storage: Storage, files: FileService, fuse: Fuse, device: DevFuse, ending: Ending
+) -> AsyncIterator[None]:
+    """The mount is there until the block is left, though nobody answers yet. Raises MountError."""
+    config = basics.config
+    try:
+        fuse.mount(
+            config.mountpoint,
+            config.source,
+            allow_other=config.allow_other,
+            noexec=config.noexec,
+            overlay=storage.staging.on_overlay,
+            handover=basics.handover,
+        )
+    except RuntimeError as error:
+        raise MountError(f"{config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
+    try:
+        if basics.journal.generation:
+            # What the kernel has agreed on is known; an open must not be answered in another mode.
+            await files.io_mode.start(device.get())
+        yield
+    finally:
+        try:
+            files.passthrough.stop()
+        finally:
+            fuse.close(unmount=ending.unmounts)

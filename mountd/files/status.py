@@ -1,0 +1,51 @@
+"""What `hfs status` tells of open files: how they are served, who reads, what from where, what the page cache holds.
+
+Reads that the kernel answers from its page cache never reach the daemon, so they are in no counter; what of our files
+lies in that cache is asked of the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mountd.core.metrics import Metrics
+from mountd.fetch import Readers
+from mountd.files.handles import Handles
+from mountd.files.io_mode import IoMode
+from mountd.files.residency import Residency
+from mountd.kernel import fastpath
+from mountd.namespace import Namespace
+
+__all__ = ["FilesStatus"]
+
+_OPENS = ("cached", "passed", "anew", "stateless")
+_TIERS = ("staged", "flight", "source", "alone")
+
+
+@dataclass(frozen=True, slots=True)
+class FilesStatus:
+    """The keys `io_mode`, `opens`, `reads`, `read_bytes`, `readers`, `readers_unknown`, `open` and `page_cache`."""
+
+    readers: Readers
+    io_mode: IoMode
+    handles: Handles
+    namespace: Namespace
+    residency: Residency
+    metrics: Metrics
+
+    def gather(self) -> dict[str, object]:
+        """The figures of this moment; those of the page cache are of the last look (`Residency.refresh`)."""
+        metrics, namespace = self.metrics, self.namespace
+        return {
+            "io_mode": {
+                **self.io_mode.describe(),
+                "faster_if_reopened": self.handles.from_before_complete() if self.io_mode.passes_files else 0,
+            },
+            "opens": {name: metrics["opens_" + name] for name in _OPENS},
+            "reads": {tier: metrics["reads_" + tier] for tier in _TIERS},
+            "read_bytes": {tier: metrics["bytes_" + tier] for tier in _TIERS},
+            "readers": self.readers.shown(),
+            "readers_unknown": fastpath.extension_missing(),  # why nobody is named
+            "open": {"nodes": len(namespace), "names": len(namespace.names), **self.handles.statistics()},
+            "page_cache": self.residency.figures,
+        }

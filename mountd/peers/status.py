@@ -1,0 +1,24 @@
+"""What `hfs status` tells of the other nodes: who they are to us, and what went to and fro."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mountd.core.metrics import Metrics
+from mountd.peers.peers import Peers
+
+__all__ = ["PeersStatus"]
+
+_COUNTED = ("reads", "read_bytes", "misses", "faults", "served", "served_bytes", "refused_busy")
+
+
+@dataclass(frozen=True, slots=True)
+class PeersStatus:
+    """The key `peers`."""
+
+    peers: Peers
+    metrics: Metrics
+
+    def gather(self) -> dict[str, object]:
+        """The figures of this moment."""
+        return {"peers": {**self.peers.shown(), **{name: self.metrics["peer_" + name] for name in _COUNTED}}}

@@ -1,0 +1,73 @@
+"""The object of `hfs status --json`: every key, in its order. Programs read it, so none may go or come unseen."""
+
+from pathlib import Path
+
+from mountd.core.config import KEYS
+from mountd.core.metrics import COUNTERS
+from tests.fuse.modes import HfsMount
+
+STATUS_KEYS = {
+    "pid": "",
+    "version": "",
+    "mountpoint": "",
+    "keeper": "pid reason restarts last_end mount_uptime_s journal",
+    "uptime_s": "",
+    "io_mode": "mode reason asked_for passthrough stateless extension backing_files faster_if_reopened",
+    "opens": "cached passed anew stateless",
+    "source": (
+        "path id file_systems reads bytes opens stats listings errors retries abandoned large_reads "
+        "large_read_bytes large_reads_ordered direct in_doubt absolute_links absolute_links_named"
+    ),
+    "peers": "mode reason reads read_bytes misses faults served served_bytes refused_busy",
+    "reads": "staged flight source alone",
+    "read_bytes": "staged flight source alone",
+    "readers": "",
+    "readers_unknown": "",
+    "hints": "learners past layouts",
+    "source_wait_s": "",
+    "staged": (
+        "files bytes room_bytes capacity_bytes encoded_bytes encoded_stored_bytes queued_bytes "
+        "uncommitted_bytes state last_error unvouched_bytes"
+    ),
+    "scrub": (
+        "state rate_bytes_s measured_bytes_s round_bytes staged_bytes read_bytes damaged_chunks round_began "
+        "last_round_ended rounds"
+    ),
+    "stage_encoding": "wanted on reason",
+    "ahead": (
+        "prefetched_chunks guessed_chunks prefetch_dropped stats_ahead sibling_files hinted_bytes "
+        "hints_missing pushed_bytes"
+    ),
+    "queues": (
+        "fetches windows fills workers_busy stuck hanging metadata_running metadata_waiting demand_running "
+        "demand_waiting prefetch_running prefetch_waiting buffers_waiting threads_refused"
+    ),
+    "memory": "buffer_bytes resident_bytes",
+    "descriptors": "limit refused",
+    "open": "nodes names files directories",
+    "faults": (
+        "staging_errors staging_dropped staged_checksum_failures staged_changed push_errors short_replies "
+        "unexpected_errors"
+    ),
+    "other_users": "asked_as_user asked refused",
+    "background_faults": "",
+    "evicted": "files bytes",
+    "interrupted": "",
+    "version_changes": "",
+    "stale_served": "",
+    "page_cache": "note sampled_files sampled_bytes resident_bytes",
+    "kernel": "read_ahead_kb max_background notes",
+    "config": " ".join(key.name for key in KEYS),
+    "counters": " ".join(COUNTERS),
+}
+"""Each key of the object with those of what it holds."""
+
+
+def test_every_key_of_the_status_is_there_in_its_order(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    status = hfs_mount(source).status()
+    assert list(status) == list(STATUS_KEYS)
+    for key, inner in STATUS_KEYS.items():
+        if inner:
+            assert " ".join(status[key]) == inner
