@@ -135,7 +135,7 @@ class HintFollower:
             return None
         plan, number = planned
         unit = plan.layout.unit(number, index)
-        samples = plan.schedule.soon(unit)
+        samples = plan.schedule.expected.samples_soon(unit)
         if samples is None:
             return None
         return ScheduledChunk(samples * plan.sample_bytes, plan.sample_bytes, self.comes(version, index))
@@ -149,7 +149,7 @@ class HintFollower:
         if not self._chunks_under_way and trio.current_time() > self._arrived_s + _STALLED_S:
             return False  # those for whom it was planned have stopped
         plan, number = planned
-        return plan.schedule.comes(plan.layout.unit(number, index))
+        return plan.schedule.fetch_order.comes_in_sweep(plan.layout.unit(number, index))
 
     def is_planned(self, version: Version, index: int) -> bool:
         """Whether an order that is followed names a chunk."""
@@ -158,7 +158,7 @@ class HintFollower:
         if planned is None:
             return False
         plan, number = planned
-        return plan.schedule.is_wanted(plan.layout.unit(number, index))
+        return plan.schedule.expected.is_wanted(plan.layout.unit(number, index))
 
     def asked(self, version: Version, index: int) -> None:
         """A read of a planned file has come to us: the kernel has let that chunk go, or part of it."""
@@ -232,8 +232,8 @@ class HintFollower:
             limit = self._files_at_once(plan) if whole else 1
             units: list[int] = []
             for _ in range(_LOOKS):
-                units = plan.schedule.take(limit, self._room.budget_bytes(), now_s)
-                if units or not plan.schedule.searching:
+                units = plan.schedule.fetch_order.take(limit, self._room.budget_bytes(), now_s)
+                if units or not plan.schedule.fetch_order.searching:
                     break
             if units:
                 self._learners.plans.move_to_end(plan.layout.digest)  # plans take turns
@@ -247,12 +247,12 @@ class HintFollower:
 
     def _chunks_at_once(self, plan: EpochPlan) -> int:
         limit = self._concurrency.limit
-        return max(limit, _SWEPT_AT_ONCE) if plan.schedule.is_sweeping else limit
+        return max(limit, _SWEPT_AT_ONCE) if plan.schedule.fetch_order.is_sweeping else limit
 
     @staticmethod
     def _files_at_once(plan: EpochPlan) -> int:
         """One as long as nothing is ahead: then somebody waits for each of them, and many threads fetch one each."""
-        files_ahead = plan.schedule.ahead_bytes // max(1, plan.mean_bytes)
+        files_ahead = plan.schedule.units.ahead_bytes // max(1, plan.mean_bytes)
         return min(_FILES_AT_ONCE, 1 + files_ahead // _FILES_AT_ONCE)
 
     async def carry_out(self, work: Work) -> None:
@@ -400,7 +400,7 @@ class HintFollower:
                         log.exception("unforeseen error while making ready")
 
     async def _make_ready(self, plan: EpochPlan, learner: int) -> None:
-        units = plan.schedule.near(learner, _NEAR_UNITS, trio.current_time())
+        units = plan.schedule.near(learner, _NEAR_UNITS)
         if plan.layout.whole:
             await self._ready.files(plan, units)
         else:

@@ -158,7 +158,7 @@ class EpochPlan:
         """Bytes of `units`; of files of a list their mean, since it is asked before they are looked at."""
         if self.layout.whole:
             return np.full(len(units), self.mean_bytes, np.int64)
-        return self.schedule.bytes_of(units)
+        return self.schedule.units.sizes[units]
 
 
 class HintSession:
@@ -475,7 +475,7 @@ class Learners:
                     "samples": plan.layout.samples,
                     "bytes": plan.layout.bytes,
                     "missing": plan.missing,
-                    "ahead_bytes": plan.schedule.ahead_bytes,
+                    "ahead_bytes": plan.schedule.units.ahead_bytes,
                 }
                 for digest, plan in self.plans.items()
             ],

@@ -117,7 +117,7 @@ class SpaceReservation:
         now_s = trio.current_time()
         self._tight_until_s = now_s + _TIGHT_S
         self._staging.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
-        again_s = plan.schedule.second_use_s(asked, now_s)
+        again_s = plan.schedule.expected.second_use_s(asked, now_s)
         stays = [False] * len(units)
         async with self._evicting:
             room_bytes = int(needs.sum()) - self._shortfall_bytes(int(needs.sum()))
@@ -202,7 +202,7 @@ class SpaceReservation:
         now_s = trio.current_time()
         for plan in {victim.plan for victim in first}:
             its = [victim for victim in first if victim.plan is plan]
-            uses_s = plan.schedule.next_use_s(np.array([victim.unit for victim in its], np.int32), now_s)
+            uses_s = plan.schedule.expected.next_use_s(np.array([victim.unit for victim in its], np.int32), now_s)
             for victim, use_s in zip(its, uses_s.tolist(), strict=True):
                 (chosen if use_s > after_s else others).append(victim)
         if sum(victim.room_bytes for victim in chosen) < least_bytes:
@@ -241,8 +241,8 @@ def _last(staged: Sequence[tuple[EpochPlan, NDArray[np.int32]]], want_bytes: int
     found: list[_Victim] = []
     uses_of: list[float] = []
     for plan, units in staged:
-        uses_s = plan.schedule.next_use_s(units, now_s)
-        rooms = plan.schedule.bytes_of(units) + BLOCK_BYTES
+        uses_s = plan.schedule.expected.next_use_s(units, now_s)
+        rooms = plan.schedule.units.sizes[units] + BLOCK_BYTES
         order = np.argsort(-uses_s, kind="stable")
         enough = int(np.searchsorted(np.cumsum(rooms[order]), want_bytes)) + 1
         found += [_Victim(plan, int(units[i]), blocks_bytes(int(rooms[i]))) for i in order[:enough]]

@@ -1,6 +1,6 @@
 """Sweeps: which of the units that are needed next are fetched in the order of the file, and which in that of their use.
 
-Called by `policies/schedule/schedule.py` where units hold many samples (chunks of a file). In random order of small
+Used by `policies/schedule/fetch_order.py` where units hold many samples (chunks of a file). In random order of small
 samples the next thousand of them need all the chunks of a gigabyte, and no reader gets far before nearly all of these
 are here: then their order of use is worth nothing, and the order of the file lets the source read from end to end
 (coalescing over many batches: LMDBIO, Pumma et al., 2019, section on COAL). Large samples, or groups of neighbours, are

@@ -1,10 +1,17 @@
 """A learner as the schedule sees it: its orders, how far it is in them, how fast it is, whether it has stopped.
 
-Owned and changed by `policies/schedule/schedule.py`; knows nothing of other learners and of budgets.
+Stopped: a learner that has not moved for 5 s though what it needs next is here validates, saves, or hangs. It waits for
+nothing from us, so its uses come after all others', and what it leaves unused no longer counts against the others.
+
+Rates: a learner that is slow because its data does not come must not be given even less, so its rate counts as a
+quarter of the fastest one's at least; one that has shown no rate counts as the fastest.
+
+Owned by `policies/schedule/schedule.py`; knows nothing of units' bytes and of budgets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +20,15 @@ from numpy.typing import NDArray
 from policies.schedule.pace import Pace
 from policies.schedule.uses import ABSENT, HERE, TAKEN, Uses
 
-__all__ = ["GUARD_SAMPLES", "EpochProgress", "Standing"]
+__all__ = ["GUARD_SAMPLES", "UNKNOWN_RATE", "EpochProgress", "Standing", "learner_rates"]
 
 GUARD_SAMPLES = 4096
 """How far a sampler may be ahead of the reads: 16 workers with two batches of 128 each."""
 
+UNKNOWN_RATE = 100.0
+"""Samples a second as long as no learner's rate is known: only ratios matter."""
+
+_SLOWEST_PART = 4
 _STOPPED_S = 5.0
 _STOPPED_UNITS = 64
 """So many of the next units may not be on their way: some batches."""
@@ -46,30 +57,44 @@ class Standing:
 
 
 class EpochProgress:
-    """One learner. `number`: never given again. `uses`: of the epoch under way; `following`: of the one after it."""
+    """One learner, at `epoch`. `uses`: of that epoch, None between epochs; `following`: of the one after, if known."""
 
-    __slots__ = ("ahead_bytes", "epoch", "following", "moved_s", "number", "pace", "position", "uses")
+    __slots__ = ("epoch", "following", "moved_s", "pace", "position", "uses")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.epoch = 0
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
         self.position = 0
+        """Samples of the epoch that its sampler has given out."""
         self.uses: Uses | None = None
         self.following: Uses | None = None
         self.pace = Pace()
         self.moved_s = 0.0
         """When it last did something."""
-        self.ahead_bytes = 0
-        """Changed by the schedule."""
 
     def begin(self, epoch: int, uses: Uses, now_s: float) -> None:
+        """A new epoch, at its first sample."""
         self.epoch, self.position, self.moved_s = epoch, 0, now_s
         self.uses, self.following = uses, None
         self.pace.begin(now_s)
 
+    def announce(self, uses: Uses) -> None:
+        """The order of the epoch after this one."""
+        self.following = uses
+
     def move(self, position: int, now_s: float) -> None:
+        """The sampler has given out `position` samples."""
         self.position, self.moved_s = position, now_s
         self.pace.moved(position, now_s)
+
+    def see(self, unit: int, now_s: float) -> None:
+        """The first use of `unit` that was not over, which there must be, is over."""
+        assert self.uses is not None
+        self.uses.see(unit)
+        self.moved_s = now_s
+
+    def end(self) -> None:
+        """Nothing of the epoch is pending."""
+        self.uses, self.position = None, 0
 
     def orders(self) -> list[tuple[Uses, int]]:
         """The orders that are known, and the sampler's position in each: before the start of one that follows."""
@@ -92,13 +117,21 @@ class EpochProgress:
             return not bool(np.any(uses.heads(units[absent]) <= absent + start))
         return True
 
-    def standing(self, state: NDArray[np.uint8], now_s: float) -> Standing:
+    def standing(self, state: NDArray[np.uint8], ahead_bytes: int, now_s: float) -> Standing:
+        """Where it stands. `state`: of all units; `ahead_bytes`: what was fetched for it and is not used."""
         uses, rate = self.uses, self.pace.rate
         if uses is None:
-            return Standing(self.epoch, 0, 0, rate, 1.0, None, self.ahead_bytes, stopped=False)
+            return Standing(self.epoch, 0, 0, rate, 1.0, None, ahead_bytes, stopped=False)
         left = uses.order[uses.over_at(self.position) :]
         left = left[:: 1 + len(left) // _LOOK_AT_USES]
         here = float(np.mean(state[left] == HERE)) if len(left) else 1.0
         eta_s = None if rate is None else max(uses.samples - self.position, 0) / rate
         stopped = self.is_stopped(state, now_s)
-        return Standing(self.epoch, self.position, uses.samples, rate, here, eta_s, self.ahead_bytes, stopped)
+        return Standing(self.epoch, self.position, uses.samples, rate, here, eta_s, ahead_bytes, stopped)
+
+
+def learner_rates(learners: Mapping[int, EpochProgress]) -> dict[int, float]:
+    """Samples a second to reckon with, by learner."""
+    rates = {learner: found.pace.rate for learner, found in list(learners.items())}
+    fastest = max((rate for rate in rates.values() if rate is not None), default=UNKNOWN_RATE)
+    return {learner: max(fastest if rate is None else rate, fastest / _SLOWEST_PART) for learner, rate in rates.items()}

@@ -31,7 +31,7 @@ def planned_s(samples: int, at_once: int, seed: int) -> float:
         mine = permutation[learner::LEARNERS]
         schedule.follow(learner, 0, mine, None, len(mine), 0.0)
     count = 0
-    while units := schedule.take(at_once, 1 << 60, 0.0):
+    while units := schedule.fetch_order.take(at_once, 1 << 60, 0.0):
         count += len(units)
         if at_once < samples:
             for unit in units:

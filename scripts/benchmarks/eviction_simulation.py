@@ -116,7 +116,7 @@ def hinted(orders: Orders, files: int, capacity: int, *, window: int, batch: int
             schedule.follow_next(0, epoch + 1, orders[epoch + 1], None, len(orders[epoch + 1]))
         missed = 0
         for start in range(0, len(order), step):
-            taken = schedule.take(window, window, cache.now_s)
+            taken = schedule.fetch_order.take(window, window, cache.now_s)
             cache.place(taken)
             # Where evicting many at a time took what is needed now, the job itself reads it.
             now_used = order[start : start + step]
@@ -143,7 +143,7 @@ class _Cache:
 
     def place(self, taken: list[int]) -> None:
         """Keep what is needed again before the last of what is kept, and hold the rest."""
-        again_s = self.schedule.second_use_s(np.array(taken, np.int32), self.now_s)
+        again_s = self.schedule.expected.second_use_s(np.array(taken, np.int32), self.now_s)
         for i in np.argsort(again_s, kind="stable").tolist():
             self.schedule.arrived(taken[i], 1)
             if self.kept_files >= self.capacity and np.isfinite(again_s[i]):
@@ -156,7 +156,7 @@ class _Cache:
 
     def _make_room(self, before_s: float) -> None:
         kept = np.flatnonzero(self.kept)
-        uses_s = self.schedule.next_use_s(kept, self.now_s)
+        uses_s = self.schedule.expected.next_use_s(kept, self.now_s)
         last = np.argsort(-uses_s, kind="stable")[: self.batch]
         gone = kept[last[uses_s[last] > before_s]]
         self.kept[gone] = False

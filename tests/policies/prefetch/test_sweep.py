@@ -28,7 +28,7 @@ def swept(samples_a_unit: float, window: int = UNITS) -> Schedule:
 
 def all_taken(schedule: Schedule, budget: int = MUCH) -> list[int]:
     taken: list[int] = []
-    while units := schedule.take(1, budget, 0.0):
+    while units := schedule.fetch_order.take(1, budget, 0.0):
         schedule.arrived(units[0], 10)
         taken += units
     return taken
@@ -70,37 +70,37 @@ def test_it_comes_as_long_as_it_is_planned() -> None:
     units = np.array([9, 30, 3, 20], np.int32)
     schedule = swept(10_000)
     schedule.follow(0, 0, units, None, len(units), 0.0)
-    assert not schedule.comes(30)
-    assert schedule.take(1, MUCH, 0.0) == [3]
-    assert [schedule.comes(unit) for unit in (3, 9, 30, 31)] == [True, True, True, False]
+    assert not schedule.fetch_order.comes_in_sweep(30)
+    assert schedule.fetch_order.take(1, MUCH, 0.0) == [3]
+    assert [schedule.fetch_order.comes_in_sweep(unit) for unit in (3, 9, 30, 31)] == [True, True, True, False]
     schedule.arrived(3, 10)
     schedule.here(9, 10)
-    assert [schedule.comes(unit) for unit in (3, 9, 30)] == [False, False, True]
-    assert schedule.take(1, MUCH, 0.0) == [20]
+    assert [schedule.fetch_order.comes_in_sweep(unit) for unit in (3, 9, 30)] == [False, False, True]
+    assert schedule.fetch_order.take(1, MUCH, 0.0) == [20]
     schedule.failed(20)
-    assert not schedule.comes(20)
+    assert not schedule.fetch_order.comes_in_sweep(20)
     schedule.over(0)
-    assert not schedule.comes(30)
-    assert schedule.take(1, MUCH, 0.0) == []
+    assert not schedule.fetch_order.comes_in_sweep(30)
+    assert schedule.fetch_order.take(1, MUCH, 0.0) == []
 
 
 def test_a_long_sweep_is_one_that_nobody_waits_for_a_part_of() -> None:
     schedule = swept(10_000)
     schedule.follow(0, 0, np.arange(20, dtype=np.int32), None, 20, 0.0)
-    assert not schedule.is_sweeping
-    schedule.take(1, MUCH, 0.0)
-    assert schedule.is_sweeping
+    assert not schedule.fetch_order.is_sweeping
+    schedule.fetch_order.take(1, MUCH, 0.0)
+    assert schedule.fetch_order.is_sweeping
     schedule.follow(0, 1, np.arange(20, 30, dtype=np.int32), None, 10, 0.0)
-    schedule.take(1, MUCH, 0.0)
-    assert not schedule.is_sweeping
+    schedule.fetch_order.take(1, MUCH, 0.0)
+    assert not schedule.fetch_order.is_sweeping
 
 
 def test_one_unit_at_a_time_is_nothing_to_wait_for() -> None:
     schedule = swept(1)
     schedule.follow(0, 0, np.array([9, 30, 3], np.int32), None, 3, 0.0)
-    assert schedule.take(1, MUCH, 0.0) == [9]
-    assert not schedule.comes(9)
-    assert not schedule.comes(30)
+    assert schedule.fetch_order.take(1, MUCH, 0.0) == [9]
+    assert not schedule.fetch_order.comes_in_sweep(9)
+    assert not schedule.fetch_order.comes_in_sweep(30)
 
 
 def test_the_budget_holds() -> None:
@@ -108,15 +108,15 @@ def test_the_budget_holds() -> None:
     schedule = swept(1000)
     schedule.follow(0, 0, units, None, len(units), 0.0)
     assert len(all_taken(schedule, budget=100)) == 10
-    assert schedule.ahead_bytes == 100
+    assert schedule.units.ahead_bytes == 100
 
 
 def test_a_learner_that_comes_later_is_planned_for() -> None:
     schedule = swept(1000)
     schedule.follow(0, 0, np.arange(20, 40, dtype=np.int32), None, 20, 0.0)
-    assert schedule.take(2, MUCH, 0.0) == [20, 21]
+    assert schedule.fetch_order.take(2, MUCH, 0.0) == [20, 21]
     schedule.follow(1, 0, np.arange(22, 30, dtype=np.int32)[::-1].copy(), None, 8, 0.0)
-    assert schedule.take(3, MUCH, 0.0) == [22, 23, 24]
+    assert schedule.fetch_order.take(3, MUCH, 0.0) == [22, 23, 24]
 
 
 @pytest.mark.parametrize("samples_a_unit", [1, 3, 10, 500])
@@ -133,7 +133,7 @@ def test_everything_comes_once_whatever_happens(samples_a_unit: int, seed: int, 
     here: set[int] = set()
     asleep = 0
     while asleep < 2:
-        taken = schedule.take(random.randint(1, 3), MUCH, 0.0)
+        taken = schedule.fetch_order.take(random.randint(1, 3), MUCH, 0.0)
         asleep = 0 if taken else asleep + 1
         for unit in taken:
             assert unit not in here

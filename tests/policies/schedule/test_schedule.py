@@ -30,7 +30,7 @@ def begun(
 
 
 def bring(schedule: Schedule, limit: int = 1000, budget: int = MUCH, now_s: float = 0.0, size: int = 10) -> list[int]:
-    taken = schedule.take(limit, budget, now_s)
+    taken = schedule.fetch_order.take(limit, budget, now_s)
     for unit in taken:
         schedule.arrived(unit, size)
     return taken
@@ -41,9 +41,9 @@ def bring(schedule: Schedule, limit: int = 1000, budget: int = MUCH, now_s: floa
 
 def test_units_come_in_the_order_of_use_each_once() -> None:
     schedule = begun(order(3, 1, 3, 2, 1, 0))
-    assert schedule.take(2, MUCH, 0.0) == [3, 1]
-    assert schedule.take(10, MUCH, 0.0) == [2, 0]
-    assert schedule.take(10, MUCH, 0.0) == []
+    assert schedule.fetch_order.take(2, MUCH, 0.0) == [3, 1]
+    assert schedule.fetch_order.take(10, MUCH, 0.0) == [2, 0]
+    assert schedule.fetch_order.take(10, MUCH, 0.0) == []
 
 
 def test_learners_are_merged_by_time_of_use() -> None:
@@ -62,7 +62,7 @@ def test_learners_are_merged_by_time_of_use() -> None:
     rates = [schedule.statistics(learner).rate for learner in (0, 1)]
     assert rates == pytest.approx([100, 50])
     # Due in (300 - 300) / 100 s, 1 s, 2 s ... and in (100 - 150) / 50 = -1 s, 1 s, 3 s ...
-    assert schedule.take(7, MUCH, 3.0) == [21, 3, 4, 22, 5, 6, 23]
+    assert schedule.fetch_order.take(7, MUCH, 3.0) == [21, 3, 4, 22, 5, 6, 23]
 
 
 def test_a_slow_learner_counts_as_a_quarter_of_the_fastest() -> None:
@@ -73,13 +73,13 @@ def test_a_slow_learner_counts_as_a_quarter_of_the_fastest() -> None:
     for second in (1, 2, 3):
         schedule.advance(0, 100 * second, float(second))
         schedule.advance(1, second, float(second))
-    taken = schedule.take(100, MUCH, 3.0)
+    taken = schedule.fetch_order.take(100, MUCH, 3.0)
     assert sum(unit >= 1000 for unit in taken) == pytest.approx(20, abs=2)
 
 
 def test_a_unit_that_two_learners_need_is_given_once() -> None:
     schedule = begun(order(0, 1, 2), order(2, 1, 0))
-    assert sorted(schedule.take(10, MUCH, 0.0)) == [0, 1, 2]
+    assert sorted(schedule.fetch_order.take(10, MUCH, 0.0)) == [0, 1, 2]
 
 
 def test_the_budget_is_what_is_taken_and_not_used() -> None:
@@ -88,7 +88,7 @@ def test_the_budget_is_what_is_taken_and_not_used() -> None:
     assert bring(schedule, budget=35) == []
     schedule.advance(0, 2, 0.1)
     assert bring(schedule, budget=35) == [3, 4]
-    assert schedule.ahead_bytes == 30
+    assert schedule.units.ahead_bytes == 30
 
 
 def test_a_unit_larger_than_the_budget_comes_alone() -> None:
@@ -101,11 +101,11 @@ def test_a_unit_larger_than_the_budget_comes_alone() -> None:
 
 def test_real_sizes_replace_the_estimate() -> None:
     schedule = begun(np.arange(12, dtype=np.int32))
-    assert schedule.take(10, 30, 0.0) == [0, 1, 2]
+    assert schedule.fetch_order.take(10, 30, 0.0) == [0, 1, 2]
     schedule.arrived(0, 1)
     schedule.here(1, 4)
-    assert schedule.ahead_bytes == 11
-    assert schedule.take(10, 30, 0.0) == [3]
+    assert schedule.units.ahead_bytes == 11
+    assert schedule.fetch_order.take(10, 30, 0.0) == [3]
 
 
 def test_the_budget_is_shared_and_what_one_does_not_want_the_other_gets() -> None:
@@ -116,7 +116,7 @@ def test_the_budget_is_shared_and_what_one_does_not_want_the_other_gets() -> Non
     schedule = begun(order(0, 1), np.arange(50, 100, dtype=np.int32), units=100)
     assert len(bring(schedule, budget=100)) <= 10
     bring(schedule, budget=100)
-    assert schedule.ahead_bytes == 100
+    assert schedule.units.ahead_bytes == 100
 
 
 def test_two_buffers_as_budget_are_double_buffering() -> None:
@@ -132,20 +132,20 @@ def test_two_buffers_as_budget_are_double_buffering() -> None:
             schedule.advance(0, sample, sample * 0.01)
             for unit in bring(schedule, budget=2 * group * 100, size=group * 100, now_s=sample * 0.01):
                 reads.append((sample // group, unit))
-            assert schedule.ahead_bytes <= 2 * group * 100
+            assert schedule.units.ahead_bytes <= 2 * group * 100
         assert reads == [(max(0, number - 1), unit) for number, unit in enumerate(shuffled.tolist())]
 
 
 def test_refused_comes_again_failed_does_not_before_the_next_epoch() -> None:
     schedule = begun(order(0, 1, 2))
-    assert schedule.take(2, MUCH, 0.0) == [0, 1]
+    assert schedule.fetch_order.take(2, MUCH, 0.0) == [0, 1]
     schedule.refused(0)
     schedule.failed(1)
-    assert schedule.ahead_bytes == 0
+    assert schedule.units.ahead_bytes == 0
     assert bring(schedule) == [0, 2]
     assert bring(schedule) == []
     schedule.follow(0, 1, order(2, 1, 0), None, 3, 1.0)
-    assert schedule.take(9, MUCH, 1.0) == [1]
+    assert schedule.fetch_order.take(9, MUCH, 1.0) == [1]
     schedule.failed(1)
     schedule.follow_next(0, 2, order(5, 1), None, 2)
     assert bring(schedule) == [5]
@@ -166,32 +166,32 @@ def test_the_next_epoch_is_fetched_when_this_one_is_and_its_plan_is_kept() -> No
     schedule.follow_next(0, 1, order(5, 1, 4), None, 3)
     assert bring(schedule) == [0, 1, 2, 5, 4]
     schedule.advance(0, 3, 0.2)
-    assert schedule.ahead_bytes == 20
+    assert schedule.units.ahead_bytes == 20
     schedule.over(0)
-    assert schedule.ahead_bytes == 20
+    assert schedule.units.ahead_bytes == 20
     schedule.follow(0, 1, order(5, 1, 4), None, 3, 0.3)
-    assert schedule.ahead_bytes == 20
+    assert schedule.units.ahead_bytes == 20
     schedule.advance(0, 1, 0.4)
-    assert schedule.ahead_bytes == 10
+    assert schedule.units.ahead_bytes == 10
     schedule.follow(0, 2, order(4, 3), None, 2, 0.5)  # another one than announced
-    assert schedule.ahead_bytes == 0
+    assert schedule.units.ahead_bytes == 0
 
 
 def test_an_epoch_that_ends_early_leaves_nothing() -> None:
     schedule = begun(np.arange(12, dtype=np.int32))
-    schedule.take(4, MUCH, 0.0)
+    schedule.fetch_order.take(4, MUCH, 0.0)
     schedule.over(0)
-    assert (schedule.ahead_bytes, schedule.take(10, MUCH, 0.0)) == (0, [])
+    assert (schedule.units.ahead_bytes, schedule.fetch_order.take(10, MUCH, 0.0)) == (0, [])
     schedule.arrived(0, 10)
-    assert schedule.ahead_bytes == 0
-    assert np.isinf(schedule.next_use_s(None, 0.0)).all()
+    assert schedule.units.ahead_bytes == 0
+    assert np.isinf(schedule.expected.next_use_s(None, 0.0)).all()
     schedule.leave(0)
     assert schedule.statistics(0) is None
     for call in (schedule.over, schedule.leave):
         call(0)
     schedule.advance(0, 5, 0.0)
     schedule.seen(0, 0.0)
-    assert schedule.near(0, 10, 0.0) == []
+    assert schedule.near(0, 10) == []
 
 
 def test_a_learner_that_has_stopped_does_not_hold_the_budget() -> None:
@@ -205,7 +205,7 @@ def test_a_learner_that_has_stopped_does_not_hold_the_budget() -> None:
     assert all(unit >= 50 for unit in taken)
     assert schedule.statistics(0, 6.0).stopped
     assert not schedule.statistics(1, 6.0).stopped
-    known = schedule.next_use_s(order(49, 99), 6.0)
+    known = schedule.expected.next_use_s(order(49, 99), 6.0)
     assert math.isfinite(known[0])
     assert known[0] > known[1]
     schedule.advance(0, 1, 7.0)
@@ -222,7 +222,7 @@ def test_a_learner_whose_units_are_used_has_not_stopped() -> None:
 
 def test_a_learner_that_waits_for_its_data_has_not_stopped() -> None:
     schedule = begun(np.arange(12, dtype=np.int32))
-    for unit in schedule.take(5, MUCH, 0.0):
+    for unit in schedule.fetch_order.take(5, MUCH, 0.0):
         assert not schedule.statistics(0, 60.0).stopped
         schedule.arrived(unit, 10)
     assert schedule.statistics(0, 60.0).stopped
@@ -235,53 +235,53 @@ def test_what_was_given_out_is_due_now_until_it_is_seen_or_the_guard_has_passed(
     schedule = begun(np.arange(12, dtype=np.int32), guard=4)
     bring(schedule)
     schedule.advance(0, 3, 1.0)
-    assert (schedule.next_use_s(order(0, 2), 1.0) == 1.0).all()
-    assert schedule.ahead_bytes == 120
+    assert (schedule.expected.next_use_s(order(0, 2), 1.0) == 1.0).all()
+    assert schedule.units.ahead_bytes == 120
     schedule.seen(2, 1.0)
-    assert schedule.ahead_bytes == 110
-    assert np.isinf(schedule.next_use_s(order(2), 1.0)).all()
+    assert schedule.units.ahead_bytes == 110
+    assert np.isinf(schedule.expected.next_use_s(order(2), 1.0)).all()
     schedule.advance(0, 6, 1.0)
-    assert np.isinf(schedule.next_use_s(order(0, 1, 2), 1.0)).all()
-    assert (schedule.next_use_s(order(3), 1.0) == 1.0).all()
-    assert schedule.ahead_bytes == 90
+    assert np.isinf(schedule.expected.next_use_s(order(0, 1, 2), 1.0)).all()
+    assert (schedule.expected.next_use_s(order(3), 1.0) == 1.0).all()
+    assert schedule.units.ahead_bytes == 90
 
 
 def test_what_was_given_out_and_is_never_seen_is_due_first_and_costs_no_budget() -> None:
     """Large samples: a loader draws some ahead, and the first of them is waited for."""
     schedule = Schedule(12, 10, guard_samples=4, uses_are_seen=False)
     schedule.follow(0, 0, np.arange(12, dtype=np.int32), np.repeat(np.arange(4), 3), 4, 0.0)
-    assert schedule.take(2, MUCH, 0.0) == [0, 1]
+    assert schedule.fetch_order.take(2, MUCH, 0.0) == [0, 1]
     schedule.advance(0, 2, 0.1)
-    assert schedule.ahead_bytes == 0
-    assert schedule.take(1, 10, 0.1) == [2]
-    assert schedule.take(1, 10, 0.1) == []
+    assert schedule.units.ahead_bytes == 0
+    assert schedule.fetch_order.take(1, 10, 0.1) == [2]
+    assert schedule.fetch_order.take(1, 10, 0.1) == []
     schedule.advance(0, 3, 0.2)
-    assert schedule.ahead_bytes == 0
-    assert schedule.take(1, 10, 0.2) == [3]
+    assert schedule.units.ahead_bytes == 0
+    assert schedule.fetch_order.take(1, 10, 0.2) == [3]
 
 
 def test_what_is_seen_long_before_its_turn_is_read_by_somebody_else() -> None:
     schedule = begun(np.arange(20_000, dtype=np.int32), units=20_000, guard=4096)
     schedule.seen(15_000, 0.0)
     schedule.seen(500, 0.0)
-    assert np.isinf(schedule.next_use_s(order(15_000, 500), 0.0)).tolist() == [False, True]
+    assert np.isinf(schedule.expected.next_use_s(order(15_000, 500), 0.0)).tolist() == [False, True]
 
 
 def test_an_epoch_that_is_resumed_does_not_fetch_what_was_used() -> None:
     schedule = begun(np.arange(20_000, dtype=np.int32), units=20_000, guard=4096)
     schedule.advance(0, 10_000, 0.1)
-    assert schedule.take(2, MUCH, 0.1) == [10_000, 10_001]
+    assert schedule.fetch_order.take(2, MUCH, 0.1) == [10_000, 10_001]
 
 
 def test_near_gives_what_is_here_in_order_once() -> None:
     schedule = begun(order(0, 1, 2, 0, 3, 4, 0))
     bring(schedule, limit=2)
-    assert schedule.near(0, 4, 0.0) == [0, 1]
+    assert schedule.near(0, 4) == [0, 1]
     bring(schedule)
-    assert schedule.near(0, 4, 0.0) == [2]
+    assert schedule.near(0, 4) == [2]
     schedule.advance(0, 3, 0.1)
-    assert schedule.near(0, 4, 0.1) == [3, 4, 0]
-    assert schedule.near(0, 4, 0.1) == []
+    assert schedule.near(0, 4) == [3, 4, 0]
+    assert schedule.near(0, 4) == []
 
 
 def test_statistics() -> None:
@@ -314,16 +314,16 @@ def test_orders_that_mean_nothing_are_refused(units: np.ndarray, at: np.ndarray 
         schedule.follow(0, 1, units, at, samples, 1.0)
     with pytest.raises(ValueError):
         schedule.follow_next(0, 1, units, at, samples)
-    assert schedule.take(5, MUCH, 1.0) == [0, 1]
+    assert schedule.fetch_order.take(5, MUCH, 1.0) == [0, 1]
 
 
 def test_an_empty_order_and_going_back_are_nothing() -> None:
     schedule = begun(order())
-    assert schedule.take(5, MUCH, 0.0) == []
+    assert schedule.fetch_order.take(5, MUCH, 0.0) == []
     schedule = begun(order(0, 1, 2))
     schedule.advance(0, 2, 0.0)
     schedule.advance(0, 1, 0.0)
-    assert schedule.take(5, MUCH, 0.0) == [2]
+    assert schedule.fetch_order.take(5, MUCH, 0.0) == [2]
 
 
 def test_a_search_that_is_too_long_is_continued() -> None:
@@ -332,8 +332,8 @@ def test_a_search_that_is_too_long_is_continued() -> None:
     for unit in range(units - 1):
         schedule.here(unit, 10)
     calls = 0
-    while not (taken := schedule.take(5, MUCH, 0.0)):
-        assert schedule.searching
+    while not (taken := schedule.fetch_order.take(5, MUCH, 0.0)):
+        assert schedule.fetch_order.searching
         calls += 1
     assert taken == [units - 1]
     assert 1 <= calls <= 3
@@ -356,14 +356,14 @@ def test_an_epoch_is_given_completely_each_unit_once_before_its_use(
     given = []
     for step in range(10_000):
         now_s = step * 0.01
-        taken = schedule.take(limit, budget, now_s)
+        taken = schedule.fetch_order.take(limit, budget, now_s)
         assert not here & set(taken)
         given += taken
         for unit in random.permutation(taken).tolist():
             schedule.arrived(unit, 10)
             here.add(unit)
         # A unit for each at any budget; and who wants nothing for now keeps what it has, beside the others' shares.
-        assert schedule.ahead_bytes < 2 * budget + 10 * learners
+        assert schedule.units.ahead_bytes < 2 * budget + 10 * learners
         moves = [k for k in range(learners) if position[k] < 40 and int(orders[k][position[k]]) in here]
         if not moves:
             break

@@ -93,7 +93,9 @@ def go_wild(random: Random, guard: int, *, estimated: bool) -> None:
             case 4:
                 random.choice([schedule.over, schedule.leave])(learner)
             case 5 | 6 | 7:
-                given = schedule.take(random.choice([1, 3, 16]), random.choice([0, 1, 1000, UNLIMITED]), now_s)
+                given = schedule.fetch_order.take(
+                    random.choice([1, 3, 16]), random.choice([0, 1, 1000, UNLIMITED]), now_s
+                )
                 assert len(given) == len(set(given))
                 assert not set(given) & (taken | here)
                 assert set(given) <= set().union(*orders.values())
@@ -118,14 +120,14 @@ def go_wild(random: Random, guard: int, *, estimated: bool) -> None:
                 here -= set(gone)
             case _:
                 schedule.seen(random.randrange(units), now_s)
-                assert set(schedule.near(learner, 5, now_s)) <= here
-                assert not np.isnan(schedule.next_use_s(None, now_s)).any()
-        assert schedule.ahead_bytes >= 0
+                assert set(schedule.near(learner, 5)) <= here
+                assert not np.isnan(schedule.expected.next_use_s(None, now_s)).any()
+        assert schedule.units.ahead_bytes >= 0
     # Whatever came before: a fresh order is given completely, and counts for nothing once it is over.
     order = random.sample(range(units), units)
     schedule.follow(0, 9, np.array(order, np.int32), None, units, now_s)
     given = []
-    while more := schedule.take(16, UNLIMITED, now_s):
+    while more := schedule.fetch_order.take(16, UNLIMITED, now_s):
         given += more
     assert set(order) - here - taken <= set(given)
     for unit in {*given, *taken}:
@@ -133,34 +135,34 @@ def go_wild(random: Random, guard: int, *, estimated: bool) -> None:
     for learner in learners:
         schedule.over(learner)
         schedule.leave(learner)
-    assert schedule.ahead_bytes == 0
-    assert schedule.take(16, UNLIMITED, now_s) == []
-    assert np.all(np.isinf(schedule.next_use_s(None, now_s)))
+    assert schedule.units.ahead_bytes == 0
+    assert schedule.fetch_order.take(16, UNLIMITED, now_s) == []
+    assert np.all(np.isinf(schedule.expected.next_use_s(None, now_s)))
 
 
 def test_units_that_are_evicted_twice_in_one_breath_count_once() -> None:
     schedule = Schedule(4, 100)
     schedule.follow(0, 0, np.arange(4, dtype=np.int32), None, 4, 0.0)
-    for unit in schedule.take(4, UNLIMITED, 0.0):
+    for unit in schedule.fetch_order.take(4, UNLIMITED, 0.0):
         schedule.arrived(unit, 100)
     schedule.evicted(np.array([2, 2, 2], np.int32))
-    assert schedule.ahead_bytes == 300
+    assert schedule.units.ahead_bytes == 300
 
 
 def test_announcing_other_orders_again_and_again_uses_no_budget_up() -> None:
     schedule = Schedule(1000, 100, guard_samples=0)
     schedule.follow(0, 0, np.arange(10, dtype=np.int32), None, 10, 0.0)
-    for unit in schedule.take(100, 2000, 0.0):
+    for unit in schedule.fetch_order.take(100, 2000, 0.0):
         schedule.arrived(unit, 100)
     schedule.advance(0, 10, 1.0)
     for start in range(10, 910, 100):
         schedule.follow_next(0, 1, np.arange(start, start + 100, dtype=np.int32), None, 100)
-        given = schedule.take(100, 2000, 1.0)
+        given = schedule.fetch_order.take(100, 2000, 1.0)
         assert given == list(range(start, start + 20)), "what was fetched for an order that is no more does not count"
         for unit in given:
             schedule.arrived(unit, 100)
     schedule.follow_next(0, 1, np.arange(810, 910, dtype=np.int32), None, 100)
-    assert schedule.take(100, 2000, 1.0) == [], "the same order again keeps what was planned for it"
+    assert schedule.fetch_order.take(100, 2000, 1.0) == [], "the same order again keeps what was planned for it"
 
 
 class Job:
@@ -185,10 +187,10 @@ class Job:
     def run(self, seconds: float) -> None:
         """In steps of 50 ms."""
         for _ in range(round(seconds * 20)):
-            for unit in self.schedule.take(5, self.budget_bytes, self.now_s):
+            for unit in self.schedule.fetch_order.take(5, self.budget_bytes, self.now_s):
                 self.schedule.arrived(unit, self.unit_bytes)
                 self._here.add(unit)
-            self.most_ahead_bytes = max(self.most_ahead_bytes, self.schedule.ahead_bytes)
+            self.most_ahead_bytes = max(self.most_ahead_bytes, self.schedule.units.ahead_bytes)
             for learner in self._joined:
                 wanted = self.used[learner] + self.rates[learner] / 20
                 at = int(self.used[learner])
@@ -204,7 +206,7 @@ def test_who_took_the_whole_budget_and_crawls_does_not_starve_who_comes_later(sl
     job = Job([slow, 50.0], budget_bytes=2000)
     job.join(0)
     job.run(2)
-    assert job.schedule.ahead_bytes == 2000
+    assert job.schedule.units.ahead_bytes == 2000
     job.join(1)
     job.run(20)
     assert job.used[1] >= 0.95 * 50 * 20

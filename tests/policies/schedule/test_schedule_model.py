@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from policies.schedule.epoch_progress import learner_rates
 from policies.schedule.schedule import Schedule
 from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN
 
@@ -166,8 +167,7 @@ class Pair:
         self.model.owner = kept
 
     def _owner(self, unit: int) -> int | None:
-        number = self.real._owner[unit]
-        return next((key for key, found in self.real._learners.items() if found.number == number), None)
+        return self.real.units.owner(unit)
 
     def next(self, learner: int, drawn: Drawn) -> None:
         units, at, samples, uses = self.arrays(drawn)
@@ -225,13 +225,13 @@ class Pair:
 
     def take(self, limit: int, budget: int) -> None:
         model = self.model
-        rates = {key: self.real._rates()[found.number] for key, found in self.real._learners.items()}
+        rates = learner_rates(self.real._learners)
         going = {learner for learner in model.learners if not model.stopped(learner, self.now_s)}
         due = [model.due_s(unit, rates) for unit in range(UNITS)]
         absent = sorted(due[unit] for unit in range(UNITS) if model.state[unit] == ABSENT and due[unit] < math.inf)
         before = model.ahead(going)
         before_each = {learner: model.ahead({learner}) for learner in model.learners}
-        taken = self.real.take(limit, budget, self.now_s)
+        taken = self.real.fetch_order.take(limit, budget, self.now_s)
         assert len(set(taken)) == len(taken) <= limit
         for unit in taken:
             assert model.state[unit] == ABSENT
@@ -289,15 +289,15 @@ class Pair:
 
     def check(self) -> None:
         model = self.model
-        assert self.real._state.tolist() == model.state
-        assert self.real.ahead_bytes == model.ahead(set(model.learners))
+        assert self.real.units.state.tolist() == model.state
+        assert self.real.units.ahead_bytes == model.ahead(set(model.learners))
         for learner in model.learners:
             standing = self.real.statistics(learner, self.now_s)
             assert standing is not None
             assert standing.ahead_bytes == model.ahead({learner})
             if model.learners[learner].begun:
                 assert standing.stopped == model.stopped(learner, self.now_s)
-        rates = {key: self.real._rates()[found.number] for key, found in self.real._learners.items()}
+        rates = learner_rates(self.real._learners)
         expected = [math.inf] * UNITS
         for learner, found in model.learners.items():
             late = 1e7 if model.stopped(learner, self.now_s) else 0.0
@@ -306,9 +306,9 @@ class Pair:
                     if not use.over:
                         due = self.now_s + late + max(0, use.at - position) / rates[learner]
                         expected[use.unit] = min(expected[use.unit], due)
-        assert np.allclose(self.real.next_use_s(None, self.now_s), expected)
+        assert np.allclose(self.real.expected.next_use_s(None, self.now_s), expected)
         some = np.array([3, 1, 1])
-        assert np.allclose(self.real.next_use_s(some, self.now_s), [expected[unit] for unit in some])
+        assert np.allclose(self.real.expected.next_use_s(some, self.now_s), [expected[unit] for unit in some])
 
 
 def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray, np.ndarray | None, int]) -> bool:

@@ -1,0 +1,188 @@
+"""What to fetch next: the learners' orders merged by time of use, within a budget that they share.
+
+What was taken and is not used (`unit_table.py`) counts against the budget. Each learner that wants something has an
+equal share of what the others leave; learners that have stopped come last. Units that hold many samples are fetched in
+the order of their numbers where that delays nobody (`policies/prefetch/sweep.py`).
+
+Owned by `policies/schedule/schedule.py`. Never fetches, never decides whether the cache has room. Cost: `take` well
+below 2 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.prefetch.sweep import Sweep
+from policies.schedule.epoch_progress import EpochProgress, learner_rates
+from policies.schedule.merging import Merged, Wanted, merge
+from policies.schedule.unit_table import UnitTable
+
+__all__ = ["FetchOrder"]
+
+_LOOK_AT_USES = 1 << 18
+"""Uses that one `take` looks at, over all learners: about a millisecond."""
+
+
+class FetchOrder:
+    """`learners`: by number, changed by the schedule. `sweep`: as many as `sweep_units` units are fetched in the order
+    of their numbers."""
+
+    def __init__(
+        self, learners: Mapping[int, EpochProgress], units: UnitTable, sweep: Sweep | None, sweep_units: int
+    ) -> None:
+        self._learners = learners
+        self._units = units
+        self._sweep = sweep
+        self._sweep_units = sweep_units
+        self.searching = False
+        """The last `take` was short since it had looked at enough, not since there is no more: ask again."""
+
+    def take(self, limit: int, budget_bytes: int, now_s: float) -> list[int]:
+        """At most `limit` units to fetch now, soonest use first. Each is given once and then needs one of the
+        schedule's `arrived`, `here`, `failed` and `refused`.
+
+        What is ahead stays within `budget_bytes`, except that a learner with nothing ahead gets a unit in any case, and
+        that who comes later gets its share even if those before took all.
+        """
+        if limit <= 0 or budget_bytes <= 0:
+            return []
+        self.searching = False
+        going: dict[int, EpochProgress] = {}
+        stopped: dict[int, EpochProgress] = {}
+        for learner, found in self._learners.items():
+            (stopped if found.is_stopped(self._units.state, now_s) else going)[learner] = found
+        take = self._take_by_use if self._sweep is None else self._take_by_number
+        taken = take(going, limit, budget_bytes)
+        # These may use what the others leave, and nothing that the others would miss.
+        left_bytes = budget_bytes - sum(map(self._units.ahead_bytes_of, going))
+        if len(taken) < limit and left_bytes > 0:
+            taken += take(stopped, limit - len(taken), left_bytes)
+        return taken
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Many units come in the order of their numbers, and nobody waits for a certain one of them."""
+        return self._sweep is not None and self._sweep.is_long
+
+    def comes_in_sweep(self, unit: int) -> bool:
+        """Whether a unit is not here and comes when a sweep reaches it, which nobody gains by overtaking."""
+        return self._sweep is not None and self._units.is_coming(unit) and self._sweep.holds(unit)
+
+    def plan_anew(self) -> None:
+        """What learners want has changed."""
+        if self._sweep is not None:
+            self._sweep.forget()
+
+    def _take_by_use(self, learners: dict[int, EpochProgress], limit: int, budget_bytes: int) -> list[int]:
+        """The learners' next units, merged by time, within the budget; they are taken and charged."""
+        taken: list[int] = []
+        rates = learner_rates(self._learners)
+        look_at = self._uses_to_look_at(learners)
+        while learners and len(taken) < limit:
+            merged = self._merged(learners, limit - len(taken), budget_bytes, rates, look_at)
+            if merged is None or not len(merged.units):
+                break
+            self._units.take_all(merged.units, merged.owners)
+            taken += merged.units.tolist()
+        return taken
+
+    def _take_by_number(self, learners: dict[int, EpochProgress], limit: int, budget_bytes: int) -> list[int]:
+        """As `_take_by_use`, in the order of the sweep, of which a new one is planned when one has ended."""
+        assert self._sweep is not None
+        taken: list[int] = []
+        rates: dict[int, float] | None = None
+        while learners and len(taken) < limit:
+            coming = self._sweep.upcoming()
+            if coming is None:
+                if rates is not None:
+                    break  # what was planned just now is not to be had
+                rates = learner_rates(self._learners)
+                look_at = self._uses_to_look_at(learners)
+                merged = self._merged(learners, max(limit, self._sweep_units), budget_bytes, rates, look_at)
+                if merged is None or not len(merged.units):
+                    break
+                together = sum(rates[learner] for learner in learners)
+                samples = (merged.due_s - merged.due_s[0]) * together + len(learners)
+                self._sweep.plan(merged.units, merged.owners, samples)
+                continue
+            owner = self._learners.get(coming.owner)
+            if owner is not None and self._is_wanted(owner, coming.unit):
+                size_bytes = int(self._units.sizes[coming.unit])
+                ahead_bytes = self._units.ahead_bytes
+                if self._units.ahead_bytes_of(coming.owner) and ahead_bytes + size_bytes > budget_bytes:
+                    break
+                self._units.take(coming.unit, coming.owner)
+                taken.append(coming.unit)
+            self._sweep.go_on()
+        return taken
+
+    @staticmethod
+    def _uses_to_look_at(learners: Mapping[int, EpochProgress]) -> dict[int, int]:
+        return {learner: _LOOK_AT_USES // len(learners) for learner in learners}
+
+    def _merged(
+        self,
+        learners: dict[int, EpochProgress],
+        limit: int,
+        budget_bytes: int,
+        rates: dict[int, float],
+        look_at: dict[int, int],
+    ) -> Merged | None:
+        """The learners' next units, merged by time, within the budget; None if nobody wants any. Takes none of them.
+
+        Owners are numbers of learners. They may be fewer than `limit` though there are more.
+        """
+        # Each learner's part and some more: where one comes more often than that, there is another round.
+        each = min(limit, 8 + 5 * limit // (4 * len(learners)))
+        asked = [(learner, self._wanted(learner, each, rates[learner], look_at)) for learner in learners]
+        wanting = [(learner, wanted) for learner, wanted in asked if wanted is not None]
+        if not wanting:
+            return None
+        part_bytes = budget_bytes // len(learners)
+        idle_bytes = sum(
+            min(self._units.ahead_bytes_of(learner), part_bytes) for learner, wanted in asked if wanted is None
+        )
+        merged = merge(
+            [wanted for _, wanted in wanting],
+            self._units.sizes,
+            limit=limit,
+            budget_bytes=budget_bytes,
+            idle_bytes=idle_bytes,
+        )
+        numbers = np.array([learner for learner, _ in wanting], np.intp)
+        return replace(merged, owners=numbers[merged.owners])
+
+    def _is_wanted(self, learner: EpochProgress, unit: int) -> bool:
+        """A unit that was planned for a learner is neither here nor over yet."""
+        return self._units.is_absent(unit) and any(uses.head(unit) < uses.n for uses, _ in learner.orders())
+
+    def _wanted(self, learner: int, limit: int, rate: float, look_at: dict[int, int]) -> Wanted | None:
+        """The next units that a learner needs and that are absent; None if there are none."""
+        units: list[NDArray[np.int32]] = []
+        due_s: list[NDArray[np.float64]] = []
+        known = 0
+        for uses, position in self._learners[learner].orders():
+            absent, looked = uses.absent(limit - known, look_at[learner], self._units.state)
+            look_at[learner] -= looked
+            if len(absent):
+                units.append(uses.order[absent])
+                due_s.append((uses.positions(absent) - position) / rate)
+                known += len(absent)
+            if known >= limit:
+                break
+            if uses.cursor < uses.n:
+                self.searching = True
+                break
+        if not known:
+            return None
+        ahead_bytes = self._units.ahead_bytes_of(learner)
+        if len(units) == 1:
+            return Wanted(units[0], due_s[0], known >= limit, ahead_bytes)
+        # What this epoch needs may be needed in the next one, too.
+        both = np.concatenate(units)
+        once = np.sort(np.unique(both, return_index=True)[1])
+        return Wanted(both[once], np.concatenate(due_s)[once], known >= limit, ahead_bytes)
