@@ -74,8 +74,6 @@ STILL_LARGER = {
     # prefetch
     "policies/prefetch/siblings.py: methods of Siblings",
     # schedule
-    "policies/schedule/schedule.py: lines",
-    "policies/schedule/schedule.py: methods of Schedule",
 }
 
 
