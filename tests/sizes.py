@@ -36,8 +36,6 @@ STILL_LARGER = {
     "mountd/cache/reading.py: methods of StagedReading",
     "mountd/cache/staging.py: lines",
     "mountd/cache/staging.py: methods of Staging",
-    # control
-    "mountd/control/warm.py: methods of Warming",
     # core
     "mountd/core/config.py: lines",
     # daemon

@@ -1,26 +1,23 @@
 """One `hfs cache warm`: stages files and trees, and counts as done what would survive a crash, nothing else.
 
-Files are fetched many at a time and written behind, so a file that was fetched is done only when all its chunks are in
-the index: until then it is pending, and looked at again beside the work. What found no room, or what the cache disk did
-not take, failed, with the reason. A file of which all would not fit is not begun, or the last ones would all be there
-in part; unless it is larger than the cache, which then takes what it can.
+Files are fetched many at a time and written behind, so one that was fetched is done only once all its chunks are in the
+index: until then it is pending (`pending_files`). A file of which all would not fit is not begun, or the last ones
+would all be there in part; unless it is larger than the cache, which then takes what it can.
 
 Where files were evicted meanwhile (`lru`, others that fill the disk), what was counted is looked up in the index at the
-end. Over the parts that serve readers; used by `commands` alone.
+end. Over the parts that serve readers.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import trio
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import StagedFile, Staging
 from mountd.control.connection import Report
+from mountd.control.pending_files import PendingFile, PendingFiles
 from mountd.control.progress import ProgressCounter
 from mountd.core.metrics import Metrics
 from mountd.fetch import BATCH_FILES, Become, Fetcher, SmallFiles
@@ -39,28 +36,6 @@ _LOOKS = 64
 """Pending files looked at beside each batch, of which at most sixteen are new."""
 _WATCH_EVERY_S = 1.0
 """Groups of chunks become durable every two seconds."""
-_TRIES = 3
-"""A queue that was full is empty after each, so a file of the size of the queue is whole after two."""
-_LATE = 1000
-"""Files that are tried again at the end; more of them means that the disk is not to be waited for."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A file that is being fetched, was fetched, or was found to be here."""
-
-    node: Node
-    file: StagedFile
-    was_here: bool
-    tries: int = 1
-    lacks_bytes: int = 0
-    """What it lacked when it was begun, and what was accounted for it then."""
-    room_bytes: int = 0
-
-    @property
-    def wanted_bytes(self) -> int:
-        """What of that is not accounted for yet."""
-        return max(0, self.lacks_bytes - (self.file.room_bytes - self.room_bytes))
 
 
 class Warming:
@@ -84,16 +59,9 @@ class Warming:
         self._metrics = metrics
         self._report = report
         self._work = ProgressCounter()
-        self._pending: deque[_Pending] = deque()
-        self._late: list[_Pending] = []
-        self._errors = metrics["staging_errors"]
-        self._begun: set[_Pending] = set()
+        self._pending = PendingFiles(staging, fetcher, metrics, self._work)
+        self._begun: set[PendingFile] = set()
         """Large files that are being fetched."""
-        self._held_bytes = 0
-        """What the files take that were fetched or found here."""
-        self._objects = array("Q")
-        """Of the files that are done, and the bytes of these: 8 bytes a file."""
-        self._objects_bytes = 0
 
     async def run(self, paths: Sequence[bytes], jobs: int) -> Result:
         """Stage files and trees. Returns when all is durable or has failed."""
@@ -111,7 +79,7 @@ class Warming:
         await self._settle_all()
         await self._staging.evictor.wait_ahead()
         if self._metrics["evicted_files"] != evicted:
-            await self._count_again()
+            await self._pending.count_again()
         return self._work.result()
 
     # -- what there is to stage ---------------------------------------------------------------------------------------
@@ -164,7 +132,7 @@ class Warming:
             await self._stage_small(small)
             for one in large:
                 await self._stage_large(one)
-            self._settle_some(_LOOKS)
+            self._pending.settle_some(_LOOKS)
             await self._report(self._work.progress())
 
     def _is_small(self, node: Node) -> bool:
@@ -184,14 +152,14 @@ class Warming:
         places = [(node.parent, node.name) for node in nodes if node.parent is not None]
         for node, outcome in zip(nodes, await self._small_files.stage(places, push=False), strict=True):
             if isinstance(outcome, HfsError):
-                self._failed(_Pending(node, await self._file(node), was_here=False), outcome)
+                self._pending.failed(PendingFile(node, await self._file(node), was_here=False), outcome)
             elif outcome.node.version is None:
                 self._work.fail(node.path, VersionChanged("it is no file any more"))
             elif outcome.become is Become.LARGE:  # it has grown, or an earlier run has staged it in smaller chunks
                 await self._stage_large(outcome.node)
             else:
                 here = outcome.become is Become.HERE
-                self._hold(_Pending(outcome.node, await self._file(outcome.node), was_here=here))
+                self._pending.add(PendingFile(outcome.node, await self._file(outcome.node), was_here=here))
 
     async def _lacks_bytes(self, node: Node) -> int:
         file = await self._file(node)
@@ -202,28 +170,24 @@ class Warming:
     def _is_too_much(self, more_bytes: int) -> bool:
         """Whether with so much more the cache would be too small for what this command alone has staged."""
         begun_bytes = sum(entry.lacks_bytes for entry in self._begun)
-        return self._held_bytes + begun_bytes + more_bytes > self._staging.limit_bytes()
-
-    def _hold(self, entry: _Pending) -> None:
-        self._held_bytes += entry.file.room_bytes
-        self._pending.append(entry)
+        return self._pending.held_bytes + begun_bytes + more_bytes > self._staging.limit_bytes()
 
     async def _stage_large(self, node: Node) -> None:
-        entry = _Pending(node, await self._file(node), was_here=True)
+        entry = PendingFile(node, await self._file(node), was_here=True)
         try:
             if not entry.file.complete:
                 entry.was_here = False
                 await self._fetch(entry)
-            self._hold(entry)
+            self._pending.add(entry)
         except HfsError as error:
-            self._failed(entry, error)
+            self._pending.failed(entry, error)
 
     async def _file(self, node: Node) -> StagedFile:
         assert node.version is not None
         path = node.path
         return self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
 
-    async def _fetch(self, entry: _Pending) -> None:
+    async def _fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""
         file, path = entry.file, entry.node.path
         lacks_bytes = sum(file.raw_room_bytes(i) for i in file.present.missing() if self._fetcher.keeps(path, i))
@@ -243,97 +207,24 @@ class Warming:
             self._staging.unpin(file)
             self._begun.remove(entry)
 
-    # -- what became of it --------------------------------------------------------------------------------------------
-
-    def _settle_some(self, count: int) -> None:
-        """Look at so many of the pending files, each in its turn: one that hangs does not keep the others."""
-        for _ in range(min(count, len(self._pending))):
-            entry = self._pending.popleft()
-            if self._is_under_way(entry):
-                self._pending.append(entry)
-            else:
-                self._settle(entry)
+    # -- how far it is ------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Look and tell how far it is, also while all wait for the source. Never returns."""
         while True:
             await trio.sleep(_WATCH_EVERY_S)
             done = self._work.files
-            self._settle_some(len(self._pending))
+            self._pending.settle_some()
             if self._work.files != done:
                 await self._report(self._work.progress())
 
     async def _settle_all(self) -> None:
-        while self._pending or self._late:
-            await self._staging.wait_committed()
-            while self._pending:
-                entry = self._pending.popleft()
-                if self._is_under_way(entry):
-                    await self._wait_for(entry)
-                self._settle(entry)
-            late, self._late = self._late, []
+        while late := await self._pending.settle_all():
             for entry in late:
-                entry.tries += 1
                 try:
                     await self._fetch(entry)
-                    self._hold(entry)
+                    self._pending.add(entry)
                 except HfsError as error:
-                    self._failed(entry, error)
+                    self._pending.failed(entry, error)
                 await self._staging.wait_committed()
                 await self._report(self._work.progress())
-
-    async def _wait_for(self, entry: _Pending) -> None:
-        """A reader fetches it, what was damaged is being given up, or it is in doubt whether it is right."""
-        for index in entry.file.present.missing():
-            await self._fetcher.wait_flight(entry.file.version, index)
-        await self._staging.committer.wait_believed(entry.file.version)
-        await self._staging.wait_committed()
-        await self._staging.reclaimer.wait_idle()
-
-    def _settle(self, entry: _Pending) -> None:
-        if self._is_durable(entry):
-            self._done(entry)
-        else:
-            self._held_bytes -= entry.file.room_bytes
-            self._failed(entry, StagingError(self._why_lost(entry)))
-
-    def _why_lost(self, entry: _Pending) -> str:
-        why = self._staging.why_not(entry.file.size)
-        if why is None and self._metrics["staging_errors"] != self._errors:
-            why = f"the cache disk did not take it ({self._staging.statistics().last_error})"
-        return why or str(self._staging.refusal(entry.file.size))
-
-    def _is_durable(self, entry: _Pending) -> bool:
-        file, path = entry.file, entry.node.path
-        return file.committed.full or all(
-            index in file.committed or not self._fetcher.keeps(path, index) for index in range(file.committed.count)
-        )
-
-    def _is_under_way(self, entry: _Pending) -> bool:
-        file = entry.file
-        return file.unsettled > 0 or any(self._fetcher.is_coming(file.version, i) for i in file.present.missing())
-
-    def _done(self, entry: _Pending) -> None:
-        (self._work.skip if entry.was_here else self._work.done)(entry.node)
-        if entry.file.object_id is not None:
-            self._objects.append(entry.file.object_id)
-            self._objects_bytes += entry.file.size
-
-    def _failed(self, entry: _Pending, error: HfsError) -> None:
-        """Counted, or, where only the queue of the disk was full, tried again at the end."""
-        lost = isinstance(error, StagingError) and self._staging.why_not(entry.file.size) is None
-        if lost and entry.tries < _TRIES and len(self._late) < _LATE:
-            self._late.append(entry)
-        else:
-            self._work.fail(entry.node.path, error)
-
-    async def _count_again(self) -> None:
-        """Some files were evicted: whether any of these."""
-        files = size_bytes = 0
-        for start in range(0, len(self._objects), _NAMES_AT_ONCE):
-            there = await self._staging.still_staged(list(self._objects[start : start + _NAMES_AT_ONCE]))
-            files += there[0]
-            size_bytes += there[1]
-        if files < len(self._objects):
-            why = f"were staged and evicted again: {self._staging.what_limits()}"
-            self._work.lost(len(self._objects) - files, self._objects_bytes - size_bytes, why)

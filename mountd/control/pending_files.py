@@ -1,0 +1,146 @@
+"""What a warm has fetched and is not durable yet: looked at again until it is done, failed, or to be tried once more.
+
+A file is done when all its chunks are in the index, and not before. What found no room, or what the cache disk did not
+take, failed, with the reason; where only the queue of the disk was full, the file is late and tried again at the end.
+Nothing is fetched here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from dataclasses import dataclass
+
+from mountd.base.errors import HfsError, StagingError
+from mountd.cache import StagedFile, Staging
+from mountd.control.progress import ProgressCounter
+from mountd.core.metrics import Metrics
+from mountd.fetch import Fetcher
+from mountd.namespace import Node
+
+__all__ = ["PendingFile", "PendingFiles"]
+
+_LOOKED_UP_AT_ONCE = 512
+_TRIES = 3
+"""A queue that was full is empty after each, so a file of the size of the queue is whole after two."""
+_LATE = 1000
+"""Files that are tried again at the end; more of them means that the disk is not to be waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingFile:
+    """A file that is being fetched, was fetched, or was found to be here."""
+
+    node: Node
+    file: StagedFile
+    was_here: bool
+    tries: int = 1
+    lacks_bytes: int = 0
+    """What it lacked when it was begun, and what was accounted for it then."""
+    room_bytes: int = 0
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What of that is not accounted for yet."""
+        return max(0, self.lacks_bytes - (self.file.room_bytes - self.room_bytes))
+
+
+class PendingFiles:
+    """Those of one command, counted in `work` when it is known what has become of them."""
+
+    def __init__(self, staging: Staging, fetcher: Fetcher, metrics: Metrics, work: ProgressCounter) -> None:
+        self._staging = staging
+        self._fetcher = fetcher
+        self._metrics = metrics
+        self._work = work
+        self._pending: deque[PendingFile] = deque()
+        self._late: list[PendingFile] = []
+        self._errors = metrics["staging_errors"]
+        self.held_bytes = 0
+        """What the files take that were fetched or found here."""
+        self._objects = array("Q")
+        """Of the files that are done, and the bytes of these: 8 bytes a file."""
+        self._objects_bytes = 0
+
+    def add(self, entry: PendingFile) -> None:
+        """All of the file was fetched, or was here."""
+        self.held_bytes += entry.file.room_bytes
+        self._pending.append(entry)
+
+    def settle_some(self, count: int | None = None) -> None:
+        """Look at so many of them, or at all, each in its turn: one that hangs does not keep the others."""
+        for _ in range(len(self._pending) if count is None else min(count, len(self._pending))):
+            entry = self._pending.popleft()
+            if self._is_under_way(entry):
+                self._pending.append(entry)
+            else:
+                self._settle(entry)
+
+    async def settle_all(self) -> list[PendingFile]:
+        """Wait until it is known of each what has become of it. Gives those that are to be tried again."""
+        await self._staging.wait_committed()
+        while self._pending:
+            entry = self._pending.popleft()
+            if self._is_under_way(entry):
+                await self._wait_for(entry)
+            self._settle(entry)
+        late, self._late = self._late, []
+        for entry in late:
+            entry.tries += 1
+        return late
+
+    def failed(self, entry: PendingFile, error: HfsError) -> None:
+        """Counted, or, where only the queue of the disk was full, tried again at the end."""
+        lost = isinstance(error, StagingError) and self._staging.why_not(entry.file.size) is None
+        if lost and entry.tries < _TRIES and len(self._late) < _LATE:
+            self._late.append(entry)
+        else:
+            self._work.fail(entry.node.path, error)
+
+    async def count_again(self) -> None:
+        """Some files were evicted: whether any of these."""
+        files = size_bytes = 0
+        for start in range(0, len(self._objects), _LOOKED_UP_AT_ONCE):
+            there = await self._staging.still_staged(list(self._objects[start : start + _LOOKED_UP_AT_ONCE]))
+            files += there[0]
+            size_bytes += there[1]
+        if files < len(self._objects):
+            why = f"were staged and evicted again: {self._staging.what_limits()}"
+            self._work.lost(len(self._objects) - files, self._objects_bytes - size_bytes, why)
+
+    async def _wait_for(self, entry: PendingFile) -> None:
+        """A reader fetches it, what was damaged is being given up, or it is in doubt whether it is right."""
+        for index in entry.file.present.missing():
+            await self._fetcher.wait_flight(entry.file.version, index)
+        await self._staging.committer.wait_believed(entry.file.version)
+        await self._staging.wait_committed()
+        await self._staging.reclaimer.wait_idle()
+
+    def _settle(self, entry: PendingFile) -> None:
+        if self._is_durable(entry):
+            self._done(entry)
+        else:
+            self.held_bytes -= entry.file.room_bytes
+            self.failed(entry, StagingError(self._why_lost(entry)))
+
+    def _why_lost(self, entry: PendingFile) -> str:
+        why = self._staging.why_not(entry.file.size)
+        if why is None and self._metrics["staging_errors"] != self._errors:
+            why = f"the cache disk did not take it ({self._staging.statistics().last_error})"
+        return why or str(self._staging.refusal(entry.file.size))
+
+    def _is_durable(self, entry: PendingFile) -> bool:
+        file, path = entry.file, entry.node.path
+        return file.committed.full or all(
+            index in file.committed or not self._fetcher.keeps(path, index) for index in range(file.committed.count)
+        )
+
+    def _is_under_way(self, entry: PendingFile) -> bool:
+        file = entry.file
+        return file.unsettled > 0 or any(self._fetcher.is_coming(file.version, i) for i in file.present.missing())
+
+    def _done(self, entry: PendingFile) -> None:
+        (self._work.skip if entry.was_here else self._work.done)(entry.node)
+        if entry.file.object_id is not None:
+            self._objects.append(entry.file.object_id)
+            self._objects_bytes += entry.file.size
