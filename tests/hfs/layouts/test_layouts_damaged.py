@@ -76,8 +76,9 @@ def test_tar_files_that_have_no_layout(tmp_path: Path) -> None:
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as made:
         sparse = tarfile.TarInfo("a.x")
         sparse.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
-        made.addfile(sparse)
-    refused("a sparse member at offset 1,024", build_tar, path)
+        sparse.size = 512
+        made.addfile(sparse, io.BytesIO(b"0\n".ljust(512, b"\0")))
+    refused("a sparse member at offset 0", build_tar, path)
 
 
 def resum(raw: bytearray, at: int) -> None:
@@ -92,12 +93,12 @@ def test_damaged_tar_files(tmp_path: Path) -> None:
     raw = whole.copy()
     raw[1536 + 5] ^= 1
     path.write_bytes(raw)
-    refused("damaged: wrong checksum of the header at offset 1,536", build_tar, path)
+    refused("damaged: bad checksum in the header at offset 1,536", build_tar, path)
     raw = whole.copy()
     raw[124:136] = b"0000000zzzz\0"
     resum(raw, 0)
     path.write_bytes(raw)
-    refused("damaged: a size of b'0000000zzzz.*' at offset 124", build_tar, path)
+    refused("not a tar file: invalid header", build_tar, path)
     raw[124:136] = b"\x80" + b"\xff" * 11
     resum(raw, 0)
     path.write_bytes(raw)
@@ -109,12 +110,12 @@ def test_damaged_tar_files(tmp_path: Path) -> None:
     raw = archive(path, ("n" * 300 + ".x", b"1"), kind=tarfile.PAX_FORMAT)
     raw[512:515] = b"999"
     path.write_bytes(raw)
-    refused("no record of an extended header at offset 512", build_tar, path)
+    refused("a zero byte in the name of the member at offset 0|not a tar file: ", build_tar, path)
     raw = archive(path, ("n" * 300 + ".x", b"1"), kind=tarfile.GNU_FORMAT)
     raw[124:136] = b"77777777777\0"
     resum(raw, 0)
     path.write_bytes(raw)
-    refused("an extended header of [0-9,]+ bytes at offset 0", build_tar, path)
+    refused("an extended header of [0-9,]+ bytes before offset 512", build_tar, path)
 
 
 def test_a_size_in_an_extended_header(tmp_path: Path) -> None:
