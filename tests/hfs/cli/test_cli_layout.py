@@ -65,7 +65,7 @@ def test_options_are_those_of_the_format() -> None:
     refused = hfs("build", "db", "--root", ".", "--database", "x")
     assert (refused.exit_code, "no database 'x'; there are none with names" in refused.stderr) == (1, True)
     refused = hfs("build", "db/data.mdb", "--root", ".", "--format", "tar")
-    assert (refused.exit_code, "not a tar file: no header at offset 0" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "not a tar file: " in refused.stderr) == (1, True)
     # What a directory is, its files say; a layout of all its files can be had by name.
     assert (
         hfs("build", "db", "--root", ".", "--format", "tree").stdout == "db.layout: 1 samples of db/data.mdb (tree)\n"
