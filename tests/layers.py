@@ -135,7 +135,7 @@ ERRNO_RIGHTS = (
     "mountd/control/listening.py",
     "mountd/daemon/*",
     "mountd/supervisor/*",
-    "mountd/namespace/namespace.py",  # the source's ENOENT becomes a negative entry
+    "mountd/namespace/lookups.py",  # the source's ENOENT becomes a negative entry
     "mountd/namespace/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
     "hfs/*",
 )

@@ -61,9 +61,6 @@ STILL_LARGER = {
     "mountd/hints/learners.py: lines",
     # namespace
     "mountd/namespace/journal/journal.py: methods of Journal",
-    "mountd/namespace/namespace.py: constructor of Namespace",
-    "mountd/namespace/namespace.py: lines",
-    "mountd/namespace/namespace.py: methods of Namespace",
     # peers
     "mountd/peers/read_slots.py: constructor of ReadSlots",
     # supervisor

@@ -103,7 +103,7 @@ class CacheCommands:
 
     async def _compare(self, checked: CheckedFile) -> None:
         """Raise StagingError unless every staged chunk equals the source's bytes of the same version."""
-        node = await self._namespace.resolve(checked.path)
+        node = await self._namespace.lookups.resolve(checked.path)
         if node.version != checked.version:
             raise VersionChanged("the source has another version now; the staged one is no longer served")
         file = await self._staging.file(checked.version, checked.path)

@@ -89,7 +89,7 @@ class Warming:
             self._work.walking = True
             for path in paths:
                 try:
-                    await self._walk(await self._namespace.resolve(path), send)
+                    await self._walk(await self._namespace.lookups.resolve(path), send)
                 except HfsError as error:
                     self._work.fail(path, error)
             self._work.walking = False
@@ -101,10 +101,10 @@ class Warming:
             return
         if node.children is None:
             return  # symlinks and special files have nothing to stage
-        listing = await self._namespace.listing(node)
+        listing = await self._namespace.listings.whole(node)
         for start in range(0, len(listing), _NAMES_AT_ONCE):
             names = [listing[i] for i in range(start, min(start + _NAMES_AT_ONCE, len(listing)))]
-            dentries = await self._namespace.children(node, names)
+            dentries = await self._namespace.lookups.children(node, names)
             versions = [d.node.version for d in dentries if d.node is not None and d.node.version is not None]
             await self._staging.prefetch_lookups(versions)
             for dentry in dentries:

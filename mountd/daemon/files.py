@@ -69,7 +69,7 @@ async def open_file_service(
         siblings = SiblingWatch(
             Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=staging.limit_bytes()),
             nursery,
-            namespace.listing,
+            namespace.listings.whole,
             queue.siblings_nowait,
         )
         passthrough = Passthrough(staging, metrics)

@@ -12,7 +12,7 @@ from mountd.core.background import start_guarded
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
-from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, seconds
+from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
 from mountd.source import open_as_user
 
 __all__ = ["NameService", "open_names"]
@@ -49,7 +49,8 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
         # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
 
-    namespace = Namespace(
+    inherited = basics.journal.take_inherited()
+    namespace = await open_namespace(
         source,
         metrics,
         nursery,
@@ -57,14 +58,13 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         strict=config.strict,
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
+        inherited=inherited.nodes,
         changed=changed,
     )
-    inherited = basics.journal.take_inherited()
-    await namespace.start(inherited.nodes)
     answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)
-    xattrs = Xattrs(source.metadata, answers, trio.current_time, ttl_s=ttl_s, changed=namespace.expire)
+    xattrs = Xattrs(source.metadata, answers, trio.current_time, ttl_s=ttl_s)
     async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
-        permissions = Permissions(source.metadata, as_user, answers, namespace, metrics, others=config.allow_other)
+        permissions = Permissions(source.metadata, as_user, answers, namespace.root, metrics, others=config.allow_other)
         await permissions.start()
         yield NameService(namespace, permissions, xattrs, inherited)
 

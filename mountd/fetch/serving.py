@@ -61,7 +61,9 @@ class Serving:
         if not self._knows(version.source_id):  # or these are other files
             if here_only or not is_lasting(version.source_id):
                 return None
-            await self._namespace.resolve(path)  # nobody may have looked below that file system's mount here yet
+            await self._namespace.lookups.resolve(
+                path
+            )  # nobody may have looked below that file system's mount here yet
             if not self._knows(version.source_id):
                 return None
         file = self._staging.file_nowait(version, path) or await self._staging.file(version, path)
@@ -85,7 +87,7 @@ class Serving:
         mine, coming = self._is_mine(path, index), self._fetcher.is_coming(version, index)
         if (here_only and not (mine and coming)) or (coming and not mine):
             return None
-        node = await self._namespace.resolve(path)
+        node = await self._namespace.lookups.resolve(path)
         if node.version != version:
             raise VersionChanged(f"{path!r} is another version here")
         chunk = await self._fetcher.for_peer(node, file, index)
@@ -96,7 +98,7 @@ class Serving:
             return True
         if not self._staging.admits_nowait(file, file.chunk(index).size):
             return False
-        node = await self._namespace.resolve(path)
+        node = await self._namespace.lookups.resolve(path)
         if node.version != file.version:
             raise VersionChanged(f"{path!r} is another version here")
         await self._fetcher.ahead(node, file, index, push=Push.NEVER, unless_held=True)

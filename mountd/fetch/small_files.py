@@ -111,7 +111,7 @@ class SmallFiles:
                 continue
             if head not in directories:
                 try:
-                    directories[head] = await self._namespace.resolve(head)
+                    directories[head] = await self._namespace.lookups.resolve(head)
                 except HfsError as error:
                     directories[head] = error
             directory = directories[head]
@@ -185,7 +185,7 @@ class SmallFiles:
         self._looks = _LOOKS
 
     def _is_unknown(self, place: Place) -> bool:
-        return place[0].children is not None and self._namespace.known_nowait(*place) is None
+        return place[0].children is not None and self._namespace.names.known_nowait(*place) is None
 
     async def _look_first(self, places: Sequence[Place]) -> None:
         """Ask what these are: an earlier run may have staged them, and then nothing of them is to be read."""
@@ -200,7 +200,7 @@ class SmallFiles:
 
         async def look(directory: Node, names: list[bytes]) -> None:
             with contextlib.suppress(HfsError):  # met again by who reads it
-                dentries = await self._namespace.children(directory, names)
+                dentries = await self._namespace.lookups.children(directory, names)
                 versions = [dentry.node.version for dentry in dentries if dentry.node is not None]
                 await self._staging.prefetch_lookups([version for version in versions if version is not None])
 
@@ -216,7 +216,7 @@ class SmallFiles:
     # -- what is known without asking ---------------------------------------------------------------------------------
 
     def _node(self, place: Place) -> Node | None:
-        dentry = self._namespace.known_nowait(*place) if place[0].children is not None else None
+        dentry = self._namespace.names.known_nowait(*place) if place[0].children is not None else None
         return dentry.node if dentry is not None else None
 
     def _known(self, place: Place, *, stage: bool) -> Small | HfsError | None:
@@ -224,7 +224,7 @@ class SmallFiles:
         directory, name = place
         if directory.children is None:
             return SourceError(errno.ENOTDIR, f"{directory.path!r}")
-        dentry = self._namespace.known_nowait(directory, name)
+        dentry = self._namespace.names.known_nowait(directory, name)
         if dentry is None:
             return None
         if dentry.node is None:
@@ -283,7 +283,7 @@ class SmallFiles:
     async def _staged_at_home(self, place: Place) -> Small | HfsError:
         """Have its home stage it: there it belongs, and nobody waits for it here."""
         try:
-            (dentry,) = await self._namespace.children(place[0], [place[1]])
+            (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             if dentry.node is None or dentry.node.version is None:
                 return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
             file = await self._staging.file(dentry.node.version, dentry.node.path)
@@ -393,14 +393,14 @@ class SmallFiles:
             outcomes[place] = await self._alone(place, push=push, stage=stage, hold=hold)
 
     def _found(self, place: Place, read: SmallRead, asked_s: float) -> Node | None:
-        return self._namespace.found(*place, read.attributes, asked_s) if read.attributes is not None else None
+        return self._namespace.lookups.found(*place, read.attributes, asked_s) if read.attributes is not None else None
 
     async def _land_later(
         self, batch: SmallFileBatch, place: Place, read: SmallRead, *, push: bool, stage: bool, hold: bool
     ) -> Small | HfsError | None:
         """As `_land`, once it is known what the name is. Who wants the file meanwhile waits for the batch."""
         try:
-            (dentry,) = await self._namespace.children(place[0], [place[1]])
+            (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             node = dentry.node
             if node is not None and node.version is not None and self._staging.file_nowait(node.version) is None:
                 await self._staging.file(node.version, node.path)
@@ -450,7 +450,7 @@ class SmallFiles:
         """The usual way: asked for by name, read by itself, tried again after what passes by."""
         try:
             await self._fetcher.batches.wait(place)
-            (dentry,) = await self._namespace.children(place[0], [place[1]])
+            (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             node = dentry.node
             if node is None:
                 return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")

@@ -59,19 +59,19 @@ class SmallDemand:
         buffers.reuse(self._bytes)
 
     async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
-        """As `Namespace.child`, for thread `thread_id`; if that is going to open it, with its bytes."""
+        """As `Lookups.child`, for thread `thread_id`; if that is going to open it, with its bytes."""
         place = (directory, name)
         dentry = None
         if self._followed.is_expected(thread_id) and self._is_new(place):
             if self._small_files.reads_blindly:
                 with self._fetcher.reader_waits():
                     await self._flights.run(place, lambda: self._fetch(place))
-                dentry = self._namespace.known_nowait(directory, name)
+                dentry = self._namespace.names.known_nowait(directory, name)
             else:
-                dentry = await self._namespace.child(directory, name)
+                dentry = await self._namespace.lookups.child(directory, name)
                 self._small_files.looked(place)
         if dentry is None:
-            dentry = await self._namespace.child(directory, name)
+            dentry = await self._namespace.lookups.child(directory, name)
         node = dentry.node
         if node is not None and node.version is not None and 0 < node.version.size <= self._small_files.limit_bytes:
             self._followed.looked_up(thread_id, node)
@@ -84,7 +84,11 @@ class SmallDemand:
     def _is_new(self, place: Place) -> bool:
         """Whether nothing is known of a name, and nothing says that its file may be here."""
         directory, name = place
-        if directory.children is None or name in directory.children or self._namespace.is_coming(directory, name):
+        if (
+            directory.children is None
+            or name in directory.children
+            or self._namespace.asking.is_coming(directory, name)
+        ):
             return False
         path = directory.path + b"/" + name if directory.parent is not None else name
         return not self._staging.was_put(path) and not self._fetcher.is_elsewhere(path, 0)
@@ -125,7 +129,7 @@ class SmallDemand:
             if self._staging.file_nowait(version) is None:
                 await self._staging.file(version)
         # No checkpoint from here on.
-        node = self._namespace.found(directory, name, read.attributes, asked_s)
+        node = self._namespace.lookups.found(directory, name, read.attributes, asked_s)
         if node is None or node.version is None:
             return
         if read.data is None:

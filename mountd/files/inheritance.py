@@ -35,7 +35,7 @@ async def open_again(
 ) -> None:
     """Take over the handles of `inherited`, whose nodes `namespace` has already."""
     for directory in inherited.directories:
-        handle = DirectoryHandle(namespace.node(directory.node_id), unique=directory.unique)
+        handle = DirectoryHandle(namespace.nodes.node(directory.node_id), unique=directory.unique)
         unknown = directory.shown < 0  # whoever is not at its start was shown something
         handle.shown, handle.digest = (0, _NEVER) if unknown else (directory.shown, directory.digest)
         handles.inherit_directory(directory.number, handle)
@@ -43,14 +43,14 @@ async def open_again(
         for opened in inherited.files:
             journal.closed(opened.number)
         return
-    nodes = {opened.node_id: namespace.node(opened.node_id) for opened in inherited.files}
+    nodes = {opened.node_id: namespace.nodes.node(opened.node_id) for opened in inherited.files}
     await staging.prefetch_lookups({node.version for node in nodes.values() if node.version is not None})
     for opened in inherited.files:
         node = nodes[opened.node_id]
         assert node.version is not None
         file = await staging.file(node.version, node.path)
         staging.pin(file)
-        namespace.opened(node)
+        namespace.holds.opened(node)
         if opened.backing_id:
             passthrough.adopt(file, opened.backing_id, opened.backing_inode)
             node.passed += 1
@@ -65,5 +65,5 @@ async def have_names_looked_up(
     long as the kernel remembers its name, and its reads answer ESTALE."""
     if await run_in_thread(forget_all_names, connection_fd):
         return
-    names = list(await namespace.listing(namespace.root))
+    names = list(await namespace.listings.whole(namespace.root))
     await run_in_thread(forget_names, connection_fd, ROOT_ID, names)

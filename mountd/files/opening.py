@@ -23,7 +23,7 @@ from mountd.files.handles import FileHandle, Handles
 from mountd.files.io_mode import IoMode
 from mountd.files.passthrough import Passthrough
 from mountd.hints import HintFollower, HintsRepeated
-from mountd.namespace import Dentry, Namespace, Node
+from mountd.namespace import Dentry, Namespace, Node, expire
 from mountd.source import Source
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES, Answer, answer
@@ -92,7 +92,7 @@ class Opening:
 
     def open_nowait(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None] | None:
         """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""
-        if node.version is None or not self._namespace.is_fresh_nowait(node):
+        if node.version is None or not self._namespace.freshness.is_fresh_nowait(node):
             return None
         size = node.version.size
         file = self._staging.file_nowait(node.version, node.path)
@@ -144,7 +144,7 @@ class Opening:
         if again is not None and self._handles.has_file(again):
             return again, self._handles.file(again).backing_id
         self._learn(node)
-        await self._namespace.fresh(node)
+        await self._namespace.freshness.fresh(node)
         path = node.path
         file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
         self._staging.pin(file)
@@ -175,7 +175,7 @@ class Opening:
             self._io_mode.opening(node.version.size)
 
     def _opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int, unique: int) -> int:
-        self._namespace.opened(node)
+        self._namespace.holds.opened(node)
         backing_inode = self._passthrough.object_of(file) if backing_id is not None else 0
         number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode), unique)
         self._small_demand.opened(node, thread_id)
@@ -237,7 +237,7 @@ class Opening:
         if chosen is Answer.ANEW:
             self._metrics.add("opens_anew")
             node.sent_away = away | {thread_id}
-            fresh = self._namespace.renew(node)
+            fresh = self._namespace.tree.renew(node)
             if fresh is not None:  # whatever happens until it is opened: the kernel looks a name up again only once
                 fresh.sent_away = (fresh.sent_away or set()) | {thread_id}
             raise VersionChanged(f"{node.path!r} is read another way now")
@@ -262,7 +262,7 @@ class Opening:
         handle = self._handles.without_open(node_id)
         if handle is not None:
             return handle
-        node = self._namespace.node(node_id)
+        node = self._namespace.nodes.node(node_id)
         file = self._staging.file_nowait(node.version, node.path) if node.version is not None else None
         return self._kept(FileHandle(node, file), thread_id) if file is not None else None
 
@@ -271,13 +271,13 @@ class Opening:
         handle = self.stateless_handle_nowait(node_id, thread_id)
         if handle is not None:
             return handle
-        node = self._namespace.node(node_id)
+        node = self._namespace.nodes.node(node_id)
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
         return self._kept(FileHandle(node, await self._staging.file(node.version, node.path)), thread_id)
 
     def _kept(self, handle: FileHandle, thread_id: int) -> FileHandle:
-        self._namespace.note(handle.node)
+        self._namespace.nodes.note(handle.node)
         self._handles.keep_without_open(handle)
         self._small_demand.opened(handle.node, thread_id)
         file = handle.file
@@ -306,7 +306,7 @@ class Opening:
             node.passed -= 1
             self._passthrough.release(handle.file)
         self._staging.unpin(handle.file)
-        self._namespace.closed(node)
+        self._namespace.holds.closed(node)
         if not node.opens:
             self._prefetch.forget(node)
             if node.version is not None and node.version.size > self._chunk_bytes:
@@ -328,7 +328,7 @@ class Opening:
             try:
                 data = await self._small(node, file)
             except VersionChanged:
-                self._namespace.expire(node)
+                expire(node)
                 raise  # the kernel looks the name up again, and its reader never notices
             except HfsError:
                 return  # the first READ meets the same error and tells it to its reader

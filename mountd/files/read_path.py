@@ -37,7 +37,7 @@ from mountd.fetch import (
 )
 from mountd.files.handles import FileHandle
 from mountd.hints import HintFollower, History
-from mountd.namespace import Namespace, Node
+from mountd.namespace import Namespace, Node, expire
 from mountd.source import Source
 from policies.geometry import Extent, Piece, chunk_range, clamp, split
 from policies.iomode import SMALL_BYTES
@@ -162,7 +162,7 @@ class ReadPath:
                 return await self._piece(handle, pieces[0], advice)
             return await self._joined(handle, extent, pieces, advice)
         except VersionChanged:
-            self._namespace.expire(handle.node)
+            expire(handle.node)
             raise
 
     def _noticed(self, handle: FileHandle, extent: Extent) -> None:

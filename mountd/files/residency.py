@@ -59,7 +59,7 @@ class Residency:
         paths: list[bytes] = []
         try:
             # Of a file that is passed through the mount has no pages; the name of a retired node leads to another.
-            known = islice(self._namespace.files(), _LOOKED_AT)
+            known = islice(self._namespace.nodes.files(), _LOOKED_AT)
             used = (n for n in known if (n.pushed or n.opens) and not n.passed and not n.retired)
             paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
             found = await trio.to_thread.run_sync(resident, paths, self._started, abandon_on_cancel=True)

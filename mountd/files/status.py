@@ -46,6 +46,6 @@ class FilesStatus:
             "read_bytes": {tier: metrics["bytes_" + tier] for tier in _TIERS},
             "readers": self.readers.shown(),
             "readers_unknown": fastpath.extension_missing(),  # why nobody is named
-            "open": {"nodes": len(namespace), "names": len(namespace.names), **self.handles.statistics()},
+            "open": {"nodes": len(namespace.nodes), "names": len(namespace.names), **self.handles.statistics()},
             "page_cache": self.residency.figures,
         }

@@ -44,8 +44,8 @@ class DirectoryReplies:
         again = self._handles.answered(unique)
         if again is not None:
             return again
-        node = self._namespace.node(node_id)
-        await self._namespace.fresh(node)
+        node = self._namespace.nodes.node(node_id)
+        await self._namespace.freshness.fresh(node)
         await self._permissions.check(node, WantedAccess.LIST, asker)
         return self._handles.add_directory(DirectoryHandle(node, unique=unique))
 
@@ -57,7 +57,7 @@ class DirectoryReplies:
         if not await listing.reaches(start):
             return
         # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
-        handle.whole = handle.whole or self._namespace.stats_follow(handle.node, listing, start)
+        handle.whole = handle.whole or self._namespace.stat_ahead.follows(handle.node, listing, start)
         if fastpath.takes_names() and (plain or not handle.whole):
             end = self._add_names(token, handle.node, listing, start, plain=plain)
         else:
@@ -71,7 +71,7 @@ class DirectoryReplies:
     async def _listing(self, handle: DirectoryHandle, start: int) -> Listing:
         if handle.listing is not None and start:
             return handle.listing
-        listing = self._namespace.listing_nowait(handle.node)
+        listing = self._namespace.listings.get(handle.node)
         if start:
             await handle.go_on(listing, start)
         else:  # opened, or rewound: rewinddir(3) shows the directory anew
@@ -89,10 +89,10 @@ class DirectoryReplies:
                 if added:
                     return position
                 names = listing.names(position, position + _READDIR_AHEAD)
-                handle.batch, handle.batch_start = await self._namespace.children(handle.node, names), position
+                handle.batch, handle.batch_start = await self._namespace.lookups.children(handle.node, names), position
                 dentry = handle.batch[0]
                 after = position + len(names)
-                self._namespace.ask_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
+                self._namespace.asking.ahead_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
             if not self._add_entry(token, listing[position], dentry, position + 1):
                 return position
             added = added or dentry.node is not None
@@ -129,8 +129,8 @@ class DirectoryReplies:
         node = dentry.node
         if node is None:
             return True
-        self._namespace.referenced(node)
+        self._namespace.holds.referenced(node)
         if pyfuse3.readdir_reply(token, name, self._entries.entry(node, dentry.expires_s), next_position):
             return True
-        self._namespace.not_referenced(node)  # the kernel has not seen it
+        self._namespace.holds.not_referenced(node)  # the kernel has not seen it
         return False

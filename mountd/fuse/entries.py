@@ -29,17 +29,17 @@ class EntryReplies:
 
     async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
-        dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
+        dentry = await self._opening.look_up(self._namespace.nodes.node(directory_id), name, thread_id)
         if dentry.node is None:
-            return _absent(self._namespace.valid_s(dentry.expires_s))
-        self._namespace.referenced(dentry.node)
+            return _absent(self._namespace.freshness.valid_s(dentry.expires_s))
+        self._namespace.holds.referenced(dentry.node)
         return self.entry(dentry.node, dentry.expires_s)
 
     async def attributes(self, node_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a GETATTR."""
-        node = self._namespace.node(node_id)
+        node = self._namespace.nodes.node(node_id)
         if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
-            await self._namespace.revalidate(node)
+            await self._namespace.freshness.revalidate(node)
         await self._permissions.learn(node)
         entry = self.entry(node, node.expires_s)
         if node.id == ROOT_ID:
@@ -51,12 +51,12 @@ class EntryReplies:
         entry = pyfuse3.EntryAttributes()
         _fill(entry, self._permissions.shown(node, stateless=self._opening.stateless))
         entry.st_ino = node.id
-        shown = self._namespace.shown_inode(node)
+        shown = self._namespace.nodes.shown_inode(node)
         if shown != node.id and node.id != ROOT_ID:
             fastpath.show_inode(node.id, shown)
         # If it is not known who may come here, the kernel asks once more before it lets anybody in.
         known = self._permissions.is_known_nowait(node)
-        entry.entry_timeout = entry.attr_timeout = self._namespace.valid_s(expires_s) if known else 0.0
+        entry.entry_timeout = entry.attr_timeout = self._namespace.freshness.valid_s(expires_s) if known else 0.0
         return entry
 
 

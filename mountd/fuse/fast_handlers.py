@@ -49,31 +49,31 @@ class FastHandlers:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
         namespace = self._namespace
         try:
-            dentry = namespace.child_nowait(namespace.node(parent), name)
+            dentry = namespace.lookups.child_nowait(namespace.nodes.node(parent), name)
         except HfsError:
             return None
         if dentry is None:
             return None
-        valid_s = namespace.valid_s(dentry.expires_s)
+        valid_s = namespace.freshness.valid_s(dentry.expires_s)
         node = dentry.node
         if node is None:
             return (0, 0, None, valid_s) if valid_s else errno.ENOENT
-        namespace.referenced(node)
+        namespace.holds.referenced(node)
         if not self._permissions.is_known_nowait(node):
             valid_s = 0.0
-        return node.id, namespace.shown_inode(node), self._shown(node), valid_s
+        return node.id, namespace.nodes.shown_inode(node), self._shown(node), valid_s
 
     def getattr(self, node_id: int) -> Entry | None:
         """Attributes that are known."""
         namespace = self._namespace
         try:
-            node = namespace.node(node_id)
+            node = namespace.nodes.node(node_id)
         except HfsError:
             return None
-        valid_s = namespace.valid_s(node.expires_s)
+        valid_s = namespace.freshness.valid_s(node.expires_s)
         if not (node.opens or (valid_s and not node.stale)) or not self._permissions.is_known_nowait(node):
             return None
-        return node_id, namespace.shown_inode(node), self._shown(node), valid_s
+        return node_id, namespace.nodes.shown_inode(node), self._shown(node), valid_s
 
     def _shown(self, node: Node) -> Attributes:
         return self._permissions.shown(node, stateless=self._opening.stateless)
@@ -91,7 +91,7 @@ class FastHandlers:
         if unique >> 63:
             return None  # sent again: an earlier daemon may have answered it
         try:
-            node = self._namespace.node(node_id)
+            node = self._namespace.nodes.node(node_id)
             if not self._permissions.allows_nowait(node, wanted_by(flags), (uid, gid, thread_id)):
                 return None
             opened = self._opening.open_nowait(node, thread_id, unique)
@@ -119,4 +119,4 @@ class FastHandlers:
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back lookup counts."""
-        self._namespace.forget(node_id, count)
+        self._namespace.holds.forget(node_id, count)

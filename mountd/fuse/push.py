@@ -58,9 +58,9 @@ class KernelPageCache:
         number, view = node.id, data[: extent.size]
         # The kernel may forget the inode meanwhile; its number must not be another file's when the bytes arrive. So the
         # node is held until the thread has ended, which may be long after a caller that was cancelled has left.
-        self._namespace.hold(node)
+        self._namespace.holds.hold(node)
         push = _PushInThread(
-            lambda: _store(number, offset, view), lambda: self._run_soon(lambda: self._namespace.release(node))
+            lambda: _store(number, offset, view), lambda: self._run_soon(lambda: self._namespace.holds.release(node))
         )
         try:
             await self._run_in_thread(push.run, limiter=self._limiter, abandon_on_cancel=True)
@@ -69,7 +69,7 @@ class KernelPageCache:
             return False
         finally:
             if push.claim():
-                self._namespace.release(node)  # it never began
+                self._namespace.holds.release(node)  # it never began
         self._metrics.add("pushed_bytes", extent.size)
         return True
 

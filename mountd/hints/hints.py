@@ -343,7 +343,7 @@ class HintFollower:
         schedule = plan.schedule
         path = plan.layout.path(number)
         try:
-            node = await self._namespace.resolve(path)
+            node = await self._namespace.lookups.resolve(path)
             if node.version is None or node.version.size != plan.layout.file_size(number):
                 raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
             file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)

@@ -92,7 +92,7 @@ class PageCacheWarmer:
             file = plan.staged.get(number)
             if file is None or index is None or index not in file.present or (file.version, index) in self._pushed:
                 continue
-            node = await self._namespace.resolve(plan.layout.path(number))
+            node = await self._namespace.lookups.resolve(plan.layout.path(number))
             extent = file.chunk(index)
             budget_bytes -= extent.size
             if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
@@ -168,7 +168,7 @@ class PageCacheWarmer:
             while left:
                 unit = left.pop()
                 try:
-                    nodes[unit] = await self._namespace.resolve(plan.layout.path(unit))
+                    nodes[unit] = await self._namespace.lookups.resolve(plan.layout.path(unit))
                 except HfsError:
                     pass  # its reader meets it
 
@@ -183,7 +183,7 @@ class PageCacheWarmer:
             data = await self._staging.read_chunk(file, 0)
         else:
             await trio.lowlevel.checkpoint()
-        if node.opens or node.pushed or not node.lookups or not self._namespace.is_fresh_nowait(node):
+        if node.opens or node.pushed or not node.lookups or not self._namespace.freshness.is_fresh_nowait(node):
             return  # its reader was faster: bytes may be on their way to it. Or the source has another version
         if not self._pushes_small():
             return  # the kernel opens without asking now, so nobody knows who reads it: see `push_nowait`

@@ -7,9 +7,10 @@ questions, serves what was known while the source is silent, and never touches b
 from mountd.namespace.answers import Answers
 from mountd.namespace.believing import Believing
 from mountd.namespace.journal import Inherited, Journal, open_journal
-from mountd.namespace.namespace import ROOT_ID, Namespace, seconds
-from mountd.namespace.node import Dentry, Node, place_of
+from mountd.namespace.namespace import Namespace, open_namespace, seconds
+from mountd.namespace.node import Dentry, Node, expire, place_of
 from mountd.namespace.node_links import by_any_name
+from mountd.namespace.node_table import ROOT_ID
 from mountd.namespace.path_numbers import PathNumbers
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
 from mountd.namespace.status import NamesStatus
@@ -30,7 +31,9 @@ __all__ = [
     "Permissions",
     "Xattrs",
     "by_any_name",
+    "expire",
     "open_journal",
+    "open_namespace",
     "place_of",
     "seconds",
     "wanted_by",

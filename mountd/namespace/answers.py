@@ -5,7 +5,7 @@ what it said last is served, as with names and attributes. What was never said i
 ACL", and never "yes". Answers go with their node, and with what is written in them: a file has one version, and what
 was said of a link is about the inode that had its ctime.
 
-Called by `xattrs` and `permissions`. Event loop only; asks nothing itself.
+Event loop only; asks nothing itself.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Asking the source for attributes of names: many at a time, none twice at a time, some before they are wanted.
 
 A flight is one call of the source, for one name or for several in one thread. It is registered before the first
-checkpoint and landed in a `finally`; whoever wants one of its names meanwhile waits for it. What it brings is told to
-the namespace (`seen`, `absent`) and is found there afterwards. Used by `namespace` only. Event loop only.
+checkpoint and landed in a `finally`; whoever wants one of its names meanwhile waits for it. What it brings is entered
+in the tree and is found there afterwards. Event loop only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -16,7 +16,10 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError, SourceError, SourceTimeout
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
+from mountd.namespace.names import Names
 from mountd.namespace.node import Node
+from mountd.namespace.silence import Silence
+from mountd.namespace.tree import Tree
 from mountd.source import MetadataReader
 
 __all__ = ["Asking", "Flight"]
@@ -53,15 +56,16 @@ class Flight:
 
 
 class Asking:
-    """The flights under way. `seen(directory, name, attributes)` and `absent(directory, name)` take what they bring."""
+    """The flights under way."""
 
     def __init__(
         self,
         metadata: MetadataReader,
         metrics: Metrics,
         nursery: trio.Nursery,
-        seen: Callable[[Node, bytes, Attributes], object],
-        absent: Callable[[Node, bytes], object],
+        tree: Tree,
+        names: Names,
+        silence: Silence,
         *,
         shared: bool,
     ) -> None:
@@ -69,8 +73,9 @@ class Asking:
         self._metadata = metadata
         self._metrics = metrics
         self._nursery = nursery
-        self._seen = seen
-        self._absent = absent
+        self._tree = tree
+        self._names = names
+        self._silence = silence
         self._shared = shared
         self._flights: dict[tuple[Node, bytes], Flight] = {}
         self._ahead_limiter = trio.CapacityLimiter(_AHEAD_THREADS)
@@ -78,6 +83,10 @@ class Asking:
     def flight(self, directory: Node, name: bytes) -> Flight | None:
         """The flight that will bring `name`."""
         return self._flights.get((directory, name))
+
+    def is_coming(self, directory: Node, name: bytes) -> bool:
+        """Whether the source is being asked for `name`."""
+        return (directory, name) in self._flights
 
     async def one(self, directory: Node, name: bytes, *, limit_s: float | None) -> Attributes:
         """The attributes of `name`, which the caller passes on. Raises SourceError, SourceTimeout."""
@@ -101,10 +110,11 @@ class Asking:
             raise group.exceptions[0] from None
 
     def ahead_nowait(self, directory: Node, names: Sequence[bytes]) -> None:
-        """Begin to ask for those of `names` that are not under way."""
-        if not self._shared:
+        """Begin to ask for those of `names` that are neither known nor under way: they will be wanted soon."""
+        if not self._shared or self._silence.is_on():
             return
-        wanted = [name for name in names if (directory, name) not in self._flights]
+        unknown = [name for name in names if self._names.known_nowait(directory, name) is None]
+        wanted = [name for name in unknown if not self.is_coming(directory, name)]
         self._metrics.add("stats_ahead", len(wanted))
         # The first window is small, and somebody waits for the end of it: spread over the threads.
         size = min(self._metadata.stats_at_once, max(_AHEAD_NAMES, -(-len(wanted) // _AHEAD_THREADS)))
@@ -126,9 +136,9 @@ class Asking:
             answers = await self._metadata.stats(directory.path, flight.names)
             for name, attributes in zip(flight.names, answers, strict=True):
                 if attributes is None:
-                    self._absent(directory, name)
+                    self._tree.absent(directory, name)
                 else:
-                    self._seen(directory, name, attributes)
+                    self._tree.seen(directory, name, attributes)
             flight.failed = False
         finally:
             self._land(flight)

@@ -1,6 +1,5 @@
 """What follows from second looks at the source: bytes that were in doubt are committed, or their version is given up.
-
-Called by `source.doubts`. Event loop only.
+Event loop only.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ class Believing:
 
     def doubted(self, version: Version) -> None:
         """Bytes of this version are in doubt."""
-        self._namespace.doubted(version, still=True)
+        self._namespace.nodes.doubt(version, doubted=True)
 
     def believed(self, version: Version) -> None:
         """The bytes of this version are right."""
-        self._namespace.doubted(version, still=False)
+        self._namespace.nodes.doubt(version, doubted=False)
         self._staging.committer.believe(version)
 
     def refuted(self, version: Version) -> None:
         """They may be of two states."""
         self._staging.committer.disbelieve(version)
-        self._namespace.distrust(version)
+        self._namespace.tree.distrust(version)
         # Also where no name is known of it.
         start_guarded(self._nursery, "supersede", self._staging.supersede, version)

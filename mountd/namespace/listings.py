@@ -16,7 +16,7 @@ import trio
 
 from mountd.base.errors import SourceError, VersionChanged
 from mountd.core.background import start_guarded
-from mountd.namespace.node import Node
+from mountd.namespace.node import Node, expire
 from mountd.source import Lister, Listing
 
 __all__ = ["Listings"]
@@ -34,20 +34,18 @@ class _Held:
 
 
 class Listings:
-    """Listings by directory. `expire(directory)` is called when another directory stands in its place."""
+    """Listings by directory."""
 
     def __init__(
         self,
         lister: Lister,
         nursery: trio.Nursery,
-        expire: Callable[[Node], None],
         *,
         ttl_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._lister = lister
         self._nursery = nursery
-        self._expire = expire
         self._ttl_s = ttl_s
         self._clock = clock
         self._held: OrderedDict[Node, _Held] = OrderedDict()
@@ -65,6 +63,12 @@ class Listings:
         else:
             self._held.move_to_end(directory)
         return held.listing
+
+    async def whole(self, directory: Node) -> Listing:
+        """All names in `directory`, within the time-to-live. Raises SourceError, VersionChanged."""
+        listing = self.get(directory)
+        await listing.whole()
+        return listing
 
     def held(self, directory: Node) -> Listing | None:
         """The last listing of `directory`, past its time or not."""
@@ -86,7 +90,7 @@ class Listings:
             error = None
         except VersionChanged as found:
             error = found
-            self._expire(directory)
+            expire(directory)  # another one stands in its place
         except Exception as found:  # noqa: BLE001 - every failure belongs to the readers, whatever it is
             error = found
         finally:

@@ -13,12 +13,15 @@ only; between two slices anything may change, so each name is looked at as it is
 
 from __future__ import annotations
 
+import errno
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 
 import trio
 
+from mountd.base.errors import SourceError
 from mountd.namespace.node import Dentry, Node
 
 __all__ = ["Names"]
@@ -41,7 +44,7 @@ _GONE = 1024
 
 
 class Names:
-    """All dentries. Construct, then `put`, `drop`, and `sweep` now and then."""
+    """All dentries. `len()`: how many."""
 
     def __init__(
         self,
@@ -49,10 +52,12 @@ class Names:
         unused: Callable[[Node], None],
         *,
         at_most: int,
+        ttl_s: float,
         clock: Callable[[], float],
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`held()`: how many nodes the kernel knows; `at_most`: how many names besides.
+        """`held()`: how many nodes the kernel knows; `at_most`: how many names besides. `ttl_s`: for how long a name is
+        good; math.inf: for ever.
 
         `unused(node)` is told of a node that has lost its last name and that nothing holds. `clock` says when names are
         past their time, `stopwatch` how long a slice lasts; both in seconds.
@@ -60,6 +65,7 @@ class Names:
         self._held = held
         self._unused = unused
         self._at_most = at_most
+        self._ttl_s = ttl_s
         self._clock = clock
         self._stopwatch = stopwatch
         self._ring: deque[Dentry] = deque()
@@ -68,6 +74,21 @@ class Names:
 
     def __len__(self) -> int:
         return self._count
+
+    def known_nowait(self, directory: Node, name: bytes) -> Dentry | None:
+        """What `name` in `directory` is known to be, if that is still good. Raises SourceError(ENOTDIR)."""
+        children = directory.children
+        if children is None:
+            raise SourceError(errno.ENOTDIR, f"{directory.path!r}")
+        dentry = children.get(name)
+        if dentry is None or dentry.expires_s <= self._clock():
+            return None
+        if dentry.node is not None and dentry.node.stale:
+            return None  # a hard link: its file was found changed under another name
+        if dentry.node is not None and dentry.node.retired:
+            return None  # a hard link again: its other name was given the new node
+        dentry.used = True
+        return dentry
 
     def put(self, directory: Node, name: bytes, node: Node | None, expires_s: float) -> Dentry:
         """`name` in `directory` leads to `node` until `expires_s`, or to nothing. What it led to before loses it."""
@@ -102,21 +123,11 @@ class Names:
             self._detach(dentry.node, dentry)
         self._tell_unused(directory)
 
-    def of(self, node: Node) -> list[Dentry]:
-        """All names that lead to `node`, the first one first."""
-        first = self._first(node)
-        return ([first] if first is not None else []) + (node.links or [])
-
-    def _first(self, node: Node) -> Dentry | None:
-        siblings = node.parent.children if node.parent is not None else None
-        dentry = siblings.get(node.name) if siblings is not None else None
-        return dentry if dentry is not None and dentry.node is node else None
-
     def _attach(self, node: Node, dentry: Dentry) -> None:
         """`dentry` leads to `node` now."""
         if node.parent is dentry.directory and node.name == dentry.name:
             return
-        first = self._first(node)
+        first = node.first_dentry
         if first is not None and node.children is None:
             node.links = [*(node.links or ()), dentry]
             return
@@ -136,13 +147,15 @@ class Names:
         self._tell_unused(node)
 
     def _tell_unused(self, node: Node) -> None:
-        if not (node.is_held or node.children or self.of(node)):
+        if not (node.is_held or node.children or node.dentries):
             self._unused(node)
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Drop names that are past their time and lead to nothing that is held. How many went."""
+        """Drop names that are past their time and lead to nothing that is held. How many went. Called now and then."""
+        if self._ttl_s == math.inf and self.gone <= len(self):
+            return 0  # none is ever past its time
         left, dropped = len(self._ring), 0
         while left > 0:
             end_s, now_s = self._stopwatch() + _SLICE_S, self._clock()

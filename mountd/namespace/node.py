@@ -6,13 +6,14 @@ may exist: slots, no back-references but the parent, which every path is made fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
 from mountd.base.attributes import Attributes
 from mountd.base.version import Version
 
-__all__ = ["Dentry", "Node", "is_at", "is_below", "place_of", "same_file", "same_inode", "same_version"]
+__all__ = ["Dentry", "Node", "expire", "is_at", "is_below", "place_of", "same_file", "same_inode", "same_version"]
 
 
 class Node:
@@ -84,6 +85,19 @@ class Node:
         return first + [(dentry.directory, dentry.name) for dentry in self.links or () if dentry.directory is not None]
 
     @property
+    def first_dentry(self) -> Dentry | None:
+        """Of the name that its path is made of; None if that is not remembered."""
+        siblings = self.parent.children if self.parent is not None else None
+        dentry = siblings.get(self.name) if siblings is not None else None
+        return dentry if dentry is not None and dentry.node is self else None
+
+    @property
+    def dentries(self) -> list[Dentry]:
+        """All names that lead here, the first one first."""
+        first = self.first_dentry
+        return ([first] if first is not None else []) + (self.links or [])
+
+    @property
     def paths(self) -> list[bytes]:
         """Of all its places, relative to the source."""
         return [b"/".join(filter(None, (directory.path, name))) for directory, name in self.places]
@@ -118,6 +132,14 @@ class Dentry:
         self.name = name
         self.used = False
         """Asked for since `Names` came by last."""
+
+
+def expire(node: Node) -> None:
+    """What is known of `node` is past its time: it is asked for at the next look. For one whose bytes or attributes the
+    source has refused."""
+    node.expires_s = -math.inf
+    for dentry in node.dentries:
+        dentry.expires_s = -math.inf
 
 
 def place_of(attributes: Attributes) -> tuple[str, int, int]:

@@ -1,7 +1,7 @@
 """Asking the source for a file that has several names: one of them may have gone without another word.
 
-A file whose name was moved out of SOURCE, with the directory it lay in, is the same version under its other links. Used
-by `fetcher`, `permissions` and `xattrs`, which hold a node. Event loop only.
+A file whose name was moved out of SOURCE, with the directory it lay in, is the same version under its other links.
+Event loop only.
 """
 
 from __future__ import annotations

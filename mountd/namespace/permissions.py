@@ -7,7 +7,7 @@ Names and attributes are not asked for: what stat(2) shows of a path that a user
 the mode bits of the directories above.
 
 A mount that is read without opens (stateless) could not ask: there is none where SOURCE needs it, and what is found to
-need it later, mounted below SOURCE, is shown to its owner alone. Called by `fuse` and `fuse.at_once`. Event loop only.
+need it later, mounted below SOURCE, is shown to its owner alone. Event loop only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from mountd.base.errors import ConfigError, SourceError, VersionChanged
 from mountd.core.caller import Credentials, credentials_of
 from mountd.core.metrics import Metrics
 from mountd.namespace.answers import Answers
-from mountd.namespace.namespace import Namespace
-from mountd.namespace.node import Node
+from mountd.namespace.node import Node, expire
 from mountd.namespace.node_links import by_any_name
 from mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
 from policies.permissions import why_not_by_mode
@@ -56,7 +55,7 @@ class Permissions:
         metadata: MetadataReader,
         as_user: SourceAsUser,
         answers: Answers,
-        namespace: Namespace,
+        root: Node,
         metrics: Metrics,
         *,
         others: bool,
@@ -65,7 +64,7 @@ class Permissions:
         self._metadata = metadata
         self._as_user = as_user
         self._answers = answers
-        self._namespace = namespace
+        self._root = root
         self._metrics = metrics
         self._others = others
         self._own_uid = os.geteuid()
@@ -78,7 +77,7 @@ class Permissions:
         """Look at SOURCE. Raises ConfigError if its users have to be asked for, and cannot."""
         if not self._others:
             return
-        reason = await self._reason(self._namespace.root)
+        reason = await self._reason(self._root)
         self._impossible = why_impossible()
         if reason is not None and self._impossible is not None:
             raise ConfigError(
@@ -143,7 +142,7 @@ class Permissions:
         try:
             await self._answers.ask(node, (who, wanted), ask)
         except VersionChanged:
-            self._namespace.expire(node)
+            expire(node)
             raise
         except SourceError:
             self._metrics.add("permissions_refused")
@@ -178,7 +177,7 @@ class Permissions:
         try:
             return await by_any_name(node, lambda directory, name: self._metadata.kind_of(directory, name, device))
         except VersionChanged:
-            self._namespace.expire(node)
+            expire(node)
             raise
 
     def _who(self, asker: Asker) -> Credentials:

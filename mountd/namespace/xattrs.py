@@ -4,9 +4,7 @@ The kernel asks for ACLs at every permission check, and for the target at every 
 is served while the source is silent (see `answers`), so that a staged file stays readable for everybody who may read
 it. A file system without ACLs is asked once for all its files, and again past the time-to-live; it says nothing of
 others below SOURCE. An ACL is that of the version whose bytes are shown, or VersionChanged: what stands under the name
-by now may be open to users who were never to see those bytes.
-
-Called by `fuse`. Event loop only.
+by now may be open to users who were never to see those bytes. Event loop only.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Callable
 
 from mountd.base.errors import SourceError, VersionChanged
 from mountd.namespace.answers import Answers
-from mountd.namespace.node import Node
+from mountd.namespace.node import Node, expire
 from mountd.namespace.node_links import by_any_name
 from mountd.source import MetadataReader
 
@@ -40,11 +38,8 @@ class Xattrs:
         clock: Callable[[], float],
         *,
         ttl_s: float,
-        changed: Callable[[Node], object],
     ) -> None:
-        """`changed` is told of a node under whose name something else stands now."""
         self._metadata = metadata
-        self._changed = changed
         self._answers = answers
         self._clock = clock
         self._ttl_s = ttl_s
@@ -66,7 +61,7 @@ class Xattrs:
         try:
             value = await self._answers.ask(node, name, lambda limit_s: self._acl(node, name, limit_s))
         except VersionChanged:
-            self._changed(node)
+            expire(node)  # something else stands under its name now
             raise
         if value is None:
             raise SourceError(errno.ENODATA, f"ACL of {node.path!r}")

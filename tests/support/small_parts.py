@@ -18,7 +18,7 @@ from mountd.core.metrics import Metrics
 from mountd.fetch.fetcher import Fetcher
 from mountd.fetch.recorder import Recorder
 from mountd.fetch.small_files import Small, SmallFiles
-from mountd.namespace.namespace import Namespace
+from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Node
 from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
@@ -52,7 +52,7 @@ class Parts:
 
     async def demand(self, path: bytes) -> bytes:
         """What a reader does: look up, then have the bytes fetched."""
-        node = await self.namespace.resolve(path)
+        node = await self.namespace.lookups.resolve(path)
         assert node.version is not None
         file = await self.staging.file(node.version, path)
         held = self.fetcher.held_nowait(node.version, 0)
@@ -87,8 +87,7 @@ async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[
             raise AssertionError("only an open does that")
 
     async with trio.open_nursery() as nursery:
-        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
-        await namespace.start()
+        namespace = await open_namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
         fetcher = Fetcher(
             source,
             staging,

@@ -73,12 +73,12 @@ async def open_large(parts: Parts) -> None:
 
 
 async def look_up(parts: Parts) -> None:
-    await parts.namespace.child(parts.namespace.root, b"d")
+    await parts.namespace.lookups.child(parts.namespace.root, b"d")
 
 
 async def list_names(parts: Parts) -> None:
     root = parts.namespace.root
-    await parts.namespace.children(root, list(await parts.namespace.listing(root)))
+    await parts.namespace.lookups.children(root, list(await parts.namespace.listings.whole(root)))
 
 
 def reading(*extents: Extent) -> Callable[[Parts], Awaitable[None]]:
@@ -132,7 +132,7 @@ async def test_given_up_at_any_checkpoint_an_operation_leaves_nothing(what: str,
             assert parts.buffers.used_bytes in (
                 (0,) if what == "sequential read" else (0, BLOCK_BYTES, 2 * BLOCK_BYTES)
             )
-            assert not any(node.opens or node.holds or node.passed for node in parts.namespace.files())
+            assert not any(node.opens or node.holds or node.passed for node in parts.namespace.nodes.files())
             await operation(parts)  # for who comes next
         if not scope.cancel_called:
             break
@@ -158,7 +158,7 @@ async def test_a_listing_that_fails_half_way_loses_no_lookup_counts(monkeypatch:
         source.error = errno.EACCES
         with pytest.raises(pyfuse3.FUSEError):
             await handlers.readdir(pyfuse3.FileHandleT(number), taken, token)
-        assert sum(node.lookups for node in parts.namespace.files()) == taken < 700
+        assert sum(node.lookups for node in parts.namespace.nodes.files()) == taken < 700
 
 
 async def test_a_killed_reader_leaves_its_fetch_to_the_others() -> None:
@@ -195,8 +195,8 @@ async def test_a_node_is_held_as_long_as_a_push_to_it_goes_on(
     source.file(b"f", 11, SMALL)
     async with daemon(source) as parts:
         page_cache = _page_cache(parts)
-        node = await parts.namespace.resolve(b"f")
-        parts.namespace.referenced(node)
+        node = await parts.namespace.lookups.resolve(b"f")
+        parts.namespace.holds.referenced(node)
         data = memoryview(bytes(SMALL))
         async with trio.open_nursery() as readers:
             for _ in range(3):  # two push, the third has no thread
@@ -206,12 +206,12 @@ async def test_a_node_is_held_as_long_as_a_push_to_it_goes_on(
             assert node.holds == 3
             readers.cancel_scope.cancel()
         assert node.holds == 2
-        parts.namespace.forget(node.id, 1)
-        assert parts.namespace.node(node.id) is node
+        parts.namespace.holds.forget(node.id, 1)
+        assert parts.namespace.nodes.node(node.id) is node
         go.set()
         while node.holds:
             await trio.sleep(0.001)
-        assert len(parts.namespace) == 1
+        assert len(parts.namespace.nodes) == 1
 
 
 async def test_without_a_kill_a_push_holds_its_node_no_longer(
@@ -222,8 +222,8 @@ async def test_without_a_kill_a_push_holds_its_node_no_longer(
     source.file(b"f", 11, SMALL)
     async with daemon(source) as parts:
         page_cache = _page_cache(parts)
-        node = await parts.namespace.resolve(b"f")
-        parts.namespace.referenced(node)
+        node = await parts.namespace.lookups.resolve(b"f")
+        parts.namespace.holds.referenced(node)
         assert await page_cache.push(node, 0, memoryview(bytes(SMALL)))
         assert node.holds == 0
 
@@ -233,8 +233,8 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
     source: typing.Any = parts.source
     namespace, handles, opening, metrics = parts.namespace, parts.handles, parts.opening, parts.metrics
     answers = Answers(namespace.silence, trio.current_time, ttl_s=60)
-    permissions = Permissions(source, SourceAsUser(-1, source.threads), answers, namespace, metrics, others=False)
-    xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60, changed=namespace.expire)
+    permissions = Permissions(source, SourceAsUser(-1, source.threads), answers, namespace.root, metrics, others=False)
+    xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60)
     interrupts, readers = Interrupts(nursery, metrics), Readers()
     entries = EntryReplies(namespace, permissions, opening)
     return Handlers(

@@ -20,7 +20,12 @@ async def test_files_are_staged_without_a_stat_of_each_and_known_afterwards() ->
         assert parts.source.batches == [names(4)]
         assert all(map(parts.is_right, names(4)))
         calls = len(parts.source.calls)
-        assert [(await parts.namespace.resolve(name)).attributes.inode for name in names(4)] == [100, 101, 102, 103]
+        assert [(await parts.namespace.lookups.resolve(name)).attributes.inode for name in names(4)] == [
+            100,
+            101,
+            102,
+            103,
+        ]
         assert len(parts.source.calls) == calls  # looked up from memory
         parts.rest()
 
@@ -137,10 +142,10 @@ async def test_what_is_newer_than_a_batch_is_not_put_back() -> None:
             nursery.start_soon(parts.stage, *names(4))
             await trio.sleep(3.5)  # the directory was looked up, d/0 was read
             changed()
-            node = await parts.namespace.resolve(b"d/0")
+            node = await parts.namespace.lookups.resolve(b"d/0")
             assert node.attributes.size == SIZE + 1
         await trio.testing.wait_all_tasks_blocked()
-        assert (await parts.namespace.resolve(b"d/0")) is node
+        assert (await parts.namespace.lookups.resolve(b"d/0")) is node
         assert not node.stale
         assert parts.is_right(b"d/0")
 
@@ -148,12 +153,12 @@ async def test_what_is_newer_than_a_batch_is_not_put_back() -> None:
 async def test_what_somebody_looks_up_while_it_is_read_is_not_read_again() -> None:
     """The look-up is under way when the batch comes back, and the name was not known: its answer is waited for."""
     async with parts_of(tree()) as parts:
-        await parts.namespace.resolve(b"d")
+        await parts.namespace.lookups.resolve(b"d")
         parts.source.delay_s = 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.stage, *names(4))
             await trio.sleep(3.5)  # the last one is being read
-            assert (await parts.namespace.resolve(b"d/1")).attributes.size == SIZE
+            assert (await parts.namespace.lookups.resolve(b"d/1")).attributes.size == SIZE
         await trio.testing.wait_all_tasks_blocked()
         assert parts.by_itself() == []
         assert all(map(parts.is_right, names(4)))
@@ -162,7 +167,7 @@ async def test_what_somebody_looks_up_while_it_is_read_is_not_read_again() -> No
 async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
     async with parts_of(tree()) as parts:
         for name in names(4):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         parts.source.delay_s = 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.demand, b"d/1")
@@ -175,7 +180,7 @@ async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
 
 async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
     async with parts_of(tree()) as parts:
-        await parts.namespace.resolve(b"d")
+        await parts.namespace.lookups.resolve(b"d")
         parts.source.hang = True
         assert become(await parts.stage(*names(4))) == [SourceTimeout] * 4
         parts.rest()
@@ -207,7 +212,7 @@ async def test_buffers_are_given_back_when_all_is_written() -> None:
 
 async def test_pages_are_pushed_only_where_the_kernel_knows_the_file() -> None:
     async with parts_of(tree()) as parts:
-        parts.namespace.referenced(await parts.namespace.resolve(b"d/1"))
+        parts.namespace.holds.referenced(await parts.namespace.lookups.resolve(b"d/1"))
         await parts.stage(*names(4))
         await trio.testing.wait_all_tasks_blocked()
         assert parts.pushed == [b"d/1"]

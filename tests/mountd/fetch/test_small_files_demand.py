@@ -40,7 +40,7 @@ class Desk:
 
     async def look_up(self, path: bytes, thread_id: int = READER) -> Dentry:
         head, _, name = path.rpartition(b"/")
-        return await self.demand.look_up(await self.parts.namespace.resolve(head), name, thread_id)
+        return await self.demand.look_up(await self.parts.namespace.lookups.resolve(head), name, thread_id)
 
     async def opens(self, path: bytes, thread_id: int = READER) -> None:
         node = (await self.look_up(path, thread_id)).node
@@ -71,7 +71,7 @@ async def desk_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[D
         source.file(b"h%d" % i, 10 + i, SIZE)
     async with parts_of(source, ttl_s=ttl_s) as parts:
         desk = Desk(parts)
-        await parts.namespace.resolve(b"d")
+        await parts.namespace.lookups.resolve(b"d")
         for i in range(HABIT):
             await desk.opens(b"h%d" % i)
         desk.calls()
@@ -157,7 +157,7 @@ async def test_two_who_look_the_same_name_up_read_it_once() -> None:
     async with desk_of(tree(1)) as desk:
         desk.parts.source.delay_s = 1
         for i in range(HABIT):
-            node = await desk.parts.namespace.resolve(b"h%d" % i)
+            node = await desk.parts.namespace.lookups.resolve(b"h%d" % i)
             desk.demand._followed.looked_up(8, node)
             desk.demand.opened(node, 8)
         async with trio.open_nursery() as nursery:
@@ -206,7 +206,7 @@ async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(
         await desk.opens(b"d/0")
         await trio.sleep(61)
         assert await desk.parts.namespace.names.sweep() > 0
-        await desk.parts.namespace.resolve(b"d")
+        await desk.parts.namespace.lookups.resolve(b"d")
         desk.calls()
         await desk.opens(b"d/0")
         assert desk.calls() == [("stat", b"d/0")]
@@ -216,7 +216,7 @@ async def test_a_name_that_was_known_is_asked_for_again() -> None:
     async with desk_of(tree(1)) as desk:
         await desk.look_up(b"d/0", 8)
         await trio.sleep(61)
-        await desk.parts.namespace.resolve(b"d")
+        await desk.parts.namespace.lookups.resolve(b"d")
         desk.calls()
         await desk.opens(b"d/0")
         assert desk.calls() == [("stat", b"d/0")]

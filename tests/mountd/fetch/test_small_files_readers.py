@@ -16,7 +16,7 @@ from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 async def test_a_reader_has_what_is_being_read_as_soon_as_it_is_here() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         parts.source.delay_s = 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.stage, *names(16))
@@ -31,7 +31,7 @@ async def test_a_reader_has_what_is_being_read_as_soon_as_it_is_here() -> None:
 async def test_a_reader_has_what_was_read_before_the_batch_ends() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         parts.source.delay_s = 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.stage, *names(16))
@@ -45,7 +45,7 @@ async def test_a_reader_has_what_was_read_before_the_batch_ends() -> None:
 async def test_a_reader_does_not_wait_for_what_has_not_begun() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         parts.source.delay_s = 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.stage, *names(16))
@@ -64,7 +64,7 @@ async def test_what_a_hurried_batch_left_out_is_read_once() -> None:
     """The thread has ended for one reader, and its answer is on its way; another wants the very next file."""
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         order = sorted(names(16))
         parts.source.delay_s = parts.source.way_back_s = 1
         async with trio.open_nursery() as nursery:
@@ -82,7 +82,7 @@ async def test_what_a_hurried_batch_left_out_is_read_once() -> None:
 async def test_a_file_that_its_thread_had_named_but_not_begun_is_read_once() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         order = sorted(names(16))
         parts.source.delay_s = parts.source.named_s = 1
         async with trio.open_nursery() as nursery:
@@ -95,7 +95,7 @@ async def test_a_file_that_its_thread_had_named_but_not_begun_is_read_once() -> 
 async def test_a_batch_that_begins_while_a_chunk_waits_for_memory_reads_the_file_once() -> None:
     source = tree(2)
     async with parts_of(source) as parts:
-        node = await parts.namespace.resolve(b"d/1")
+        node = await parts.namespace.lookups.resolve(b"d/1")
         assert node.version is not None
         file = await parts.staging.file(node.version, b"d/1")
         held = [await parts.buffers.take(CHUNK, urgent=True) for _ in range(40)]
@@ -111,7 +111,7 @@ async def test_a_batch_that_begins_while_a_chunk_waits_for_memory_reads_the_file
 async def test_a_reader_does_not_wait_for_a_batch_that_hangs_before_its_file() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         async with trio.open_nursery() as nursery:
             parts.source.hang = True
             nursery.start_soon(parts.stage, *names(16))
@@ -126,7 +126,7 @@ async def test_a_reader_does_not_wait_for_a_batch_that_hangs_before_its_file() -
 async def test_a_cancelled_batch_leaves_its_files_to_their_readers() -> None:
     async with parts_of(tree(16)) as parts:
         for name in names(16):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         parts.source.delay_s = 1
         got: list[bytes] = []
 
@@ -150,7 +150,7 @@ async def test_a_cancelled_batch_leaves_its_files_to_their_readers() -> None:
 async def test_what_a_reader_waits_for_is_kept_for_him_when_the_cache_is_full() -> None:
     async with parts_of(tree(2)) as parts:
         for name in names(2):
-            await parts.namespace.resolve(name)
+            await parts.namespace.lookups.resolve(name)
         parts.source.delay_s = 1
 
         def full() -> None:
@@ -195,7 +195,7 @@ async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(
         await parts.stage(*names(40))
         await trio.sleep(61)
         if swept:
-            assert await parts.namespace.sweep() == 40
+            assert await parts.namespace.names.sweep() == 40
         assert become(await parts.stage(*names(40))) == [Become.HERE] * 40
         assert sorted(path for path, _ in source.reads) == sorted(names(40))
         source.file(b"d/7", 107, SIZE, time_ns=2)
@@ -228,7 +228,7 @@ async def test_what_a_reader_fetches_while_the_batch_waits_for_memory_is_not_rea
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(parts.small.stage_paths, names(4), push=False))
             await trio.testing.wait_all_tasks_blocked()
-            node = await parts.namespace.resolve(b"d/1")
+            node = await parts.namespace.lookups.resolve(b"d/1")
             assert node.version is not None
             await parts.fetcher.chunk(node, await parts.staging.file(node.version, b"d/1"), 0)
             held.clear()

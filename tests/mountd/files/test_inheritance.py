@@ -24,7 +24,7 @@ from mountd.core.metrics import Metrics
 from mountd.files.handles import DirectoryHandle
 from mountd.namespace.journal.facts import NodeFact
 from mountd.namespace.journal.journal import Journal
-from mountd.namespace.namespace import Namespace
+from mountd.namespace.namespace import open_namespace
 from mountd.namespace.node import Node
 from policies.geometry import Extent
 from tests.mountd.files.test_read_path import CHUNK, Parts, daemon
@@ -77,9 +77,9 @@ async def told(parts: Parts, path: bytes) -> Node:
     """The kernel looks each name of the path up."""
     node = parts.namespace.root
     for name in path.split(b"/"):
-        found = (await parts.namespace.child(node, name)).node
+        found = (await parts.namespace.lookups.child(node, name)).node
         assert found is not None
-        parts.namespace.referenced(found)
+        parts.namespace.holds.referenced(found)
         node = found
     return node
 
@@ -106,14 +106,13 @@ async def test_a_file_that_has_changed_gets_another_node_and_the_old_one_lives_o
         before = mount.source.content(b"d/f", Extent(0, SIZE))
     mount.change(b"d/f")
     async with mount.daemon() as parts:
-        changed: list[Node] = []
-        parts.namespace._changed = changed.append
         new = await told(parts, b"d/f")
         assert new.id not in (old, 21)
-        assert [node.id for node in changed] == [old], "what is staged of it goes when it is closed"
+        assert parts.namespace.nodes.node(old).stale, "what is staged of it goes when it is closed"
+        assert parts.metrics["version_changes"] == 1
         assert await parts.read(number, 0, SIZE) == before
         with pytest.raises(VersionChanged):
-            await parts.opening.open(parts.namespace.node(old), 1)
+            await parts.opening.open(parts.namespace.nodes.node(old), 1)
         again = await parts.open(b"d/f")
         assert await parts.read(again, 0, SIZE) == mount.source.content(b"d/f", Extent(0, SIZE))
 
@@ -135,12 +134,12 @@ async def test_what_was_not_noted_is_stale() -> None:
         node = await told(parts, b"g")
     mount.memory = Memory()
     async with mount.daemon() as parts:
-        for ask in (lambda: parts.namespace.node(node.id), lambda: parts.handles.file(1)):
+        for ask in (lambda: parts.namespace.nodes.node(node.id), lambda: parts.handles.file(1)):
             with pytest.raises(SourceError) as caught:
                 ask()
             assert caught.value.errno == errno.ESTALE
         parts.opening.close(1)  # its RELEASE comes all the same
-        parts.namespace.forget(node.id, 1)
+        parts.namespace.holds.forget(node.id, 1)
 
 
 async def test_a_source_that_is_silent_does_not_hold_what_was_known() -> None:
@@ -202,7 +201,7 @@ async def test_an_open_that_was_noted_and_not_answered_is_answered_with_the_same
         directory = await told(parts, b"d")
         listed = parts.handles.add_directory(DirectoryHandle(directory, unique=90))
     async with mount.daemon() as parts:
-        node = parts.namespace.node(node.id)
+        node = parts.namespace.nodes.node(node.id)
         assert parts.handles.answered(90 | RESENT) == listed
         assert await parts.opening.open(node, 1, 88 | RESENT) == (number, None)
         other, _ = await parts.opening.open(node, 1, 92 | RESENT)  # nothing was noted of it
@@ -218,18 +217,18 @@ async def test_an_inherited_node_is_not_let_go_by_its_count() -> None:
             node_id = (await told(parts, b"d/f")).id
         parts.opening.close(await parts.open(b"d/f"))
     async with mount.daemon() as parts:
-        parts.namespace.forget(node_id, 1)
+        parts.namespace.holds.forget(node_id, 1)
         await told(parts, b"d/f")
-        parts.namespace.forget(node_id, 2)
-        parts.namespace.forget(20, 9)
-        await parts.namespace.sweep()
-        assert [parts.namespace.node(number).path for number in (node_id, 20)] == [b"d/f", b"d"]
+        parts.namespace.holds.forget(node_id, 2)
+        parts.namespace.holds.forget(20, 9)
+        await parts.namespace.names.sweep()
+        assert [parts.namespace.nodes.node(number).path for number in (node_id, 20)] == [b"d/f", b"d"]
         fresh = (await told(parts, b"g")).id
-        parts.namespace.forget(fresh, 1)
+        parts.namespace.holds.forget(fresh, 1)
         with pytest.raises(SourceError):
-            parts.namespace.node(fresh)
+            parts.namespace.nodes.node(fresh)
     async with mount.daemon() as parts:
-        assert parts.namespace.node(node_id).path == b"d/f"
+        assert parts.namespace.nodes.node(node_id).path == b"d/f"
 
 
 async def test_two_versions_under_one_name_are_asked_for() -> None:
@@ -243,11 +242,11 @@ async def test_two_versions_under_one_name_are_asked_for() -> None:
         ids = [parts.handles.file(number).node.id for number in (old, new)]
     async with mount.daemon() as parts:
         with pytest.raises(VersionChanged):
-            await parts.opening.open(parts.namespace.node(ids[0]), 1)
+            await parts.opening.open(parts.namespace.nodes.node(ids[0]), 1)
         assert (await told(parts, b"d/f")).id == ids[1]
-        await parts.opening.open(parts.namespace.node(ids[1]), 1)
+        await parts.opening.open(parts.namespace.nodes.node(ids[1]), 1)
         with pytest.raises(VersionChanged):
-            await parts.opening.open(parts.namespace.node(ids[0]), 1)
+            await parts.opening.open(parts.namespace.nodes.node(ids[0]), 1)
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -258,14 +257,22 @@ async def test_which_of_two_versions_was_noted_first_does_not_matter(*, newest_f
     source = FakeSource()
     source.file(b"f", 21, SIZE, time_ns=2)
     async with trio.open_nursery() as nursery:
-        namespace = Namespace(source, Metrics(), nursery, ttl_s=60, strict=False, journal=Journal(None, 1))  # type: ignore[arg-type]  # a fake
-        await namespace.start([root, *(reversed(facts) if newest_first else facts)])
-        old = namespace.node(30)
-        namespace.opened(old)  # with a handle it would go on being what it was
+        inherited = [root, *(reversed(facts) if newest_first else facts)]
+        namespace = await open_namespace(
+            source,  # type: ignore[arg-type]  # a fake
+            Metrics(),
+            nursery,
+            ttl_s=60,
+            strict=False,
+            journal=Journal(None, 1),
+            inherited=inherited,
+        )
+        old = namespace.nodes.node(30)
+        namespace.holds.opened(old)  # with a handle it would go on being what it was
         with pytest.raises(VersionChanged):
-            await namespace.fresh(old)
-        assert (await namespace.child(namespace.root, b"f")).node is namespace.node(31)
-        await namespace.fresh(namespace.node(31))
+            await namespace.freshness.fresh(old)
+        assert (await namespace.lookups.child(namespace.root, b"f")).node is namespace.nodes.node(31)
+        await namespace.freshness.fresh(namespace.nodes.node(31))
 
 
 async def test_of_two_nodes_of_one_version_the_name_leads_to_the_later() -> None:
@@ -273,14 +280,14 @@ async def test_of_two_nodes_of_one_version_the_name_leads_to_the_later() -> None
     async with mount.daemon() as parts:
         number = await parts.open(b"d/f")
         old = parts.handles.file(number).node
-        fresh = parts.namespace.renew(old)
+        fresh = parts.namespace.tree.renew(old)
         assert fresh is not None
         assert await told(parts, b"d/f") is fresh
         await parts.opening.open(fresh, 1)
     async with mount.daemon() as parts:
         assert (await told(parts, b"d/f")).id == fresh.id
-        assert parts.namespace.node(old.id).retired
-        assert parts.namespace.renew(parts.namespace.node(old.id)) is parts.namespace.node(fresh.id)
+        assert parts.namespace.nodes.node(old.id).retired
+        assert parts.namespace.tree.renew(parts.namespace.nodes.node(old.id)) is parts.namespace.nodes.node(fresh.id)
 
 
 async def test_a_renamed_directory_is_where_it_was_seen_last() -> None:
@@ -289,9 +296,9 @@ async def test_a_renamed_directory_is_where_it_was_seen_last() -> None:
         directory = await told(parts, b"d")
         mount.source.tree[b"e"] = mount.source.tree.pop(b"d")
         mount.source.tree[b"e/f"] = mount.source.tree.pop(b"d/f")
-        await parts.namespace.child(parts.namespace.root, b"e")  # asked for ahead; the kernel is told nothing
+        await parts.namespace.lookups.child(parts.namespace.root, b"e")  # asked for ahead; the kernel is told nothing
     async with mount.daemon() as parts:
-        found = (await parts.namespace.child(parts.namespace.node(directory.id), b"f")).node
+        found = (await parts.namespace.lookups.child(parts.namespace.nodes.node(directory.id), b"f")).node
         assert found is not None
         assert found.path == b"e/f"
 
@@ -358,7 +365,7 @@ async def _play(events: list[tuple[str, int]], lost: bool) -> None:
                         node_id = sorted(free)[which % len(free)]
                         _, count = nodes.pop(node_id)
                         if not (lost and left and left[0][0] == "kill"):
-                            parts.namespace.forget(node_id, count)
+                            parts.namespace.holds.forget(node_id, count)
             await trio.testing.wait_all_tasks_blocked()
     async with mount.daemon() as parts:
         assert parts.handles.statistics()["files"] == len(handles)
@@ -368,6 +375,6 @@ async def _play(events: list[tuple[str, int]], lost: bool) -> None:
             assert node.expires_s == -math.inf
         for node_id, (version, _) in nodes.items():
             try:
-                assert parts.namespace.node(node_id).version == version
+                assert parts.namespace.nodes.node(node_id).version == version
             except HfsError:
                 assert node_id not in [held[0] for held in handles.values()]

@@ -51,10 +51,10 @@ class Kernel:
         """Times that chunks were given up. An open during which that happens may count as before it."""
 
     async def look_up(self) -> int:
-        dentry = await self.parts.namespace.child(self.parts.namespace.root, NAME)
+        dentry = await self.parts.namespace.lookups.child(self.parts.namespace.root, NAME)
         node = dentry.node
         assert node is not None
-        self.parts.namespace.referenced(node)
+        self.parts.namespace.holds.referenced(node)
         self.lookups[node.id] = self.lookups.get(node.id, 0) + 1
         self.remembered = node.id
         return node.id
@@ -64,7 +64,7 @@ class Kernel:
         for node_id in [n for n in self.lookups if all(handle.node_id != n for handle in self.handles)]:
             if node_id == self.remembered:
                 self.remembered = None
-            self.parts.namespace.forget(node_id, self.lookups.pop(node_id))
+            self.parts.namespace.holds.forget(node_id, self.lookups.pop(node_id))
 
     async def open_by_name(self, thread_id: int) -> Open:
         """open(2): an ESTALE repeats the look-up, once."""
@@ -84,7 +84,7 @@ class Kernel:
             return await self._open(handle.node_id, thread_id, self.damages)
 
     async def _open(self, node_id: int, thread_id: int, damages: int) -> Open:
-        node = self.parts.namespace.node(node_id)
+        node = self.parts.namespace.nodes.node(node_id)
         opened = self.parts.opening.open_nowait(node, thread_id)
         number, backing_id = opened if opened is not None else await self.parts.opening.open(node, thread_id)
         assert node.version is not None
@@ -153,7 +153,7 @@ async def test_a_handle_from_the_first_epoch_does_not_hold_later_ones_back() -> 
             kernel.close(handle)
         assert parts.passthrough.backings == {}
         kernel.forget()
-        assert len(parts.namespace) == 1
+        assert len(parts.namespace.nodes) == 1
 
 
 async def test_a_damaged_file_is_not_handed_out_to_more_readers() -> None:
@@ -192,13 +192,13 @@ async def test_hard_links_share_the_node_that_is_passed_through() -> None:
         parts.passthrough.on = True
         kernel = Kernel(parts)
         await kernel.open_by_name(1)
-        other = await parts.namespace.child(parts.namespace.root, b"g")
-        assert other.node is parts.namespace.node(kernel.handles[0].node_id)
+        other = await parts.namespace.lookups.child(parts.namespace.root, b"g")
+        assert other.node is parts.namespace.nodes.node(kernel.handles[0].node_id)
         complete(parts)
         late = await kernel.open_by_name(2)
         assert late.backing_id is not None
-        other = await parts.namespace.child(parts.namespace.root, b"g")
-        assert other.node is parts.namespace.node(late.node_id)
+        other = await parts.namespace.lookups.child(parts.namespace.root, b"g")
+        assert other.node is parts.namespace.nodes.node(late.node_id)
         assert parts.metrics["version_changes"] == 0
 
 
@@ -332,7 +332,7 @@ async def test_an_open_waits_for_a_fill_that_is_about_to_end() -> None:
         kernel = Kernel(parts)
         await kernel.open_by_name(1)
         (file,) = parts.staging.files.values()
-        node = parts.namespace.node(kernel.handles[0].node_id)
+        node = parts.namespace.nodes.node(kernel.handles[0].node_id)
         parts.prefetch.fill_nowait(node, file)
         await trio.sleep(1)
         file.present.add(0)  # one chunk of four in a second: three seconds more

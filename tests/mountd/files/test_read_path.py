@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace.journal.journal import Journal
-from mountd.namespace.namespace import Namespace
+from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Node
 from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
@@ -72,14 +72,14 @@ class Parts:
     passthrough: FakePassthrough
     learners: Learners
     hints: HintFollower
-    pushed: list[tuple[bytes, int, int]] = field(default_factory=list)
+    pushed: list[tuple[bytes, int, int]]
     stuck: bool = False
     """Pushes never end."""
 
     async def open(self, path: bytes) -> int:
-        node = await self.namespace.resolve(path)
+        node = await self.namespace.lookups.resolve(path)
         if not node.lookups:
-            self.namespace.referenced(node)
+            self.namespace.holds.referenced(node)
         number, _ = await self.opening.open(node, THREAD)
         return number
 
@@ -135,8 +135,10 @@ async def daemon(
     )
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
-        namespace = Namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False, journal=journal)  # type: ignore[arg-type]  # a fake
-        await namespace.start(inherited.nodes)
+        fake: Any = source
+        namespace = await open_namespace(
+            fake, metrics, nursery, ttl_s=ttl_s, strict=False, journal=journal, inherited=inherited.nodes
+        )
         await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
         fetcher = Fetcher(
             source,  # type: ignore[arg-type]  # a fake
@@ -154,7 +156,7 @@ async def daemon(
         siblings = SiblingWatch(
             Siblings(CHUNK, budget_bytes=8 * CHUNK),
             nursery,
-            namespace.listing,
+            namespace.listings.whole,
             queue.siblings_nowait,
         )
         small_files = SmallFiles(
@@ -426,7 +428,7 @@ async def test_opening_a_small_file_puts_it_into_the_page_cache() -> None:
 
 async def test_a_hung_source_holds_an_open_for_two_seconds_only() -> None:
     async with daemon(with_file(5000), push=True) as parts:
-        await parts.namespace.resolve(b"f")
+        await parts.namespace.lookups.resolve(b"f")
         parts.source.hang = True
         start = trio.current_time()
         await parts.open(b"f")

@@ -233,8 +233,8 @@ async def test_an_order_that_names_a_directorys_files_replaces_the_guess_about_i
 
 async def test_files_that_the_kernel_knows_are_pushed_before_they_are_opened() -> None:
     async with daemon(source_of(3), workers=1, push=True) as parts:
-        node = await parts.namespace.resolve(b"d/1")
-        parts.namespace.referenced(node)
+        node = await parts.namespace.lookups.resolve(b"d/1")
+        parts.namespace.holds.referenced(node)
         learner = await joined(parts, list_of(3))
         await told(learner, order([1, 2, 0]))
         await trio.sleep(5)
@@ -290,7 +290,7 @@ async def test_chunks_of_a_file_that_is_passed_through_are_read_ahead_from_the_d
         learner = await joined(parts, samples_of(b"f", 3 * CHUNK, CHUNK // 4))
         await told(learner, order([0, 4, 8]))
         await trio.sleep(5)
-        node = await parts.namespace.resolve(b"f")
+        node = await parts.namespace.lookups.resolve(b"f")
         node.opens = node.passed = 1
         await told(learner, order([8, 0, 9, 1], 1))
         await trio.sleep(5)

@@ -80,8 +80,8 @@ async def test_nothing_is_pushed_once_the_kernel_opens_without_asking() -> None:
         return len(asked) % 2 == 1  # it changes while the bytes are read
 
     async with daemon(source_of(3), workers=1, push=True) as parts:
-        node = await parts.namespace.resolve(b"d/1")
-        parts.namespace.referenced(node)
+        node = await parts.namespace.lookups.resolve(b"d/1")
+        parts.namespace.holds.referenced(node)
         learner = await joined(parts, list_of(3))
         await told(learner, order([1, 2, 0]))
         await trio.sleep(5)

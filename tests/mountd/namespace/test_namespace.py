@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Callable
 
 import pytest
 import trio
 
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.core.metrics import Metrics
-from mountd.namespace.namespace import ROOT_ID, Namespace
-from mountd.namespace.node import Node
+from mountd.namespace.namespace import Namespace, open_namespace
+from mountd.namespace.node import Node, expire
+from mountd.namespace.node_table import ROOT_ID
 from tests.support.fake_source import FakeSource
 
 
 async def made(
-    source: FakeSource, ttl_s: float = 10.0, *, strict: bool = False, names_at_most: int = 1 << 20
+    source: FakeSource,
+    ttl_s: float = 10.0,
+    *,
+    strict: bool = False,
+    names_at_most: int = 1 << 20,
+    changed: Callable[[Node], object] = lambda _node: None,
 ) -> tuple[Namespace, Metrics]:
     metrics = Metrics()
     nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
     assert nursery is not None
-    namespace = Namespace(
+    namespace = await open_namespace(
         source,  # type: ignore[arg-type]  # a fake
         metrics,
         nursery,
         ttl_s=ttl_s,
         strict=strict,
         names_at_most=names_at_most,
+        changed=changed,
     )
-    await namespace.start()
     return namespace, metrics
 
 
 async def looked_up(namespace: Namespace, path: bytes) -> Node:
-    node = await namespace.resolve(path)
-    namespace.referenced(node)
+    node = await namespace.lookups.resolve(path)
+    namespace.holds.referenced(node)
     return node
 
 
@@ -43,11 +50,11 @@ async def test_a_name_is_asked_for_once_within_the_time_to_live() -> None:
     source = FakeSource()
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
-    first = await namespace.resolve(b"f")
-    assert await namespace.resolve(b"f") is first
+    first = await namespace.lookups.resolve(b"f")
+    assert await namespace.lookups.resolve(b"f") is first
     assert source.calls.count(("stat", b"f")) == 1
     await trio.sleep(10)
-    assert await namespace.resolve(b"f") is first
+    assert await namespace.lookups.resolve(b"f") is first
     assert source.calls.count(("stat", b"f")) == 2
 
 
@@ -55,18 +62,18 @@ async def test_a_path_that_no_file_can_have() -> None:
     namespace, _ = await made(FakeSource())
     for path in (b"../b", b"./a", b"a\0b", b"\0"):
         with pytest.raises(SourceError, match="Invalid argument"):
-            await namespace.resolve(path)
+            await namespace.lookups.resolve(path)
 
 
 async def test_a_missing_name_is_remembered_too() -> None:
     source = FakeSource()
     namespace, _ = await made(source)
     for _ in range(3):
-        assert (await namespace.child(namespace.root, b"no")).node is None
+        assert (await namespace.lookups.child(namespace.root, b"no")).node is None
     assert source.calls.count(("stat", b"no")) == 1
     source.file(b"no", 5, 1)
     await trio.sleep(10)
-    assert (await namespace.child(namespace.root, b"no")).node is not None
+    assert (await namespace.lookups.child(namespace.root, b"no")).node is not None
 
 
 async def test_the_node_id_is_the_inode_number_where_that_is_free() -> None:
@@ -87,15 +94,14 @@ async def test_one_node_one_version() -> None:
     """H1 has the old version open, the source changes, an open of the old node says so, a lookup finds a new node."""
     source, changed = FakeSource(), []
     source.file(b"f", 11, 5)
-    namespace, metrics = await made(source, ttl_s=0)
-    namespace._changed = changed.append
+    namespace, metrics = await made(source, ttl_s=0, changed=changed.append)
     old = await looked_up(namespace, b"f")
-    namespace.opened(old)
+    namespace.holds.opened(old)
     source.file(b"f", 11, 5, time_ns=2)
-    await namespace.revalidate(old)  # a handle is open: the old attributes are given
-    namespace.closed(old)
+    await namespace.freshness.revalidate(old)  # a handle is open: the old attributes are given
+    namespace.holds.closed(old)
     with pytest.raises(VersionChanged):
-        await namespace.revalidate(old)
+        await namespace.freshness.revalidate(old)
     new = await looked_up(namespace, b"f")
     assert new is not old
     assert new.version != old.version
@@ -107,7 +113,7 @@ async def test_hard_links_share_their_node() -> None:
     source.file(b"a", 11, 5)
     source.file(b"b", 11, 5)
     namespace, _ = await made(source)
-    assert await namespace.resolve(b"a") is await namespace.resolve(b"b")
+    assert await namespace.lookups.resolve(b"a") is await namespace.lookups.resolve(b"b")
 
 
 async def test_a_renamed_directory_keeps_its_node_and_its_children_follow() -> None:
@@ -128,7 +134,7 @@ async def test_a_directory_replaced_by_another_is_another_node() -> None:
     old = await looked_up(namespace, b"d")
     source.directory(b"d", 30)
     with pytest.raises(VersionChanged):
-        await namespace.revalidate(old)
+        await namespace.freshness.revalidate(old)
     assert await looked_up(namespace, b"d") is not old
 
 
@@ -140,11 +146,11 @@ async def test_a_source_that_hangs_gives_what_was_known_after_two_seconds() -> N
     await trio.sleep(10)
     source.hang = True
     start = trio.current_time()
-    assert await namespace.resolve(b"f") is node
+    assert await namespace.lookups.resolve(b"f") is node
     assert trio.current_time() - start == pytest.approx(2.0)
     assert metrics["stale_served"] == 1
     with pytest.raises(SourceTimeout):  # what was never known cannot be served
-        await namespace.resolve(b"unknown")
+        await namespace.lookups.resolve(b"unknown")
 
 
 async def test_strict_waits() -> None:
@@ -155,7 +161,7 @@ async def test_strict_waits() -> None:
     await trio.sleep(10)
     source.hang = True
     with pytest.raises(SourceTimeout):
-        await namespace.resolve(b"f")
+        await namespace.lookups.resolve(b"f")
     assert metrics["stale_served"] == 0
 
 
@@ -165,9 +171,9 @@ async def test_immutable_never_asks_again() -> None:
     namespace, _ = await made(source, ttl_s=math.inf)
     node = await looked_up(namespace, b"f")
     await trio.sleep(1e6)
-    await namespace.revalidate(node)
+    await namespace.freshness.revalidate(node)
     assert source.calls.count(("stat", b"f")) == 1
-    assert namespace.valid_s(node.expires_s) == 86_400
+    assert namespace.freshness.valid_s(node.expires_s) == 86_400
 
 
 async def test_lookup_counts_free_the_node() -> None:
@@ -175,16 +181,16 @@ async def test_lookup_counts_free_the_node() -> None:
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
     node = await looked_up(namespace, b"f")
-    namespace.referenced(node)
+    namespace.holds.referenced(node)
     number = node.id
-    namespace.forget(number, 1)
-    assert namespace.node(number) is node
-    namespace.opened(node)
-    namespace.forget(number, 1)
-    assert namespace.node(number) is node  # still open
-    namespace.closed(node)
+    namespace.holds.forget(number, 1)
+    assert namespace.nodes.node(number) is node
+    namespace.holds.opened(node)
+    namespace.holds.forget(number, 1)
+    assert namespace.nodes.node(number) is node  # still open
+    namespace.holds.closed(node)
     with pytest.raises(SourceError) as caught:
-        namespace.node(number)
+        namespace.nodes.node(number)
     assert caught.value.errno == errno.ESTALE
     again = await looked_up(namespace, b"f")
     assert (again is not node, again.id) == (True, 11)
@@ -197,10 +203,10 @@ async def test_many_attributes_are_asked_for_at_once() -> None:
         source.file(name, 100 + i, 1)
     namespace, _ = await made(source)
     start = trio.current_time()
-    dentries = await namespace.children(namespace.root, names)
+    dentries = await namespace.lookups.children(namespace.root, names)
     assert [d.node.name for d in dentries if d.node] == names
     assert trio.current_time() - start == pytest.approx(source.delay_s)  # all slices at the same time
-    await namespace.children(namespace.root, names)
+    await namespace.lookups.children(namespace.root, names)
     assert source.calls.count(("stats", b"")) == 20
 
 
@@ -208,11 +214,11 @@ async def test_a_listing_is_kept_for_the_time_to_live() -> None:
     source = FakeSource()
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
-    assert list(await namespace.listing(namespace.root)) == [b"f"]
+    assert list(await namespace.listings.whole(namespace.root)) == [b"f"]
     source.file(b"g", 12, 5)
-    assert list(await namespace.listing(namespace.root)) == [b"f"]
+    assert list(await namespace.listings.whole(namespace.root)) == [b"f"]
     await trio.sleep(10)
-    assert list(await namespace.listing(namespace.root)) == [b"f", b"g"]
+    assert list(await namespace.listings.whole(namespace.root)) == [b"f", b"g"]
 
 
 async def test_sweep_drops_what_is_past_and_unknown_to_the_kernel() -> None:
@@ -221,13 +227,13 @@ async def test_sweep_drops_what_is_past_and_unknown_to_the_kernel() -> None:
     source.file(b"d/f", 11, 5)
     source.file(b"d/g", 12, 5)
     namespace, _ = await made(source)
-    await namespace.resolve(b"d/f")
+    await namespace.lookups.resolve(b"d/f")
     kept = await looked_up(namespace, b"d/g")
-    await namespace.child(namespace.root, b"missing")
-    assert await namespace.sweep() == 0
+    await namespace.lookups.child(namespace.root, b"missing")
+    assert await namespace.names.sweep() == 0
     await trio.sleep(10)
-    assert await namespace.sweep() == 2  # d/f and the missing name; d holds d/g, which the kernel knows
-    assert namespace.node(kept.id) is kept
+    assert await namespace.names.sweep() == 2  # d/f and the missing name; d holds d/g, which the kernel knows
+    assert namespace.nodes.node(kept.id) is kept
     assert kept.path == b"d/g"
 
 
@@ -237,9 +243,9 @@ async def test_a_file_refused_by_the_source_is_looked_up_again() -> None:
     namespace, _ = await made(source)
     node = await looked_up(namespace, b"f")
     source.file(b"f", 11, 5, time_ns=2)
-    namespace.expire(node)
+    expire(node)
     with pytest.raises(VersionChanged):
-        await namespace.revalidate(node)
+        await namespace.freshness.revalidate(node)
 
 
 async def test_a_file_is_no_directory() -> None:
@@ -247,7 +253,7 @@ async def test_a_file_is_no_directory() -> None:
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
     with pytest.raises(SourceError) as caught:
-        await namespace.resolve(b"f/g")
+        await namespace.lookups.resolve(b"f/g")
     assert caught.value.errno == errno.ENOTDIR
 
 
@@ -256,12 +262,12 @@ async def test_an_entry_that_did_not_fit_keeps_its_node() -> None:
     source = FakeSource()
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
-    (dentry,) = await namespace.children(namespace.root, [b"f"])
+    (dentry,) = await namespace.lookups.children(namespace.root, [b"f"])
     assert dentry.node is not None
-    namespace.referenced(dentry.node)
-    namespace.not_referenced(dentry.node)
-    namespace.referenced(dentry.node)
-    assert await namespace.resolve(b"f") is dentry.node
+    namespace.holds.referenced(dentry.node)
+    namespace.holds.not_referenced(dentry.node)
+    namespace.holds.referenced(dentry.node)
+    assert await namespace.lookups.resolve(b"f") is dentry.node
     assert dentry.node.id == 11
 
 
@@ -269,12 +275,12 @@ async def test_a_node_that_an_open_directory_still_holds_comes_back_whole() -> N
     source = FakeSource()
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
-    (dentry,) = await namespace.children(namespace.root, [b"f"])
+    (dentry,) = await namespace.lookups.children(namespace.root, [b"f"])
     assert dentry.node is not None
-    namespace.referenced(dentry.node)
-    namespace.forget(11, 1)
-    namespace.referenced(dentry.node)
-    assert await namespace.resolve(b"f") is dentry.node
+    namespace.holds.referenced(dentry.node)
+    namespace.holds.forget(11, 1)
+    namespace.holds.referenced(dentry.node)
+    assert await namespace.lookups.resolve(b"f") is dentry.node
 
 
 async def test_an_id_in_use_by_a_push_is_not_given_to_the_next_version() -> None:
@@ -283,14 +289,14 @@ async def test_an_id_in_use_by_a_push_is_not_given_to_the_next_version() -> None
     source.file(b"f", 11, 5)
     namespace, _ = await made(source, ttl_s=0)
     old = await looked_up(namespace, b"f")
-    namespace.hold(old)
-    namespace.forget(11, 1)
+    namespace.holds.hold(old)
+    namespace.holds.forget(11, 1)
     source.file(b"f", 11, 5, time_ns=2)
     new = await looked_up(namespace, b"f")
     assert new.id != old.id == 11
-    namespace.release(old)
+    namespace.holds.release(old)
     with pytest.raises(SourceError):
-        namespace.node(11)
+        namespace.nodes.node(11)
 
 
 async def test_directories_of_two_file_systems_may_have_one_inode_number() -> None:
@@ -315,14 +321,14 @@ async def test_a_source_that_has_not_answered_is_not_asked_again_for_each_name()
     source.hang = True
     begin = trio.current_time()
     for i, node in enumerate(nodes):
-        assert await namespace.resolve(b"d/%d" % i) is node
-        await namespace.fresh(node)
+        assert await namespace.lookups.resolve(b"d/%d" % i) is node
+        await namespace.freshness.fresh(node)
     assert trio.current_time() - begin == pytest.approx(2)
     assert metrics["stale_served"] >= 10
     source.hang = False
     source.file(b"d/0", 30, 6)
     await trio.sleep(6)
-    assert await namespace.resolve(b"d/0") is not nodes[0]
+    assert await namespace.lookups.resolve(b"d/0") is not nodes[0]
 
 
 async def test_a_stale_source_has_lost_no_file() -> None:
@@ -332,10 +338,10 @@ async def test_a_stale_source_has_lost_no_file() -> None:
     node = await looked_up(namespace, b"f")
     source.error = errno.ESTALE
     with pytest.raises(SourceError) as failed:
-        await namespace.resolve(b"f")
+        await namespace.lookups.resolve(b"f")
     assert failed.value.errno == errno.ESTALE
     source.error = None
-    assert await namespace.resolve(b"f") is node
+    assert await namespace.lookups.resolve(b"f") is node
     assert metrics["version_changes"] == 0
 
 
@@ -352,8 +358,8 @@ async def test_a_file_found_changed_under_one_name_is_asked_for_under_its_others
     await trio.sleep(6)
     new = await looked_up(namespace, b"a")
     with pytest.raises(VersionChanged):
-        await namespace.fresh(old)
-    assert await namespace.resolve(b"b") is new
+        await namespace.freshness.fresh(old)
+    assert await namespace.lookups.resolve(b"b") is new
 
 
 async def test_an_open_trusts_the_look_up_just_before_it() -> None:
@@ -363,11 +369,11 @@ async def test_an_open_trusts_the_look_up_just_before_it() -> None:
     namespace, _ = await made(source, ttl_s=0)
     node = await looked_up(namespace, b"f")
     source.file(b"f", 11, 6, time_ns=2)
-    await namespace.fresh(node)
+    await namespace.freshness.fresh(node)
     assert source.calls.count(("stat", b"f")) == 1
     await trio.sleep(1)
     with pytest.raises(VersionChanged):
-        await namespace.fresh(node)
+        await namespace.freshness.fresh(node)
 
 
 async def test_a_new_open_never_gets_the_old_version_though_others_have_it_open() -> None:
@@ -375,11 +381,11 @@ async def test_a_new_open_never_gets_the_old_version_though_others_have_it_open(
     source.file(b"f", 11, 5)
     namespace, _ = await made(source)
     old = await looked_up(namespace, b"f")
-    namespace.opened(old)
+    namespace.holds.opened(old)
     source.file(b"f", 11, 6, time_ns=2)
-    namespace.expire(old)
+    expire(old)
     with pytest.raises(VersionChanged):
-        await namespace.fresh(old)
+        await namespace.freshness.fresh(old)
 
 
 async def test_a_listing_of_a_directory_that_was_replaced_expires_its_name() -> None:
@@ -389,7 +395,7 @@ async def test_a_listing_of_a_directory_that_was_replaced_expires_its_name() -> 
     old = await looked_up(namespace, b"d")
     source.directory(b"d", 21)
     with pytest.raises(VersionChanged):
-        await namespace.listing(old)
+        await namespace.listings.whole(old)
     with pytest.raises(VersionChanged):
-        await namespace.fresh(old)
-    assert await namespace.resolve(b"d") is not old
+        await namespace.freshness.fresh(old)
+    assert await namespace.lookups.resolve(b"d") is not old

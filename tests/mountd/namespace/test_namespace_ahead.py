@@ -11,7 +11,7 @@ import trio.testing
 
 from mountd.base.errors import SourceError
 from mountd.core.metrics import Metrics
-from mountd.namespace.namespace import Namespace
+from mountd.namespace.namespace import Namespace, open_namespace
 from tests.support.fake_source import FakeSource
 
 
@@ -24,8 +24,7 @@ async def made(count: int, *, ttl_s: float = 60.0, delay_s: float = 0.001) -> tu
         source.file(name, 100 + number, number)
     nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
     assert nursery is not None
-    namespace = Namespace(source, Metrics(), nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
-    await namespace.start()
+    namespace = await open_namespace(source, Metrics(), nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
     source.calls.clear()
     return source, namespace, names
 
@@ -37,11 +36,11 @@ def kinds(source: FakeSource) -> dict[str, int]:
 async def test_who_asks_while_a_directory_is_listed_follows_the_same_listing() -> None:
     source, namespace, names = await made(300)
     source.listing_block = 100
-    first = namespace.listing_nowait(namespace.root)
+    first = namespace.listings.get(namespace.root)
     assert await first.reaches(0)
     assert not first.complete
-    assert namespace.listing_nowait(namespace.root) is first
-    assert list(await namespace.listing(namespace.root)) == names
+    assert namespace.listings.get(namespace.root) is first
+    assert list(await namespace.listings.whole(namespace.root)) == names
     assert kinds(source) == {"listing": 1, "listing more": 2}
 
 
@@ -50,9 +49,9 @@ async def test_a_listing_that_fails_is_not_kept() -> None:
     source.error = errno.EIO
     for _ in range(2):
         with pytest.raises(SourceError):
-            await namespace.listing(namespace.root)
+            await namespace.listings.whole(namespace.root)
     source.error = None
-    assert list(await namespace.listing(namespace.root)) == names
+    assert list(await namespace.listings.whole(namespace.root)) == names
     assert kinds(source) == {"listing": 3}
 
 
@@ -64,23 +63,22 @@ async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.M
         source.file(b"d%d/%s" % (number, b"x" * 50), 100 + number, 1)
     nursery = trio.lowlevel.current_task().parent_nursery
     assert nursery is not None
-    namespace = Namespace(source, Metrics(), nursery, ttl_s=60, strict=False)  # type: ignore[arg-type]  # a fake
-    await namespace.start()
+    namespace = await open_namespace(source, Metrics(), nursery, ttl_s=60, strict=False)  # type: ignore[arg-type]  # a fake
     for _ in range(2):
         for number in (3, 4):
-            await namespace.listing(await namespace.resolve(b"d%d" % number))
+            await namespace.listings.whole(await namespace.lookups.resolve(b"d%d" % number))
     assert kinds(source)["listing"] == 2
     for number in range(5):
-        await namespace.listing(await namespace.resolve(b"d%d" % number))
+        await namespace.listings.whole(await namespace.lookups.resolve(b"d%d" % number))
     assert kinds(source)["listing"] == 7  # the first three pushed the two out
 
 
 async def test_look_ups_in_order_are_asked_for_ahead_and_once() -> None:
     source, namespace, names = await made(2000, delay_s=0.01)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
     start = trio.current_time()
     for number, name in enumerate(names):
-        found = (await namespace.child(namespace.root, name)).node
+        found = (await namespace.lookups.child(namespace.root, name)).node
         assert found is not None
         assert found.attributes.size == number
     assert kinds(source)["stat"] == 3
@@ -91,26 +89,26 @@ async def test_look_ups_in_order_are_asked_for_ahead_and_once() -> None:
 async def test_look_ups_in_the_order_of_the_names_are_asked_for_ahead_too(real_clock: None) -> None:
     """Programs sort what they list. It takes some look-ups until the names are sorted here."""
     source, namespace, names = await made(2000, delay_s=0)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
     ordered = sorted(names)
     for name in ordered[:8]:
-        await namespace.child(namespace.root, name)
-    watched = namespace._stat_ahead._directories[namespace.root]
+        await namespace.lookups.child(namespace.root, name)
+    watched = namespace.stat_ahead._directories[namespace.root]
     while watched.by_name is None:
         await trio.lowlevel.checkpoint()  # a thread is sorting
     for name in [b"before all", *ordered[8:], b"zz behind all"]:
-        await namespace.child(namespace.root, name)
+        await namespace.lookups.child(namespace.root, name)
     assert kinds(source)["stat"] == 8 + 3 + 2
     assert sum(len(asked) for _, asked in source.asked) == 2000 - 8 - 3
 
 
 async def test_a_look_up_of_a_name_on_its_way_waits_for_it() -> None:
     source, namespace, names = await made(40, delay_s=1.0)
-    namespace.ask_nowait(namespace.root, names)
-    namespace.ask_nowait(namespace.root, names)
+    namespace.asking.ahead_nowait(namespace.root, names)
+    namespace.asking.ahead_nowait(namespace.root, names)
     start = trio.current_time()
-    assert (await namespace.child(namespace.root, names[-1])).node is not None
-    dentries = await namespace.children(namespace.root, names)
+    assert (await namespace.lookups.child(namespace.root, names[-1])).node is not None
+    dentries = await namespace.lookups.children(namespace.root, names)
     assert all(dentry.node is not None for dentry in dentries)
     assert trio.current_time() - start == 1
     assert "stat" not in kinds(source)
@@ -121,39 +119,39 @@ async def test_two_look_ups_of_one_name_ask_once() -> None:
     source, namespace, names = await made(1)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(namespace.child, namespace.root, names[0])
-        nursery.start_soon(namespace.children, namespace.root, names)
+            nursery.start_soon(namespace.lookups.child, namespace.root, names[0])
+        nursery.start_soon(namespace.lookups.children, namespace.root, names)
     assert len(source.calls) == 1
 
 
 async def test_without_a_time_to_live_every_look_is_its_own() -> None:
     source, namespace, names = await made(5, ttl_s=0)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
     async with trio.open_nursery() as nursery:
         for _ in range(2):
             for name in names:
-                nursery.start_soon(namespace.child, namespace.root, name)
-    namespace.ask_nowait(namespace.root, names)
+                nursery.start_soon(namespace.lookups.child, namespace.root, name)
+    namespace.asking.ahead_nowait(namespace.root, names)
     await trio.testing.wait_all_tasks_blocked()
     assert kinds(source) == {"listing": 1, "stat": 10}
 
 
 async def test_who_waits_for_an_answer_that_fails_asks_himself() -> None:
     source, namespace, names = await made(30, delay_s=1.0)
-    namespace.ask_nowait(namespace.root, names)
+    namespace.asking.ahead_nowait(namespace.root, names)
     source.error = errno.EIO
     with pytest.raises(SourceError):
-        await namespace.child(namespace.root, names[0])
+        await namespace.lookups.child(namespace.root, names[0])
     assert kinds(source)["stat"] == 1
     source.error = None
-    assert (await namespace.child(namespace.root, names[0])).node is not None
+    assert (await namespace.lookups.child(namespace.root, names[0])).node is not None
     source.error = errno.EIO
-    namespace.ask_nowait(namespace.root, names)
+    namespace.asking.ahead_nowait(namespace.root, names)
     await trio.sleep(0.5)
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(mend, source)
-            dentries = await namespace.children(namespace.root, names)
+            dentries = await namespace.lookups.children(namespace.root, names)
     assert all(dentry.node is not None for dentry in dentries)
 
 
@@ -165,22 +163,22 @@ async def mend(source: FakeSource) -> None:
 
 async def test_a_known_file_waits_two_seconds_for_an_answer_on_its_way() -> None:
     source, namespace, names = await made(20, ttl_s=10)
-    node = await namespace.resolve(names[0])
+    node = await namespace.lookups.resolve(names[0])
     await trio.sleep(11)
     source.hang = True
-    namespace.ask_nowait(namespace.root, names)
+    namespace.asking.ahead_nowait(namespace.root, names)
     await trio.testing.wait_all_tasks_blocked()
     start = trio.current_time()
-    assert (await namespace.child(namespace.root, names[0])).node is node
+    assert (await namespace.lookups.child(namespace.root, names[0])).node is node
     assert trio.current_time() - start == 2
     assert "stat" not in {call[0] for call in source.calls[2:]}
 
 
 async def test_a_random_order_asks_for_what_is_looked_up_only() -> None:
     source, namespace, names = await made(3000)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
     for name in random.Random(2).sample(names, 1000):
-        await namespace.child(namespace.root, name)
+        await namespace.lookups.child(namespace.root, name)
     await trio.testing.wait_all_tasks_blocked()
     ahead = sum(len(asked) for _, asked in source.asked)
     assert ahead < 100
@@ -189,11 +187,11 @@ async def test_a_random_order_asks_for_what_is_looked_up_only() -> None:
 
 async def test_several_readers_in_parts_of_one_directory_are_all_foreseen() -> None:
     source, namespace, names = await made(4000, delay_s=0.01)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
 
     async def read(part: list[bytes]) -> None:
         for name in part:
-            await namespace.child(namespace.root, name)
+            await namespace.lookups.child(namespace.root, name)
 
     async with trio.open_nursery() as nursery:
         for start in range(0, 4000, 1000):
@@ -203,18 +201,18 @@ async def test_several_readers_in_parts_of_one_directory_are_all_foreseen() -> N
 
 async def test_names_that_have_gone_and_are_looked_up_all_the_same() -> None:
     source, namespace, names = await made(200)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
     for name in names[50:60]:
         del source.tree[name]
-    found = [(await namespace.child(namespace.root, name)).node is not None for name in names]
+    found = [(await namespace.lookups.child(namespace.root, name)).node is not None for name in names]
     assert found == [True] * 50 + [False] * 10 + [True] * 140
-    assert (await namespace.child(namespace.root, b"never there")).node is None
+    assert (await namespace.lookups.child(namespace.root, b"never there")).node is None
 
 
 async def test_a_listing_past_its_time_still_tells_the_order() -> None:
     source, namespace, names = await made(500, ttl_s=10)
-    await namespace.listing(namespace.root)
+    await namespace.listings.whole(namespace.root)
     await trio.sleep(11)
     for name in names:
-        await namespace.child(namespace.root, name)
+        await namespace.lookups.child(namespace.root, name)
     assert kinds(source)["stat"] == 3

@@ -17,8 +17,8 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError, VersionChanged
 from mountd.core.metrics import Metrics
 from mountd.namespace.names import Names
-from mountd.namespace.namespace import Namespace
-from mountd.namespace.node import Dentry, Node
+from mountd.namespace.namespace import Namespace, open_namespace
+from mountd.namespace.node import Dentry, Node, expire
 from tests.mountd.namespace.test_namespace import looked_up, made
 from tests.support.fake_source import ID, FakeSource
 
@@ -31,21 +31,21 @@ async def test_a_sweep_drops_two_names_of_one_file_in_one_directory() -> None:
     source.file(b"a", 11, 5)
     source.file(b"b", 11, 5)
     namespace, _ = await made(source)
-    await namespace.resolve(b"a")
-    await namespace.resolve(b"b")
+    await namespace.lookups.resolve(b"a")
+    await namespace.lookups.resolve(b"b")
     await trio.sleep(10)
-    assert await namespace.sweep() == 2
+    assert await namespace.names.sweep() == 2
 
 
 async def test_a_sweep_drops_a_directory_that_was_renamed_meanwhile() -> None:
     source = FakeSource()
     source.directory(b"d", 20)
     namespace, _ = await made(source)
-    await namespace.resolve(b"d")
+    await namespace.lookups.resolve(b"d")
     source.tree[b"e"] = source.tree.pop(b"d")
-    await namespace.resolve(b"e")
+    await namespace.lookups.resolve(b"e")
     await trio.sleep(10)
-    assert await namespace.sweep() == 1
+    assert await namespace.names.sweep() == 1
     assert not namespace.root.children
 
 
@@ -55,16 +55,15 @@ async def test_a_file_lives_on_under_its_other_name() -> None:
     source.directory(b"d", 20)
     source.file(b"d/a", 11, 5)
     source.file(b"b", 11, 5)
-    namespace, _ = await made(source)
-    namespace._changed = changed.append
+    namespace, _ = await made(source, changed=changed.append)
     node = await looked_up(namespace, b"d/a")
     assert await looked_up(namespace, b"b") is node
     del source.tree[b"d"], source.tree[b"d/a"]
     await trio.sleep(11)
-    await namespace.fresh(node)
+    await namespace.freshness.fresh(node)
     assert (node.path, changed) == (b"b", [])
     with pytest.raises(HfsError):
-        await namespace.resolve(b"d/a")
+        await namespace.lookups.resolve(b"d/a")
 
 
 async def test_both_names_lead_to_the_new_node_of_another_mode() -> None:
@@ -74,9 +73,9 @@ async def test_both_names_lead_to_the_new_node_of_another_mode() -> None:
     namespace, _ = await made(source)
     old = await looked_up(namespace, b"a")
     await looked_up(namespace, b"b")
-    fresh = namespace.renew(old)
+    fresh = namespace.tree.renew(old)
     asked = len(source.calls)
-    assert await namespace.resolve(b"a") is await namespace.resolve(b"b") is fresh
+    assert await namespace.lookups.resolve(b"a") is await namespace.lookups.resolve(b"b") is fresh
     assert len(source.calls) == asked
 
 
@@ -84,14 +83,13 @@ async def test_a_file_that_is_replaced_under_one_name_is_not_lost_under_the_othe
     source, changed = FakeSource(), []
     source.file(b"a", 11, 5)
     source.file(b"b", 11, 5)
-    namespace, _ = await made(source, ttl_s=10)
-    namespace._changed = changed.append
+    namespace, _ = await made(source, ttl_s=10, changed=changed.append)
     node = await looked_up(namespace, b"a")
     await looked_up(namespace, b"b")
     source.file(b"a", 12, 5, time_ns=2)
     await trio.sleep(11)
     assert await looked_up(namespace, b"a") is not node
-    await namespace.fresh(node)
+    await namespace.freshness.fresh(node)
     assert (node.path, changed) == (b"b", [])
 
 
@@ -104,9 +102,9 @@ async def test_a_directory_mounted_below_itself_is_a_directory_of_its_own() -> N
     namespace, _ = await made(source, ttl_s=0)
     inner = await looked_up(namespace, b"d/e")
     assert (inner.path, inner.parent is not inner) == (b"d/e", True)
-    assert await namespace.resolve(b"d/e") is inner
-    assert await namespace.resolve(b"again") is not namespace.root
-    assert await namespace.resolve(b"again") is await namespace.resolve(b"again")
+    assert await namespace.lookups.resolve(b"d/e") is inner
+    assert await namespace.lookups.resolve(b"again") is not namespace.root
+    assert await namespace.lookups.resolve(b"again") is await namespace.lookups.resolve(b"again")
 
 
 async def test_a_name_that_is_forgotten_while_others_are_asked_for_is_in_the_listing() -> None:
@@ -115,7 +113,7 @@ async def test_a_name_that_is_forgotten_while_others_are_asked_for_is_in_the_lis
     for i, name in enumerate(names):
         source.file(name, 100 + i, 1)
     namespace, _ = await made(source, ttl_s=math.inf, names_at_most=3)
-    dentries = await namespace.children(namespace.root, names)
+    dentries = await namespace.lookups.children(namespace.root, names)
     assert [d.node.attributes.inode for d in dentries if d.node] == list(range(100, 164))
 
 
@@ -130,11 +128,11 @@ async def test_names_that_the_kernel_does_not_hold_are_bounded_also_with_immutab
     namespace, _ = await made(source, ttl_s=math.inf, names_at_most=100)
     held = [await looked_up(namespace, name) for name in names[:300]]
     for start in range(300, 5000, 100):
-        await namespace.children(namespace.root, names[start : start + 100])
+        await namespace.lookups.children(namespace.root, names[start : start + 100])
         assert len(namespace.names) <= 300 + 100 + 300 // 8 + 1
-    assert [namespace.node(node.id) for node in held] == held
+    assert [namespace.nodes.node(node.id) for node in held] == held
     calls = len(source.calls)
-    assert [await namespace.resolve(name) for name in names[:300]] == held
+    assert [await namespace.lookups.resolve(name) for name in names[:300]] == held
     assert len(source.calls) == calls
 
 
@@ -144,8 +142,8 @@ async def test_names_that_are_asked_for_stay() -> None:
         source.file(b"%d" % i, 100 + i, 1)
     namespace, _ = await made(source, ttl_s=math.inf, names_at_most=100)
     for i in range(2000):
-        await namespace.resolve(b"%d" % i)
-        await namespace.resolve(b"0")
+        await namespace.lookups.resolve(b"%d" % i)
+        await namespace.lookups.resolve(b"0")
     assert source.calls.count(("stat", b"0")) == 1
 
 
@@ -160,7 +158,7 @@ async def test_a_sweep_goes_in_slices(held: int) -> None:
         return now_s
 
     root = Node(FakeSource().tree[b""], None, None, b"")
-    names = Names(lambda: 0, lambda _node: None, at_most=1 << 20, clock=trio.current_time, stopwatch=stopwatch)
+    names = Names(lambda: 0, lambda _node: None, at_most=1 << 20, ttl_s=1, clock=trio.current_time, stopwatch=stopwatch)
     dentries = [names.put(root, b"%d" % i, None, 1.0) for i in range(1000)]
     await trio.sleep(2)
     counts: list[int] = []
@@ -181,7 +179,7 @@ async def test_a_sweep_goes_in_slices(held: int) -> None:
 
 async def test_a_ring_does_not_grow_by_names_that_change() -> None:
     root = Node(FakeSource().tree[b""], None, None, b"")
-    names = Names(lambda: 0, lambda _node: None, at_most=1 << 20, clock=trio.current_time)
+    names = Names(lambda: 0, lambda _node: None, at_most=1 << 20, ttl_s=1, clock=trio.current_time)
     for i in range(20_000):
         names.drop(names.put(root, b"%d" % i, None, 1.0))
     assert names.gone < 2000
@@ -289,8 +287,8 @@ def _meant(dentry: Dentry) -> object:
 class Daemon:
     """The namespace, and what its kernel holds."""
 
-    def __init__(self, namespace: Namespace, world: World) -> None:
-        self.namespace, self.world = namespace, world
+    def __init__(self, namespace: Namespace, world: World, ttl_s: float) -> None:
+        self.namespace, self.world, self.ttl_s = namespace, world, ttl_s
         self.lookups: dict[Node, int] = {}
         self.ids: dict[Node, int] = {}
         self.opens: list[Node] = []
@@ -308,8 +306,8 @@ class Daemon:
             began_s = trio.current_time()
             inode = node.attributes.inode
             seen_as = (node.path + b"/" + name).lstrip(b"/")
-            dentry = await self.namespace.child(node, name)
-            since_s = began_s - self.namespace.ttl_s
+            dentry = await self.namespace.lookups.child(node, name)
+            since_s = began_s - self.ttl_s
             allowed = self.world.was(seen_as, since_s) | self.world.was((inode, name), since_s)
             assert _meant(dentry) in allowed, (path, name, _meant(dentry), allowed)
             if dentry.node is None:
@@ -318,13 +316,13 @@ class Daemon:
         return dentry
 
     def reply(self, node: Node) -> None:
-        self.namespace.referenced(node)
+        self.namespace.holds.referenced(node)
         self.lookups[node] = self.lookups.get(node, 0) + 1
         assert self.ids.setdefault(node, node.id) == node.id, "a node that is held changes its id"
 
     def forget(self, node: Node) -> None:
         count = self.lookups.pop(node, 0)
-        self.namespace.forget(node.id, count)
+        self.namespace.holds.forget(node.id, count)
         if not node.is_held:
             self.ids.pop(node, None)
 
@@ -335,21 +333,21 @@ class Daemon:
         for directory, name, dentry in names:
             assert (dentry.directory, dentry.name) == (directory, name)
             if dentry.node is not None:
-                assert dentry in namespace.names.of(dentry.node)
+                assert dentry in dentry.node.dentries
         for node in {dentry.node for _, _, dentry in names if dentry.node is not None}:
-            places = [(d.directory, d.name) for d in namespace.names.of(node)]
+            places = [(d.directory, d.name) for d in node.dentries]
             assert places == node.places
             assert len(set(places)) == len(places)
-            assert all(d.node is node for d in namespace.names.of(node))
+            assert all(d.node is node for d in node.dentries)
         for node, number in self.ids.items():
-            assert namespace.node(number) is node
-        for number, node in namespace._ids.nodes.items():
-            assert node.id == number
-        for version, node in namespace._by_version.items():
+            assert namespace.nodes.node(number) is node
+        for node in namespace.nodes.known():
+            assert namespace.nodes.node(node.id) is node
+        for version, node in namespace.nodes._by_version.items():
             assert node.version == version
-            assert node.is_held or namespace.names.of(node)
-        for directory in namespace._directories.values():
-            assert directory.is_held or directory.children or namespace.names.of(directory)
+            assert node.is_held or node.dentries
+        for directory in namespace.nodes._directories.values():
+            assert directory.is_held or directory.children or directory.dentries
 
 
 def _names(directory: Node) -> Iterator[tuple[Node, bytes, Dentry]]:
@@ -362,7 +360,7 @@ def _names(directory: Node) -> Iterator[tuple[Node, bytes, Dentry]]:
 async def _play(steps: list[tuple[str, int, int, bool]], ttl_s: float, at_most: int) -> None:
     world = World()
     async with trio.open_nursery() as nursery:
-        namespace = Namespace(
+        namespace = await open_namespace(
             world.source,  # type: ignore[arg-type]  # a fake
             Metrics(),
             nursery,
@@ -370,8 +368,7 @@ async def _play(steps: list[tuple[str, int, int, bool]], ttl_s: float, at_most: 
             strict=False,
             names_at_most=at_most,
         )
-        await namespace.start()
-        daemon = Daemon(namespace, world)
+        daemon = Daemon(namespace, world, ttl_s)
         for step, first, second, flag in steps:
             await _step(daemon, step, first, second, flag)
             world.note()
@@ -394,7 +391,7 @@ async def _step(daemon: Daemon, step: str, first: int, second: int, flag: bool) 
         "move": lambda: world.move(path),
         "take out": lambda: world.take_out(path),
         "forget": lambda: daemon.forget(node) if node in daemon.lookups else None,
-        "expire": lambda: namespace.expire(node) if node is not namespace.root else None,
+        "expire": lambda: expire(node) if node is not namespace.root else None,
     }
     if step in changes:
         changes[step]()
@@ -405,24 +402,24 @@ async def _step(daemon: Daemon, step: str, first: int, second: int, flag: bool) 
     elif step == "children":
         directory = await daemon.look_up(path)
         if directory is not None and directory.node is not None and directory.node.children is not None:
-            for dentry in await namespace.children(directory.node, [b"a", b"f", b"g"]):
+            for dentry in await namespace.lookups.children(directory.node, [b"a", b"f", b"g"]):
                 if dentry.node is not None and flag:
                     daemon.reply(dentry.node)
     elif step == "open" and node in daemon.lookups and node.version is not None:
         await _open(daemon, node)
     elif step == "close" and daemon.opens:
-        namespace.closed(daemon.opens.pop(first % len(daemon.opens)))
+        namespace.holds.closed(daemon.opens.pop(first % len(daemon.opens)))
     elif step == "hold" and node is not namespace.root:
-        namespace.hold(node)
+        namespace.holds.hold(node)
         daemon.holds.append(node)
     elif step == "release" and daemon.holds:
-        namespace.release(daemon.holds.pop(first % len(daemon.holds)))
+        namespace.holds.release(daemon.holds.pop(first % len(daemon.holds)))
     elif step == "renew" and node in daemon.opens:
-        namespace.renew(node)
+        namespace.tree.renew(node)
     elif step == "wait":
         await trio.sleep(second)
     elif step == "sweep":
-        await namespace.sweep()
+        await namespace.names.sweep()
     for gone in [gone for gone in daemon.ids if not gone.is_held]:
         del daemon.ids[gone]
 
@@ -432,12 +429,12 @@ async def _open(daemon: Daemon, node: Node) -> None:
     tree = daemon.world.source.tree
     names, judged = node.paths, not (node.stale or node.retired)
     try:
-        await daemon.namespace.fresh(node)
+        await daemon.namespace.freshness.fresh(node)
     except VersionChanged:
         lives = [name for name in names if name in tree and _what(tree[name]) == node.version]
         assert not (judged and lives), lives
         return
-    daemon.namespace.opened(node)
+    daemon.namespace.holds.opened(node)
     daemon.opens.append(node)
 
 
@@ -445,17 +442,17 @@ async def _end(daemon: Daemon) -> None:
     """Nothing is held any more, and everything is past its time: nothing is left."""
     namespace = daemon.namespace
     for node in daemon.opens:
-        namespace.closed(node)
+        namespace.holds.closed(node)
     for node in daemon.holds:
-        namespace.release(node)
+        namespace.holds.release(node)
     for node in list(daemon.lookups):
         daemon.forget(node)
     await trio.sleep(1000)
     for _ in range(4):  # a directory goes once its names have gone
-        await namespace.sweep()
-    if namespace.ttl_s < math.inf:
-        assert (list(namespace._ids.nodes.values()), len(namespace.names)) == ([namespace.root], 0)
-        assert (namespace._by_version, list(namespace._directories.values())) == ({}, [namespace.root])
+        await namespace.names.sweep()
+    if daemon.ttl_s < math.inf:
+        assert (list(namespace.nodes.known()), len(namespace.names)) == ([namespace.root], 0)
+        assert (namespace.nodes._by_version, list(namespace.nodes._directories.values())) == ({}, [namespace.root])
 
 
 CHANGES = ("link", "unlink", "rename", "create", "rewrite", "move", "take out")

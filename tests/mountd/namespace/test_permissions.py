@@ -1,6 +1,7 @@
 """Who is asked for, what is believed, and what never becomes a yes."""
 
 import errno
+import math
 import os
 import stat
 
@@ -36,12 +37,11 @@ class World:
         self.moved = False
         self.answer: Exception | None = None
         self.asked: list[tuple[object, ...]] = []
-        self.expired: list[Node] = []
         self.root = node(2, mode=stat.S_IFDIR | 0o755)
         self.metrics = Metrics()
         clock = trio.current_time
         answers = Answers(Silence(self.metrics, clock, strict=False), clock, ttl_s=TTL_S)
-        self.permissions = Permissions(self, self, answers, self, self.metrics, others=others)  # type: ignore[arg-type]  # fakes
+        self.permissions = Permissions(self, self, answers, self.root, self.metrics, others=others)  # type: ignore[arg-type]  # fakes
 
     async def kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
         self.looked += 1
@@ -64,9 +64,6 @@ class World:
         await trio.lowlevel.checkpoint()
         if self.answer is not None:
             raise self.answer
-
-    def expire(self, node: Node) -> None:
-        self.expired.append(node)
 
 
 def node(inode: int = 5, *, device: int = 1, mode: int = stat.S_IFREG | 0o644) -> Node:
@@ -112,18 +109,20 @@ async def test_only_a_yes_is_a_yes(error: Exception) -> None:
 
 async def test_what_stands_there_no_more_is_looked_up_again() -> None:
     world, file = World(), node()
+    file.expires_s = math.inf
     world.answer = VersionChanged("another")
     with pytest.raises(VersionChanged):
         await world.permissions.check(file, WantedAccess.READ, ASKER)
-    assert world.expired == [file]
+    assert file.expires_s == -math.inf
 
 
 async def test_what_another_file_system_is_says_nothing_of_this_one() -> None:
     world, file = World(), node()
+    file.expires_s = math.inf
     world.moved = True
     with pytest.raises(VersionChanged):
         await world.permissions.check(file, WantedAccess.READ, ASKER)
-    assert world.expired == [file]
+    assert file.expires_s == -math.inf
     assert not world.permissions.is_known_nowait(file)
     world.moved = False
     await world.permissions.check(file, WantedAccess.READ, ASKER)

@@ -1,0 +1,140 @@
+"""Looking names up: what a name is now, within the time-to-live.
+
+What is remembered of a name is good for the time-to-live. After it, one stat of the source; if that does not answer
+within two seconds, what was known is served and counted. Event loop only; an await may change everything, so each is
+followed by another look.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError, SourceTimeout
+from mountd.namespace.asking import Asking
+from mountd.namespace.names import Names
+from mountd.namespace.node import Dentry, Node
+from mountd.namespace.node_table import NodeTable
+from mountd.namespace.silence import Silence
+from mountd.namespace.statahead import StatAhead
+from mountd.namespace.tree import Tree
+from mountd.source import MetadataReader
+
+__all__ = ["Lookups"]
+
+_UNANSWERED_S = 1.0
+"""How long what was known is good for where the source did not answer."""
+
+
+class Lookups:
+    """Names in, dentries and nodes out."""
+
+    def __init__(
+        self,
+        metadata: MetadataReader,
+        nodes: NodeTable,
+        names: Names,
+        tree: Tree,
+        asking: Asking,
+        stat_ahead: StatAhead,
+        silence: Silence,
+        clock: Callable[[], float],
+    ) -> None:
+        self._metadata = metadata
+        self._nodes = nodes
+        self._names = names
+        self._tree = tree
+        self._asking = asking
+        self._stat_ahead = stat_ahead
+        self._silence = silence
+        self._clock = clock
+
+    def child_nowait(self, parent: Node, name: bytes) -> Dentry | None:
+        """As `child`, if that needs no waiting; else None."""
+        dentry = self._names.known_nowait(parent, name)
+        if dentry is None:
+            if self._asking.is_coming(parent, name):
+                return None  # what is on its way is older than what we would find, and would come after it
+            attributes = self._metadata.stat_nowait(parent.path, name)
+            if attributes is None:
+                return None
+            return self._tree.seen(parent, name, attributes)  # what costs so little is not asked for ahead
+        self._stat_ahead.looked_up(parent, name)
+        return dentry
+
+    async def child(self, parent: Node, name: bytes) -> Dentry:
+        """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not
+        exist."""
+        dentry = self._names.known_nowait(parent, name)
+        self._stat_ahead.looked_up(parent, name)
+        if dentry is not None:
+            return dentry
+        known = (parent.children or {}).get(name)
+        if known is not None and self._silence.is_on():
+            return self._unanswered(known.node)
+        limit_s = self._silence.limit_s(known=known is not None)
+        try:
+            flight = self._asking.flight(parent, name)
+            if flight is not None:
+                await flight.wait(limit_s)
+                dentry = self._names.known_nowait(parent, name)
+                if dentry is not None:
+                    return dentry
+            attributes = await self._asking.one(parent, name, limit_s=limit_s)
+        except SourceTimeout:
+            if not self._silence.begin(known=known is not None) or known is None:
+                raise
+            return self._unanswered(known.node)
+        except SourceError as error:
+            self._silence.end()
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):  # not ESTALE: a source that is lost has lost no file
+                return self._tree.absent(parent, name)
+            raise
+        self._silence.end()
+        return self._tree.seen(parent, name, attributes)
+
+    async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
+        """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
+        asking = self._asking
+        unknown = self._unknown(parent, names)
+        coming = {name: flight for name in unknown if (flight := asking.flight(parent, name)) is not None}
+        await asking.many(parent, [name for name in unknown if name not in coming])
+        for flight in set(coming.values()):
+            await flight.wait()
+        failed = [name for name, flight in coming.items() if flight.failed]
+        await asking.many(parent, self._unknown(parent, failed))
+        held = parent.children or {}
+        # One that is not remembered any more (others took long, or there were many) has not gone: it is asked for.
+        return [held.get(name) or await self.child(parent, name) for name in names]
+
+    def _unknown(self, parent: Node, names: Sequence[bytes]) -> list[bytes]:
+        return [name for name in names if self._names.known_nowait(parent, name) is None]
+
+    def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
+        """`name` was opened at the source, not before `asked_s`, and was this. None if something newer may be known."""
+        known = (parent.children or {}).get(name)
+        is_news = known is None or known.expires_s < self._tree.expires_s(asked_s)
+        if is_news and not self._asking.is_coming(parent, name):
+            return self._tree.seen(parent, name, attributes).node
+        dentry = self._names.known_nowait(parent, name)
+        return dentry.node if dentry is not None else None
+
+    async def resolve(self, path: bytes) -> Node:
+        """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
+        if b"\0" in path:
+            raise SourceError(errno.EINVAL, f"{path!r}")
+        node = self._nodes.root
+        for name in filter(None, path.split(b"/")):
+            if name in (b".", b".."):
+                raise SourceError(errno.EINVAL, f"{path!r}: . and .. are not resolved here")
+            found = (await self.child(node, name)).node
+            if found is None:
+                raise SourceError(errno.ENOENT, path.decode("utf-8", "backslashreplace"))
+            node = found
+        return node
+
+    def _unanswered(self, node: Node | None) -> Dentry:
+        """What was known, though it is past its time."""
+        self._silence.served()
+        return Dentry(node, self._clock() + _UNANSWERED_S)

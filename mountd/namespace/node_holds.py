@@ -1,0 +1,82 @@
+"""What holds a node: the kernel's lookup counts, open handles, and work under way.
+
+A node that is held keeps its id. Once nothing holds it, it goes with all its names; a directory that still has names
+below it stays for the paths of those, without an id. Event loop only.
+"""
+
+from __future__ import annotations
+
+from mountd.base.errors import SourceError
+from mountd.namespace.names import Names
+from mountd.namespace.node import Node
+from mountd.namespace.node_table import ROOT_ID, NodeTable
+
+__all__ = ["NodeHolds"]
+
+
+class NodeHolds:
+    """The counts of all nodes."""
+
+    def __init__(self, nodes: NodeTable, names: Names) -> None:
+        self._nodes = nodes
+        self._names = names
+
+    def referenced(self, node: Node) -> None:
+        """A reply with `node` goes to the kernel now: one lookup count more, and an id if it had none."""
+        if node.id == 0:
+            self._nodes.identify(node)
+            self._enter_again(node)
+        node.lookups += 1
+        self._nodes.told(node)
+
+    def _enter_again(self, node: Node) -> None:
+        """It may have been dropped while an open directory still held it."""
+        self._nodes.enter(node)
+        if node.parent is not None and node.name not in (node.parent.children or {}):
+            self._names.put(node.parent, node.name, node, node.expires_s)
+
+    def not_referenced(self, node: Node) -> None:
+        """The reply with `node` did not reach the kernel after all; another with it may follow."""
+        node.lookups -= 1
+
+    def forget(self, node_id: int, count: int) -> None:
+        """The kernel gives back `count` lookup counts. Unknown ids are not an error: an unmount forgets the root
+        too."""
+        if node_id == ROOT_ID:
+            return
+        try:
+            node = self._nodes.node(node_id)
+        except SourceError:
+            return
+        node.lookups -= count
+        self._drop_if_unused(node)
+
+    def opened(self, node: Node) -> None:
+        """One open handle more."""
+        node.opens += 1
+        self._nodes.note(node)
+
+    def closed(self, node: Node) -> None:
+        """One open handle less."""
+        node.opens -= 1
+        self._drop_if_unused(node)
+
+    def hold(self, node: Node) -> None:
+        """Keep the id of `node` from being given to another file until `release`."""
+        node.holds += 1
+
+    def release(self, node: Node) -> None:
+        """Undo one `hold`."""
+        node.holds -= 1
+        self._drop_if_unused(node)
+
+    def _drop_if_unused(self, node: Node) -> None:
+        if node.is_held:
+            return
+        node.pushed = False
+        if node.children:  # their paths need it; it goes when they have gone
+            self._nodes.take_id(node)
+            return
+        self._nodes.let_go(node)
+        for dentry in node.dentries:
+            self._names.drop(dentry)

@@ -1,0 +1,154 @@
+"""The tree as the source has shown it: each answer about a name is entered here, and nowhere else.
+
+**One node id, one version.** The node of a regular file belongs to one version: when the file changes at the source its
+name leads to a new node with a page cache of its own, and the old node lives on for the handles that have it open. A
+directory keeps its node and is known by its source inode, so a rename of it changes one parent pointer and no table of
+paths.
+
+Never asks the source anything; `Asking` and `Lookups` do. Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mountd.base.attributes import Attributes
+from mountd.base.version import Version
+from mountd.core.metrics import Metrics
+from mountd.namespace.listings import Listings
+from mountd.namespace.names import Names
+from mountd.namespace.node import Dentry, Node, expire, is_at, is_below, same_file, same_inode, same_version
+from mountd.namespace.node_table import NodeTable
+from mountd.source import Source
+
+__all__ = ["Tree"]
+
+
+class Tree:
+    """The nodes and names below SOURCE, as they change."""
+
+    def __init__(
+        self,
+        source: Source,
+        nodes: NodeTable,
+        names: Names,
+        listings: Listings,
+        metrics: Metrics,
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
+        changed: Callable[[Node], object],
+    ) -> None:
+        """`ttl_s`: for how long an answer is good. `changed` is told of each node whose file was found changed."""
+        self._source = source
+        self._nodes = nodes
+        self._names = names
+        self._listings = listings
+        self._metrics = metrics
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._changed = changed
+
+    def expires_s(self, said_s: float) -> float:
+        """Until when an answer that was given at `said_s` is good."""
+        return said_s + self._ttl_s
+
+    def seen(self, directory: Node, name: bytes, attributes: Attributes) -> Dentry:
+        """The source has just said what `name` in `directory` is."""
+        expires_s = self.expires_s(self._clock())
+        node = self._node_of(directory, name, attributes)
+        node.expires_s = expires_s
+        before = (directory.children or {}).get(name)
+        dentry = self._names.put(directory, name, node, expires_s)
+        if node.children is not None and node.id:
+            self._nodes.note(node)  # it may have been renamed, and whoever works in it does not look it up
+        if before is not None and before.node is not None and not same_version(before.node, node):
+            self._replaced(before.node, node)
+        return dentry
+
+    def absent(self, directory: Node, name: bytes) -> Dentry:
+        """The source has just said that there is no `name` in `directory`."""
+        before = (directory.children or {}).get(name)
+        dentry = self._names.put(directory, name, None, self.expires_s(self._clock()))
+        if before is not None and before.node is not None:
+            self._replaced(before.node, None)
+        return dentry
+
+    def _node_of(self, directory: Node, name: bytes, attributes: Attributes) -> Node:
+        dentry = (directory.children or {}).get(name)
+        before = dentry.node if dentry is not None else None
+        if attributes.is_directory:
+            if before is not None and is_at(before, attributes):
+                before.attributes = attributes
+                return before
+            return self._directory_of(directory, name, attributes)
+        if not attributes.is_file:
+            if before is not None and same_inode(before.attributes, attributes):
+                before.attributes = attributes
+                return before
+            return Node(attributes, None, directory, name)
+        version = attributes.version(self._source.source_id)
+        known = self._nodes.of_version(version)
+        if known is not None:
+            known.attributes, known.stale = attributes, False
+            return known
+        node = Node(attributes, version, directory, name)
+        self._nodes.enter(node)
+        return node
+
+    def _directory_of(self, directory: Node, name: bytes, attributes: Attributes) -> Node:
+        """Of a directory that did not have this name a moment ago."""
+        known = self._nodes.directory_at(attributes)
+        node = Node(attributes, None, directory, name)
+        if known is None:
+            self._nodes.enter(node)
+            self._source.directories.forget(node.path)  # another one may have stood here a moment ago
+            return node
+        if is_below(directory, known):
+            return node  # mounted below itself: a node of its own, or its path would have no end
+        self._source.directories.forget(known.path)
+        self._source.directories.forget(node.path)
+        self._listings.drop(known)
+        known.attributes = attributes
+        return known
+
+    def _replaced(self, node: Node, new: Node | None) -> None:
+        """A name that led to `node` leads to `new` now, or to nothing."""
+        if node.version is None or node.stale:
+            return
+        links = node.dentries
+        if links and (new is None or new.version is None or not same_file(node.version, new.version)):
+            expire(node)  # it lives on under other names, perhaps as another version: its count of links has changed
+            return
+        self._goes_stale(node)
+
+    def distrust(self, version: Version) -> None:
+        """Bytes of `version` were of two states: who has its node open goes on, everybody else gets another one."""
+        node = self._nodes.of_version(version)
+        if node is not None and not node.stale:
+            expire(node)
+            self._goes_stale(node)
+
+    def _goes_stale(self, node: Node) -> None:
+        node.stale = True
+        self._metrics.add("version_changes")
+        self._changed(node)
+
+    def renew(self, node: Node) -> Node | None:
+        """The names of `node` lead to a new node of the same version from now on; `node` lives on for who has it open.
+
+        For a file that is open through the page cache and could be passed through, or the reverse: the kernel allows a
+        node one mode. Returns the node that the name leads to, None if its version has gone.
+        """
+        if node.version is None or node.stale:
+            return None
+        if node.retired:
+            return self._nodes.of_version(node.version)
+        node.retired = True
+        fresh = Node(node.attributes, node.version, node.parent, node.name)
+        fresh.expires_s = node.expires_s
+        self._nodes.replace(node.version, fresh)
+        for dentry in node.dentries:
+            if dentry.directory is not None:
+                self._names.put(dentry.directory, dentry.name, fresh, dentry.expires_s)
+        return fresh
