@@ -16,7 +16,7 @@ from mountd.daemon.storage import Storage
 from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Readers, Recorder, SiblingWatch, SmallDemand, SmallFiles
 from mountd.files import IoMode, Opening, Passthrough, ReadPath, Residency, open_again
 from mountd.fuse import DevFuse, KernelPageCache
-from mountd.hints import HintFollower, HintsFiles, HintsRepeated, PageCacheWarmer, SpaceReservation
+from mountd.hints import HintFollower, HintsFiles, PageCacheWarmer, SpaceReservation
 from mountd.peers import Peers
 from policies.prefetch.siblings import Siblings
 
@@ -109,7 +109,6 @@ async def open_file_service(
             siblings,
             SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),
             hints,
-            HintsRepeated(storage.learners, nursery),
             recorder,
             io_mode,
             passthrough,

@@ -22,7 +22,7 @@ from mountd.fetch import Fetcher, PrefetchQueue, Recorder, SiblingWatch, SmallDe
 from mountd.files.handles import FileHandle, Handles
 from mountd.files.io_mode import IoMode
 from mountd.files.passthrough import Passthrough
-from mountd.hints import HintFollower, HintsRepeated
+from mountd.hints import HintFollower
 from mountd.namespace import Dentry, Namespace, Node, expire
 from mountd.source import Source
 from policies.geometry import Extent
@@ -58,7 +58,6 @@ class Opening:
         siblings: SiblingWatch,
         small_demand: SmallDemand,
         hints: HintFollower,
-        repeated: HintsRepeated,
         recorder: Recorder,
         io_mode: IoMode,
         passthrough: Passthrough,
@@ -76,7 +75,6 @@ class Opening:
         self._siblings = siblings
         self._small_demand = small_demand
         self._hints = hints
-        self._repeated = repeated
         self._recorder = recorder
         self._io_mode = io_mode
         self._passthrough = passthrough
@@ -289,11 +287,8 @@ class Opening:
         """A small file is about to be read: what says so of others?"""
         self._recorder.touched(node, 0, file.size)
         staged = 0 in file.present
-        hinted = self._hints.opened(node, staged=staged)
-        if not hinted:
+        if not self._hints.opened(node, staged=staged):
             self._siblings.opened(node, staged=staged)
-        if not hinted or self._repeated.names(node):
-            self._repeated.opened(node)
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""

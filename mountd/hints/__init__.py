@@ -1,4 +1,4 @@
-"""The order of an epoch, told or recognised, and what is made of it: fetched in time, kept, freed, pushed.
+"""The order of an epoch, as learners tell it, and what is made of it: fetched in time, kept, freed, pushed.
 
 A hint can only make reads faster: whatever is wrong with it is an answer to its sender and a counter.
 """
@@ -9,14 +9,12 @@ from mountd.hints.history import History
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.hints.status import HintsStatus
 
 __all__ = [
     "HintFollower",
     "HintsFiles",
-    "HintsRepeated",
     "HintsStatus",
     "History",
     "Learners",

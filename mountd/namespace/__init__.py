@@ -11,7 +11,6 @@ from mountd.namespace.namespace import Namespace, open_namespace, seconds
 from mountd.namespace.node import Dentry, Node, expire, place_of
 from mountd.namespace.node_links import by_any_name
 from mountd.namespace.node_table import ROOT_ID
-from mountd.namespace.path_numbers import PathNumbers
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
 from mountd.namespace.status import NamesStatus
 from mountd.namespace.xattrs import Xattrs
@@ -27,7 +26,6 @@ __all__ = [
     "NamesStatus",
     "Namespace",
     "Node",
-    "PathNumbers",
     "Permissions",
     "Xattrs",
     "by_any_name",

@@ -35,7 +35,6 @@ from mountd.hints.hints import HintFollower
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.repeated import HintsRepeated
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import Namespace, open_namespace
@@ -207,7 +206,6 @@ async def daemon(
             siblings,
             SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),  # type: ignore[arg-type]  # fakes
             hints,
-            HintsRepeated(learners, nursery),
             recorder,
             io_mode,
             passthrough,  # type: ignore[arg-type]  # a fake

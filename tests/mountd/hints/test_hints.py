@@ -301,34 +301,7 @@ async def test_chunks_of_a_file_that_is_passed_through_are_read_ahead_from_the_d
         node.opens = node.passed = 0
 
 
-async def test_an_order_that_repeats_is_a_hint_that_nobody_gives() -> None:
-    count = 1500
-    async with daemon(source_of(count), workers=4) as parts:
-        parts.staging.room_bytes = parts.staging.capacity_bytes = count // 3 * (SIZE + 8192)
-        indices = np.random.default_rng(5).permutation(count).tolist()
-
-        async def epoch() -> None:
-            for i in indices:
-                handle = await parts.open(b"d/%d" % i)
-                await parts.read(handle, 0, SIZE)
-                parts.opening.close(handle)
-                await trio.sleep(0.01)
-
-        await epoch()
-        assert parts.learners.shown()["learners"] == []
-        assert parts.metrics["hinted_bytes"] == 0
-        await epoch()
-        (learner,) = parts.learners.shown()["learners"]
-        assert learner["name"] == "repeated order"
-        assert learner["position"] > count // 2
-        assert parts.metrics["hinted_bytes"] > count // 4 * SIZE
-        for i in np.random.default_rng(6).permutation(count).tolist():
-            parts.opening.close(await parts.open(b"d/%d" % i))
-            await trio.sleep(0.01)
-        assert parts.learners.shown()["learners"] == []
-
-
-async def test_a_learner_that_leaves_takes_its_wishes_with_it() -> None:
+async def test_a_learner_that_leaves_takes_its_orders_with_it() -> None:
     async with daemon(source_of(50), workers=1) as parts:
         parts.source.delay_s = 1.0
         learner = await joined(parts, list_of(50))
