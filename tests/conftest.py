@@ -73,10 +73,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=rank)
 
 
-def pytest_collection_finish() -> None:
-    # What lives now lives to the end: without it every collection after a test would walk all imported modules.
+def _freeze() -> None:
+    """What lives now lives to the end. Else every collection after a test walks all modules and reports there are."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    _freeze()
 
 
 @contextlib.contextmanager
@@ -91,14 +95,17 @@ def _locked(path: Path, how: int) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the test's time limit begins
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """One room: a test marked `alone` has it for itself, all others share it."""
     room = contextlib.ExitStack()
     # A queue before the door: else those who share would come and go, and who wants it alone would never get in.
     with _locked(QUEUE, fcntl.LOCK_EX):
         room.enter_context(_locked(ROOM, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH))
     with room:
-        return (yield)
+        result = yield
+    if not (nextitem and nextitem.path == item.path):
+        _freeze()  # between two files nothing is alive that a test has made
+    return result
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

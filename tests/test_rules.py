@@ -62,7 +62,7 @@ def test_what_cannot_be_run_here_skips_and_in_ci_fails(
 def under_way(*marks: str) -> Iterator[None]:
     """A test with these marks."""
     item = SimpleNamespace(get_closest_marker=lambda name: name in marks)
-    with closing(conftest.pytest_runtest_protocol(item)) as wrapper:  # type: ignore[arg-type]  # a stand-in
+    with closing(conftest.pytest_runtest_protocol(item, None)) as wrapper:  # type: ignore[arg-type]  # a stand-in
         next(wrapper)
         yield
 

@@ -16,8 +16,6 @@ import h5py
 import lmdb
 import numpy as np
 import pyarrow as pa
-import tfrecord
-import tfrecord.reader
 from pyarrow import parquet
 
 from tests.support.pattern import pattern
@@ -123,17 +121,28 @@ def tar_read_members(path: Path) -> list[bytes]:
 # --- TFRecord --------------------------------------------------------------------------------------------------------
 
 
+# The package brings torch, which takes seconds: only tests that use it wait for that.
+
+
+def tfrecord_checksum(data: bytes) -> bytes:
+    """Masked CRC32C, as the package writes it: its `write` takes features only."""
+    import tfrecord
+
+    return tfrecord.TFRecordWriter.masked_crc(data)
+
+
 def tfrecord_write(path: Path, sizes: Sequence[int]) -> None:
-    checksum = tfrecord.TFRecordWriter.masked_crc  # its `write` takes features only
     with path.open("wb") as file:
         for number, size in enumerate(sizes):
             length = size.to_bytes(8, "little")
             body = data(number, size)
-            file.write(length + checksum(length) + body + checksum(body))
+            file.write(length + tfrecord_checksum(length) + body + tfrecord_checksum(body))
 
 
 def tfrecord_read(path: Path) -> list[bytes]:
-    return [bytes(record) for record in tfrecord.reader.tfrecord_iterator(str(path))]
+    from tfrecord import reader
+
+    return [bytes(record) for record in reader.tfrecord_iterator(str(path))]
 
 
 # --- NumPy and HDF5: rows of one size --------------------------------------------------------------------------------

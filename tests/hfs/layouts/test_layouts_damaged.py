@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tfrecord
 
 from hfs.layouts.check import faults
 from hfs.layouts.keys import positions
@@ -19,7 +18,7 @@ from hfs.layouts.registry import build
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tfrecord import build_tfrecord
 from hfs.layouts.tree import build_tree
-from tests.hfs.layouts.layout_cases import CASES, tfrecord_write
+from tests.hfs.layouts.layout_cases import CASES, tfrecord_checksum, tfrecord_write
 from tests.hfs.layouts.layout_data import sample_bytes, sample_pieces
 
 
@@ -158,7 +157,7 @@ def test_damaged_tfrecord_files(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         refused(fault, build_tfrecord, path)
     length = struct.pack("<Q", 1 << 60)
-    path.write_bytes(whole + length + tfrecord.TFRecordWriter.masked_crc(length) + b"x")
+    path.write_bytes(whole + length + tfrecord_checksum(length) + b"x")
     refused("cut short: the record at offset 5,148 ends at 1,152,921,504,606,852,140", build_tfrecord, path)
     path.write_bytes(b"\x1f\x8b\x08" + whole)
     refused("compressed", build_tfrecord, path)

@@ -13,15 +13,16 @@ from hfs.hint import hinted
 from hfs.samplers import GroupShuffleSampler, Locality, LocalityAwareSampler
 from policies.cluster.placement import Nodes
 from tests.hfs.training.learners import FakeDaemon, listening
+from tests.support.late_module import LateModule
 
-torch = pytest.importorskip("torch")
-data = pytest.importorskip("torch.utils.data")
+torch = LateModule("torch")
+data = LateModule("torch.utils.data")
 
 COUNT = 64
 
 
-class Numbers(data.Dataset):  # type: ignore[misc,name-defined]  # torch may be missing
-    """Sample i is (i, the process that read it)."""
+class Numbers:
+    """A data set of torch: sample i is (i, the process that read it)."""
 
     def __len__(self) -> int:
         return COUNT
