@@ -183,7 +183,7 @@ def room(file: str) -> tuple[str, str]:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
-    """(statement, dotted name) of every import; of what is ours the name too: mountd.cache.Staging."""
+    """(statement, dotted name) of every import; of what is ours the name too: mountd.cache.Cache."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -32,10 +32,6 @@ STILL_LARGER = {
     "mountd/cache/index/index.py: methods of Index",
     "mountd/cache/objects/disk.py: methods of Disk",
     "mountd/cache/objects/file.py: methods of StagedFile",
-    "mountd/cache/opening.py: function open_staging",
-    "mountd/cache/reading.py: methods of StagedReading",
-    "mountd/cache/staging.py: lines",
-    "mountd/cache/staging.py: methods of Staging",
     # core
     "mountd/core/config.py: lines",
     # daemon

@@ -1,8 +1,8 @@
 """`hfs cache check|evict|list --cache DIR`: a cache directory that no daemon uses.
 
-Opens the same `Staging` as the daemon does, under the same lock, for the time of one command; a cache in use is an
-error that names its owner. The command line gets what it would get from a daemon: Progress and Rows by `news`, then a
-Result. Never makes a cache: a directory that holds none is an error.
+Opens the cache as the daemon does, under the same lock, for the time of one command; one in use is an error that names
+its owner. The command line gets what it would get from a daemon: Progress and Rows by `news`, then a Result. Never
+makes a cache: a directory that holds none is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.cache import Staging, open_staging
+from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.metrics import Metrics
 from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
@@ -31,9 +31,9 @@ _NO_LIMIT_BYTES = 1 << 62
 def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
     """Verify what is staged below `paths` (none: all). Raises ConfigError, MountError."""
 
-    async def work(staging: Staging) -> Result:
+    async def work(cache: Cache) -> Result:
         files = size = failed = 0
-        async for checked in staging.check(paths or _EVERYTHING):
+        async for checked in cache.checker.check(paths or _EVERYTHING):
             faults = []
             if checked.fault is not None:
                 failed += 1
@@ -50,8 +50,8 @@ def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
 def evict(cache_dir: str, paths: Sequence[bytes], everything: bool, news: News) -> Result:  # noqa: ARG001 - as the others
     """Drop what is staged below `paths`, or everything. Raises ConfigError, MountError."""
 
-    async def work(staging: Staging) -> Result:
-        files, freed_bytes = await staging.evict_paths(_EVERYTHING if everything else paths)
+    async def work(cache: Cache) -> Result:
+        files, freed_bytes = await cache.evictions.evict_paths(_EVERYTHING if everything else paths)
         return Result(files=files, bytes=freed_bytes)
 
     return _with(cache_dir, work)
@@ -60,11 +60,11 @@ def evict(cache_dir: str, paths: Sequence[bytes], everything: bool, news: News) 
 def list_rows(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
     """Rows of what is staged below `paths` (none: all). Raises ConfigError, MountError."""
 
-    async def work(staging: Staging) -> Result:
+    async def work(cache: Cache) -> Result:
         files = staged_bytes = 0
         rows: list[Row] = []
-        async for row in staging.rows(paths or _EVERYTHING):
-            file = await staging.file(row.version)
+        async for row in cache.listing.rows(paths or _EVERYTHING):
+            file = await cache.files.get(row.version)
             files += 1
             staged_bytes += file.staged_bytes()
             rows.append(
@@ -97,17 +97,16 @@ def _is_cache(cache_dir: str) -> bool:
         raise MountError(f"the cache {cache_dir} cannot be used: {error.strerror}") from None
 
 
-def _with(cache_dir: str, work: Callable[[Staging], Awaitable[Result]]) -> Result:
+def _with(cache_dir: str, work: Callable[[Cache], Awaitable[Result]]) -> Result:
     """Open the cache, do it, close the cache."""
     if not _is_cache(cache_dir):
         raise ConfigError(f"--cache {cache_dir}: holds no cache of hfs; give the DIR of hfs mount --cache DIR")
 
     async def main() -> Result:
-        async with open_staging(
-            cache_dir, metrics=Metrics(), capacity_bytes=_NO_LIMIT_BYTES, keeps_floor=False
-        ) as staging:
-            result = await work(staging)
-            error = staging.statistics().last_error
+        settings = CacheSettings(capacity_bytes=_NO_LIMIT_BYTES, keeps_floor=False)
+        async with open_cache(cache_dir, settings, metrics=Metrics()) as cache:
+            result = await work(cache)
+            error = cache.statistics().last_error
             if error is not None:  # what was listed or checked is not all there is
                 raise MountError(f"the cache {cache_dir}: {error}")
             return result

@@ -1,6 +1,6 @@
 """Checking what is staged: everything that is committed is read from the disk, its checksums compared.
 
-Called by `Staging.check`, for `hfs cache check`, and by the scrub. What is damaged is forgotten, as when a reader meets
+For `hfs cache check`, and for the scrub. What is damaged is forgotten, as when a reader meets
 it; what could not be looked at (no descriptor left, nothing here to decode it with) is told and kept. An object without
 its stamp, or from before there were any, all of whose chunks are right is believed from then on. Reads from the disk
 only (`cache.objects.around`); whether the source has the same bytes is asked elsewhere (`control.cache_commands`).
@@ -8,17 +8,21 @@ only (`cache.objects.around`); whether the source has the same bytes is asked el
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from mountd.base.version import Version
+from mountd.cache.committer import Committer
 from mountd.cache.files import StagedFileTable
 from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
+from mountd.cache.listing import pages_of
 from mountd.cache.objects import CacheContext, Looked, StagedFile, look_at
-from mountd.cache.reclaimer import Reclaimer
+from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.row_updates import RowUpdates
 from policies.geometry import chunk_extent
 
-__all__ = ["CheckedFile", "check_rows"]
+__all__ = ["CheckedFile", "Checker"]
 
 _STEP_FILES = 64
 _STEP_BYTES = 8 << 20
@@ -51,33 +55,102 @@ class CheckedFile:
         return f"not checked: {self.unchecked}" if self.unchecked else None
 
 
-async def check_rows(
-    context: CacheContext,
-    files: StagedFileTable,
-    reclaimer: Reclaimer,
-    rows: Sequence[StagedRow],
-    pace: Pace | None = None,
-) -> AsyncGenerator[CheckedFile, None]:
-    """Check what these rows name; forget what is damaged."""
-    try:
-        chunks = await context.threads.ask_index(_all_chunks, context.index, rows)
-    except IndexFailed as error:
-        context.health.index_failed(error, "checking staged files")
-        return
-    found: list[Looked] = []
-    for step in _steps(rows, chunks):
-        if pace is not None:
-            await pace(sum(_bytes(row, chunk) for row, part, _ in step for chunk in part))
-        parts = [(row, part) for row, part, _ in step]
-        looked = await context.threads.look(look_at, context.disk, parts, pace is not None)
-        for (row, _, listed), one in zip(step, looked, strict=True):
-            found.append(one)
-            if listed is None:
-                continue  # more of the file comes with the next step
-            checked = await _concluded(context, files, reclaimer, row, listed, found)
-            found = []
-            if checked is not None:
-                yield checked
+class Checker:
+    """Event loop only; what it reads is read in threads."""
+
+    def __init__(
+        self,
+        context: CacheContext,
+        files: StagedFileTable,
+        committer: Committer,
+        queue: ReclaimQueue,
+        updates: RowUpdates,
+    ) -> None:
+        self._context = context
+        self._files = files
+        self._committer = committer
+        self._queue = queue
+        self._updates = updates
+
+    async def check(
+        self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
+    ) -> AsyncGenerator[CheckedFile, None]:
+        """Everything committed that `StagedListing.rows` lists of these; one record a file, as it is done."""
+        await self._committer.wait_committed()
+        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
+            async for rows in pages:
+                async with aclosing(self.check_rows(rows)) as checks:
+                    async for checked in checks:
+                        yield checked
+
+    async def check_rows(
+        self, rows: Sequence[StagedRow], pace: Pace | None = None
+    ) -> AsyncGenerator[CheckedFile, None]:
+        """Check what these rows name. With a `pace` it reads only when the disk has nothing else to do."""
+        context = self._context
+        try:
+            chunks = await context.threads.ask_index(_all_chunks, context.index, rows)
+        except IndexFailed as error:
+            context.health.index_failed(error, "checking staged files")
+            return
+        found: list[Looked] = []
+        for step in _steps(rows, chunks):
+            if pace is not None:
+                await pace(sum(_bytes(row, chunk) for row, part, _ in step for chunk in part))
+            parts = [(row, part) for row, part, _ in step]
+            looked = await context.threads.look(look_at, context.disk, parts, pace is not None)
+            for (row, _, listed), one in zip(step, looked, strict=True):
+                found.append(one)
+                if listed is None:
+                    continue  # more of the file comes with the next step
+                checked = await self._concluded(row, listed, found)
+                found = []
+                if checked is not None:
+                    yield checked
+
+    async def _concluded(
+        self, row: StagedRow, listed: Sequence[ChunkRow], found: Sequence[Looked]
+    ) -> CheckedFile | None:
+        """None: it was evicted meanwhile."""
+        broken = [index for one in found for index in one.broken]
+        unchecked = next((one.unchecked for one in found if one.unchecked), "")
+        sizes = [chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size for chunk in listed]
+        if not row.proven:
+            self._queue.evict(row.object_id, row.version)
+            broken = [chunk.number for chunk in listed] or [0]
+        elif broken:
+            dropped = await self._dropped(row, listed, broken)
+            if dropped is None:
+                return None
+            broken = dropped
+        elif not unchecked and listed and len({one.stamp for one in found}) == 1 and found[0].stamp != row.stamp:
+            await self._believed(row, listed, found[0].stamp)
+        return CheckedFile(row.version, row.path, len(listed), sum(sizes), tuple(broken), unchecked)
+
+    async def _dropped(self, row: StagedRow, listed: Sequence[ChunkRow], broken: list[int]) -> list[int] | None:
+        """Those of the broken chunks that are staged still; they are forgotten. None: nothing of the file is."""
+        file = await self._files.get(row.version)
+        if file.object_id != row.object_id:
+            return None
+        same = _unchanged(file, listed)
+        broken = [index for index in broken if index in same]
+        self._context.metrics.add("staged_checksum_failures", len(broken))
+        self._queue.give_up(file, broken)
+        return broken
+
+    async def _believed(self, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
+        """All of an object was right, with a stamp that the index does not have."""
+        file = await self._files.get(row.version)
+        if stamp is None or file.object_id != row.object_id or file.changing is not None:
+            return
+        if file.stamp not in {None, row.stamp, stamp}:
+            return  # we have changed it since
+        if file.stamp != stamp:
+            file.doubt()
+            file.stamp = stamp
+        for index in _unchanged(file, listed):
+            file.verify(index)
+        self._updates.note(file)
 
 
 Step = list[tuple[StagedRow, Sequence[ChunkRow], Sequence[ChunkRow] | None]]
@@ -107,65 +180,6 @@ def _steps(rows: Sequence[StagedRow], chunks: Sequence[list[ChunkRow]]) -> Itera
 
 def _bytes(row: StagedRow, chunk: ChunkRow) -> int:
     return chunk.stored_bytes or chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size
-
-
-async def _concluded(
-    context: CacheContext,
-    files: StagedFileTable,
-    reclaimer: Reclaimer,
-    row: StagedRow,
-    listed: Sequence[ChunkRow],
-    found: Sequence[Looked],
-) -> CheckedFile | None:
-    """None: it was evicted meanwhile."""
-    broken = [index for one in found for index in one.broken]
-    unchecked = next((one.unchecked for one in found if one.unchecked), "")
-    sizes = [chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size for chunk in listed]
-    if not row.proven:
-        reclaimer.request(row.object_id, row.version)
-        broken = [chunk.number for chunk in listed] or [0]
-    elif broken:
-        dropped = await _dropped(context, files, reclaimer, row, listed, broken)
-        if dropped is None:
-            return None
-        broken = dropped
-    elif not unchecked and listed and len({one.stamp for one in found}) == 1 and found[0].stamp != row.stamp:
-        await _believed(files, row, listed, found[0].stamp)
-    return CheckedFile(row.version, row.path, len(listed), sum(sizes), tuple(broken), unchecked)
-
-
-async def _dropped(
-    context: CacheContext,
-    files: StagedFileTable,
-    reclaimer: Reclaimer,
-    row: StagedRow,
-    listed: Sequence[ChunkRow],
-    broken: list[int],
-) -> list[int] | None:
-    """Those of the broken chunks that are staged still; they are forgotten. None: nothing of the file is."""
-    file = await files.get(row.version)
-    if file.object_id != row.object_id:
-        return None
-    same = _unchanged(file, listed)
-    broken = [index for index in broken if index in same]
-    context.metrics.add("staged_checksum_failures", len(broken))
-    reclaimer.give_up(file, broken)
-    return broken
-
-
-async def _believed(files: StagedFileTable, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
-    """All of an object was right, with a stamp that the index does not have."""
-    file = await files.get(row.version)
-    if stamp is None or file.object_id != row.object_id or file.changing is not None:
-        return
-    if file.stamp not in {None, row.stamp, stamp}:
-        return  # we have changed it since
-    if file.stamp != stamp:
-        file.doubt()
-        file.stamp = stamp
-    for index in _unchanged(file, listed):
-        file.verify(index)
-    files.note_use(file)
 
 
 def _unchanged(file: StagedFile, listed: Sequence[ChunkRow]) -> set[int]:

@@ -14,7 +14,8 @@ from contextlib import aclosing
 import trio
 
 from mountd.cache.index import Index, IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, pages_of, stamp_of, sync_disk
+from mountd.cache.listing import pages_of
+from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, stamp_of, sync_disk
 from mountd.cache.reclaimer import Reclaimer, remove_objects
 from policies.cache.admission import blocks_bytes
 from policies.geometry import chunk_count, chunk_extent
@@ -27,7 +28,7 @@ _DOOMED_BATCH = 4096
 _RETRY_S = 30.0
 
 
-async def clean_up(context: CacheContext, names: ObjectIdAllocator, reclaimer: Reclaimer) -> None:
+async def clean_up(context: CacheContext, object_ids: ObjectIdAllocator, reclaimer: Reclaimer) -> None:
     """Remove what an earlier run left; returns when nothing is left, however often the disk refuses meanwhile."""
     while True:
         try:
@@ -42,7 +43,7 @@ async def clean_up(context: CacheContext, names: ObjectIdAllocator, reclaimer: R
         except IndexFailed as error:
             context.health.index_failed(error, "cleaning up the cache")
         else:
-            names.garbage_removed()
+            object_ids.garbage_removed()
             return
         await trio.sleep(_RETRY_S)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import inf
-from typing import Protocol
 
 import trio
 
 from mountd.base.version import Version
 from mountd.cache.index import ChunkRow, Committed, IndexFailed
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
+from mountd.cache.reclaim_queue import ReclaimQueue
 from mountd.cache.writing import WriteJob
 from mountd.core.background import note_fault
 
@@ -35,23 +35,13 @@ _EACH_UP_TO = 16
 other programs have dirty there: each sync of a new file is a commit of the journal."""
 
 
-class Consequences(Protocol):
-    """What follows from a group; called on the event loop."""
-
-    def chunks_lost(self, file: StagedFile, indexes: list[int]) -> None:
-        """These chunks could not be made durable: they are to be given up."""
-
-    def settled(self, file: StagedFile) -> None:
-        """A chunk of the file is settled, one way or the other."""
-
-
 class Committer:
-    """See the file's story. `run` is a task of staging's nursery."""
+    """`run` is a task of the cache's nursery. Event loop only."""
 
-    def __init__(self, context: CacheContext, names: ObjectIdAllocator, consequences: Consequences) -> None:
+    def __init__(self, context: CacheContext, object_ids: ObjectIdAllocator, reclaim_queue: ReclaimQueue) -> None:
         self._context = context
-        self._names = names
-        self._consequences = consequences
+        self._object_ids = object_ids
+        self._reclaim_queue = reclaim_queue
         self._held: dict[Version, list[WriteJob]] = {}
         """Written, and in doubt: neither outstanding nor in a group until they are believed."""
         self._written: list[WriteJob] = []
@@ -119,7 +109,7 @@ class Committer:
         self._give_up(jobs)
         for job in jobs:
             job.file.unsettled -= 1
-            self._consequences.settled(job.file)
+            self._reclaim_queue.settled(job.file)
         self._tell()
 
     def disbelieve_all(self) -> None:
@@ -196,7 +186,7 @@ class Committer:
             if self._is_latest(job):
                 del self._latest[job.object_id, job.index]
             del self._outstanding[job.number]
-            self._consequences.settled(job.file)
+            self._reclaim_queue.settled(job.file)
         self._tell()
 
     def _is_latest(self, job: WriteJob) -> bool:
@@ -204,7 +194,7 @@ class Committer:
 
     def _enter(self, job: WriteJob) -> None:
         file = job.file  # unsettled until the end of this group: still the same object
-        self._names.settle(job.object_id)
+        self._object_ids.settle(job.object_id)
         file.has_row = True
         if job.index in file.present:
             file.committed.add(job.index)
@@ -215,7 +205,7 @@ class Committer:
             if job.index in job.file.present:
                 lost.setdefault(job.file, []).append(job.index)
         for file, indexes in lost.items():
-            self._consequences.chunks_lost(file, indexes)
+            self._reclaim_queue.give_up(file, indexes)
 
     def _rows(self, entered: Sequence[WriteJob]) -> dict[StagedFile, Committed]:
         chunks: dict[StagedFile, list[int]] = {}

@@ -34,7 +34,7 @@ _FRUITLESS_S = 30.0
 
 
 class Evictor:
-    """See the file's story. `run` and `watch` are tasks of staging's nursery."""
+    """`run` and `watch` are tasks of the cache's nursery. Event loop only."""
 
     def __init__(
         self, context: CacheContext, files: StagedFileTable, reclaimer: Reclaimer, committer: Committer, policy: Policy

@@ -8,14 +8,18 @@ broken index is no reason to fail: the file then counts as not staged.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import islice
 from weakref import WeakValueDictionary
 
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
-from mountd.cache.objects import RAW, CacheContext, StagedFile, stamp_to_keep
+from mountd.cache.doomed import DoomedRows
+from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
+from mountd.cache.objects import RAW, CacheContext, StagedFile
+from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.row_updates import RowUpdates
 from mountd.core.background import note_fault
 
 __all__ = ["StagedFileTable"]
@@ -29,8 +33,8 @@ _BATCH = 512
 _PRELOAD_SHARE = 2
 """At most half of what is kept: the rest is for what this run finds."""
 
-_MAX_TOUCHED = 65_536
-"""Last uses waiting to be written; beyond it they are dropped, as they only order evictions."""
+FoundRow = tuple[StagedRow, list[ChunkRow]]
+"""A row and, of a file of several chunks, what is committed of it."""
 
 
 class _Wish:
@@ -45,40 +49,32 @@ class _Wish:
 
 
 class StagedFileTable:
-    """`superseded` is called, on the event loop, with rows that a newer version replaces. `believes`: what is in an
-    object that has its stamp counts as verified."""
+    """`chunk_bytes`: of files that are staged from now on. `believes`: what an object with its stamp holds counts as
+    verified. `run` is a task of the cache's nursery. Event loop only."""
 
     def __init__(
         self,
         context: CacheContext,
         chunk_bytes: int,
-        use_every_s: int,
-        superseded: Callable[[StagedRow], None],
-        keep: int = _KEEP,
+        reclaim_queue: ReclaimQueue,
+        doomed: DoomedRows,
+        updates: RowUpdates,
         *,
         believes: bool = False,
     ) -> None:
         self._context = context
         self._chunk_bytes = chunk_bytes
-        self._use_every_s = use_every_s
-        self._superseded = superseded
+        self._reclaim_queue = reclaim_queue
+        self._doomed = doomed
+        self._updates = updates
         self._believes = believes
-        self._keep = keep
+        self._keep = _KEEP
         self._known: WeakValueDictionary[Version, StagedFile] = WeakValueDictionary()
         self._recent: OrderedDict[Version, StagedFile] = OrderedDict()
         self._wishes: OrderedDict[Version, _Wish] = OrderedDict()
         self._wanted = trio.Event()
         # True while the index has no row that memory does not have: then a look-up needs no index.
         self._all_in_memory = context.index.opened.files == 0
-        self.dooming: set[int] = set()
-        """Objects whose rows are being deleted; a look-up may still see them."""
-        self._doomed_meanwhile: set[int] = set()
-        self._doomed_since_asked: set[int] = set()
-        """The same, for `preload`, while it asks."""
-        self._preloading = False
-        self._uses: dict[int, int] = {}
-        self._paths: dict[int, bytes] = {}
-        self._stamps: dict[int, tuple[Version, Stamp]] = {}
 
     @property
     def all_in_memory(self) -> bool:
@@ -144,22 +140,19 @@ class StagedFileTable:
         if self._context.index.files * _PRELOAD_SHARE > self._keep:
             return
         after_id = 0
-        self._preloading = True
-        while rows := await self._page(after_id):
+        while True:
+            try:
+                with self._doomed.watching() as gone:
+                    rows = await self._context.threads.ask_index(self._context.index.page, after_id, _BATCH)
+            except IndexFailed:
+                return  # whoever needs it meets it again
+            if not rows:
+                return
             for row in rows:
-                gone = row.object_id in self.dooming or row.object_id in self._doomed_since_asked
-                if not gone and row.proven and row.checksum is not None and row.version not in self._known:
+                is_there = row.proven and row.object_id not in self._doomed and row.object_id not in gone
+                if is_there and row.checksum is not None and row.version not in self._known:
                     self._remember(self._file_from(row, []))
             after_id = rows[-1].object_id
-        self._preloading = False
-
-    async def _page(self, after_id: int) -> list[StagedRow]:
-        self._doomed_since_asked = set()
-        try:
-            rows: list[StagedRow] = await self._context.threads.ask_index(self._context.index.page, after_id, _BATCH)
-        except IndexFailed:
-            return []  # whoever needs it meets it again
-        return rows
 
     async def run(self) -> None:
         """Answer look-ups. Never returns."""
@@ -167,74 +160,45 @@ class StagedFileTable:
             await self._wanted.wait()
             self._wanted = trio.Event()
             while self._wishes:
-                batch = dict(list(self._wishes.items())[:_BATCH]) if len(self._wishes) > _BATCH else dict(self._wishes)
-                # Rows doomed before now are not seen any more; those doomed while the thread looks may be.
-                self._doomed_meanwhile.clear()
-                try:
-                    found = await self._context.threads.ask_index(_find, self._context.index, list(batch))
-                except IndexFailed as error:
-                    self._context.health.index_failed(error, "looking up staged files")
-                    found = [[] for _ in batch]
-                except Exception as error:  # noqa: BLE001 - who waits goes on as if nothing of it were staged
-                    note_fault("staging: look-ups", error)
-                    found = [[] for _ in batch]
-                for (version, wish), rows in zip(batch.items(), found, strict=True):
-                    wish.file = StagedFile(version, self._chunk_bytes, wish.path)
-                    try:
-                        wish.file = self._adopt(version, wish.path, rows)
-                    except Exception as error:  # noqa: BLE001 - as above
-                        note_fault("staging: look-ups", error)
-                    finally:
-                        del self._wishes[version]
-                        wish.done.set()
+                await self._answer(dict(islice(self._wishes.items(), _BATCH)))
 
-    def doomed(self, object_ids: Iterable[int]) -> None:
-        """The rows of these objects are gone from the index."""
-        for number in object_ids:
-            self.dooming.discard(number)
-            self._doomed_meanwhile.add(number)
-            if self._preloading:
-                self._doomed_since_asked.add(number)
-            self._uses.pop(number, None)
-            self._paths.pop(number, None)
-            self._stamps.pop(number, None)
-        if not self._wishes:
-            self._doomed_meanwhile.clear()
+    async def _answer(self, batch: dict[Version, _Wish]) -> None:
+        found: list[list[FoundRow]] = [[] for _ in batch]
+        with self._doomed.watching() as gone:
+            try:
+                found = await self._context.threads.ask_index(_find, self._context.index, list(batch))
+            except IndexFailed as error:
+                self._context.health.index_failed(error, "looking up staged files")
+            except Exception as error:  # noqa: BLE001 - who waits goes on as if nothing of it were staged
+                note_fault("staging: look-ups", error)
+        for (version, wish), rows in zip(batch.items(), found, strict=True):
+            wish.file = StagedFile(version, self._chunk_bytes, wish.path)
+            try:
+                wish.file = self._adopt(version, wish.path, [row for row in rows if row[0].object_id not in gone])
+            except Exception as error:  # noqa: BLE001 - as above
+                note_fault("staging: look-ups", error)
+            finally:
+                del self._wishes[version]
+                wish.done.set()
 
-    def note_use(self, file: StagedFile) -> None:
-        """Remember what of the file the index should learn: its last use, now and then, a new path, a new stamp."""
-        if file.object_id is None or not file.has_row:
-            return
-        use_s = file.last_use_ns // 1_000_000_000
-        if use_s >= file.stored_use_s + self._use_every_s and len(self._uses) < _MAX_TOUCHED:
-            file.stored_use_s = use_s
-            self._uses[file.object_id] = use_s
-        if file.path and file.path != file.stored_path and len(self._paths) < _MAX_TOUCHED:
-            file.stored_path = file.path
-            self._paths[file.object_id] = file.path
-        stamp = stamp_to_keep(file, len(file.committed))
-        if stamp is not None and stamp != file.recorded and len(self._stamps) < _MAX_TOUCHED:
-            file.recorded = stamp
-            self._stamps[file.object_id] = file.version, stamp
+    def in_memory(self) -> list[StagedFile]:
+        """All files that memory knows."""
+        return list(self._known.values())
 
-    def note_all(self) -> None:
-        """`note_use` of every file in memory."""
-        for file in list(self._known.values()):
-            self.note_use(file)
+    def pin(self, file: StagedFile) -> None:
+        """The file is open: it is not evicted until `unpin`."""
+        file.pins += 1
+        file.last_use_ns = int(self._context.clock() * 1e9)
 
-    async def flush_uses(self) -> None:
-        """Bring the index up to date with what was noted. A failure is counted, and the notes are lost."""
-        if not self._uses and not self._paths and not self._stamps:
-            return
-        uses = [(use_s, number) for number, use_s in self._uses.items()]
-        paths = [(path, number) for number, path in self._paths.items()]
-        stamps = [(number, *known) for number, known in self._stamps.items()]
-        self._uses, self._paths, self._stamps = {}, {}, {}
-        try:
-            await self._context.threads.change_index(self._context.index.touch, uses, paths)
-            await self._context.threads.change_index(self._context.index.stamp, stamps)
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "noting last uses")
+    def unpin(self, file: StagedFile) -> None:
+        """Undo one `pin`."""
+        file.pins -= 1
+        self._updates.note(file)
+        self._reclaim_queue.settled(file)
+
+    async def supersede(self, version: Version) -> None:
+        """A newer version of this file exists: what is staged of this one goes as soon as it is not open."""
+        self._reclaim_queue.supersede(await self.get(version))
 
     def _wish(self, version: Version, path: bytes) -> _Wish:
         wish = self._wishes.get(version)
@@ -243,13 +207,13 @@ class StagedFileTable:
             self._wanted.set()
         return wish
 
-    def _adopt(self, version: Version, path: bytes, found: list[tuple[StagedRow, list[ChunkRow]]]) -> StagedFile:
+    def _adopt(self, version: Version, path: bytes, found: list[FoundRow]) -> StagedFile:
         file = self._known.get(version)
         if file is not None:
             return file
-        mine: tuple[StagedRow, list[ChunkRow]] | None = None
+        mine: FoundRow | None = None
         for row, chunks in found:
-            if row.object_id in self.dooming or row.object_id in self._doomed_meanwhile:
+            if row.object_id in self._doomed:
                 continue
             if not row.proven:
                 self._superseded(row)
@@ -266,9 +230,17 @@ class StagedFileTable:
             file = self._file_from(*mine)
             if path:
                 file.path = path
-                self.note_use(file)
+                self._updates.note(file)
         self._remember(file)
         return file
+
+    def _superseded(self, row: StagedRow) -> None:
+        """A newer version replaces this row, or it is of no use."""
+        file = self.peek(row.version)
+        if file is not None and file.object_id == row.object_id:
+            self._reclaim_queue.supersede(file)
+        else:
+            self._reclaim_queue.evict(row.object_id, row.version)
 
     def _file_from(self, row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
         file = _file_from(row, chunks)
@@ -284,10 +256,10 @@ class StagedFileTable:
             _, oldest = self._recent.popitem(last=False)
             if oldest.object_id is not None:
                 self._all_in_memory = False
-                self.note_use(oldest)
+                self._updates.note(oldest)
 
 
-def _find(index: Index, versions: list[Version]) -> list[list[tuple[StagedRow, list[ChunkRow]]]]:
+def _find(index: Index, versions: list[Version]) -> list[list[FoundRow]]:
     """In a thread: rows of each version, with the chunks of those that are wanted."""
     answers = []
     for version, rows in zip(versions, index.find(versions), strict=True):

@@ -1,7 +1,7 @@
 """Opening and closing a cache directory: each thing that is started stands beside its undo.
 
-`open_staging` is called by the daemon, and by `hfs cache` when nothing is mounted. It returns as soon as the index is
-open, whatever the number of rows; what an earlier run left behind is cleaned up in the background.
+Used by the daemon, and by `hfs cache` when nothing is mounted. The cache is there as soon as the index is open,
+whatever the number of rows; what an earlier run left behind is cleaned up in the background.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from functools import partial
 import trio
 
 from mountd.base.errors import MountError
+from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.index import Connect, Index, IndexFailed, lock_cache
 from mountd.cache.objects import (
     CacheContext,
+    Descriptors,
     Disk,
     DiskSpace,
     Health,
@@ -30,19 +32,12 @@ from mountd.cache.objects import (
     Trust,
     set_objects_aside,
 )
-from mountd.cache.staging import Staging
-from mountd.core.background import call_guarded, guarded, start_for_life
+from mountd.core.background import call_guarded
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.config import VerifyWanted
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
-from policies.cache.eviction import Policy
 
-__all__ = ["open_staging"]
-
-_IN_FLIGHT_BYTES = 64 << 20
-"""Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the
-daemon."""
+__all__ = ["open_cache"]
 
 _DRAIN_S = 10.0
 """A stop waits so long for what was put to become durable; then it is fetched again next time."""
@@ -51,18 +46,12 @@ _SETTLE_S = 0.3
 """Opening waits so long for the clean-up, which takes milliseconds unless there was a crash: then what is read first is
 staged too."""
 
-_NOTE_USES_S = 30.0
-
 
 @asynccontextmanager
-async def open_staging(
+async def open_cache(
     cache_dir: str,
+    settings: CacheSettings,
     *,
-    capacity_bytes: int | None = None,
-    chunk_bytes: int = 8 << 20,
-    eviction: Policy = "fill-once",
-    staging_threads: int = 2,
-    in_flight_bytes: int = _IN_FLIGHT_BYTES,
     metrics: Metrics,
     clock: Callable[[], float] = time.time,
     disk: Disk | None = None,
@@ -71,37 +60,29 @@ async def open_staging(
     connect: Connect | None = None,
     drain_s: float = _DRAIN_S,
     trust: Trust | None = None,
-    keeps_floor: bool = True,
-    kept_source: str = "",
-    verify: VerifyWanted = "first-use",
-    scrub_bytes_s: int = 0,
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
-) -> AsyncIterator[Staging]:
+) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
-    `capacity_bytes` None leaves max(10 %, 10 GB) of the disk free; a size leaves a twentieth, at most 1 GB. Without
-    `keeps_floor`, for who stages nothing, the disk may be as full as it is. `clock` gives seconds since the epoch.
-    `kept_source`: an identity that is good for one run only, and that this run shares with the one before.
-    `scrub_bytes_s`: what is staged is read again at this rate, to see what has rotted; 0 does not.
-    `lost_under_readers`, `planned`: as of the context.
-    Leaving waits at most `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError,
-    MountError; ConfigError where others could have written to the directory.
+    `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `planned`: as of the context. Leaving waits at
+    most `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError;
+    ConfigError where others could have written to the directory.
     """
+    capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
     if capacity_bytes is not None and capacity_bytes < chunk_bytes:
         raise MountError(
             f"a cache of {capacity_bytes} bytes cannot hold one chunk of {chunk_bytes}: "
             "give a larger --cache-size or a smaller --chunk"
         )
     disk = disk or Disk(cache_dir, open_files)
-    threads = Threads(run_in_thread, staging_threads)
+    threads = Threads(run_in_thread, settings.writers)
     opened = await threads.sweep(_open, cache_dir, disk, capacity_bytes, connect)
-    index = opened.index
     try:
-        room = Room(capacity_bytes, index.opened.used_bytes, opened.space, keeps_floor=keeps_floor)
+        room = Room(capacity_bytes, opened.index.opened.used_bytes, opened.space, keeps_floor=settings.keeps_floor)
         context = CacheContext(
             disk,
-            index,
+            opened.index,
             threads,
             room,
             Health(metrics),
@@ -111,46 +92,38 @@ async def open_staging(
             lost_under_readers=lost_under_readers,
             planned=planned,
         )
-        staging = Staging(context, chunk_bytes, eviction, in_flight_bytes, verify, scrub_bytes_s)
-        disk.open_files.add(partial(_let_go, staging, trio.lowlevel.current_trio_token()))
-        caught: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            start_for_life(nursery, "staging: files", staging.files.run)
-            start_for_life(nursery, "staging: object ids", staging.names.run)
-            start_for_life(nursery, "staging: reclaimer", staging.reclaimer.run)
-            start_for_life(nursery, "staging: committer", staging.committer.run)
-            start_for_life(nursery, "staging: evictor", staging.evictor.run)
-            for _ in range(staging_threads):
-                start_for_life(nursery, "staging: writer", staging.writing.work)
-            start_for_life(nursery, "staging: watch of the disk", staging.evictor.watch)
-            start_for_life(nursery, "staging: verifying", staging.verifying.run)
-            for _ in range(2):
-                start_for_life(nursery, "staging: verifying ahead", staging.verifying_ahead.run)
-            start_for_life(nursery, "staging: scrub", staging.scrub.run)
-            start_for_life(nursery, "staging: last uses", _note_uses, staging)
-            start_for_life(nursery, "staging: clean-up", staging.prepare, kept_source)
-            try:
-                with trio.move_on_after(_SETTLE_S):
-                    await staging.wait_ready()
-                yield staging
-            except Exception as error:  # noqa: BLE001 - raised again below, unwrapped by the nursery
-                caught = error
-            finally:
-                with trio.move_on_after(drain_s, shield=True):
-                    await guarded("staging: end", staging.drain)
-                nursery.cancel_scope.cancel()
-                staging.close()
-        if caught is not None:
-            raise caught
+        async with _running(Cache(context, settings), drain_s) as cache:
+            yield cache
     finally:
         with trio.CancelScope(shield=True):
             await threads.sweep(_close, opened, disk)
 
 
-def _let_go(staging: Staging, token: trio.lowlevel.TrioToken) -> None:
-    """Any thread."""
+@asynccontextmanager
+async def _running(cache: Cache, drain_s: float) -> AsyncIterator[Cache]:
+    """Its tasks run until the block is left."""
+    cache.context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))
+    caught: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        cache.start(nursery)
+        try:
+            with trio.move_on_after(_SETTLE_S):
+                await cache.ready.wait()
+            yield cache
+        except Exception as error:  # noqa: BLE001 - raised again below, unwrapped by the nursery
+            caught = error
+        finally:
+            await cache.drain(drain_s)
+            nursery.cancel_scope.cancel()
+            cache.descriptors.close()
+    if caught is not None:
+        raise caught
+
+
+def _let_go(descriptors: Descriptors, token: trio.lowlevel.TrioToken) -> None:
+    """Any thread: close descriptors that are only kept, since the system has none to give."""
     with contextlib.suppress(trio.RunFinishedError):
-        token.run_sync_soon(call_guarded, "descriptors", staging.let_go, idempotent=True)
+        token.run_sync_soon(call_guarded, "descriptors", descriptors.let_go, idempotent=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +170,3 @@ def _close(opened: _Opened, disk: Disk) -> None:
         disk.close()
         os.close(opened.lock_fd)
         opened.directory.close()
-
-
-async def _note_uses(staging: Staging) -> None:
-    while True:
-        await trio.sleep(_NOTE_USES_S)
-        await staging.files.flush_uses()

@@ -4,22 +4,24 @@ Three ways out. *Evict*: a whole file goes; its row is deleted, then its object.
 found damaged or could not be made durable; their rows go, then their blocks are punched, and only then may they be
 put again. *Retire*: an object that never got a row goes.
 
-What is decided is decided without an await between looking and marking, so nobody can pin or use in between. If a step
-fails nothing is given back to the account, and the next start finishes the work.
+What others decide to give up waits in the `ReclaimQueue`; what they evict themselves is decided here, without an await
+between looking and marking. If a step fails nothing is given back to the account, and the next start finishes the work.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from math import inf
 
 import trio
 
 from mountd.base.version import Version
+from mountd.cache.doomed import DoomedRows
 from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed
-from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, StagedFile, Unlinked
+from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked
+from mountd.cache.reclaim_queue import ReclaimQueue, Repair
+from mountd.cache.row_updates import RowUpdates
 from mountd.core.background import guarded
 from policies.cache.admission import BLOCK_BYTES
 
@@ -35,36 +37,38 @@ class Reclaimer:
     """See the file's story. `run` is a task of staging's nursery."""
 
     def __init__(
-        self, context: CacheContext, names: ObjectIdAllocator, files: StagedFileTable, descriptors: Descriptors
+        self,
+        context: CacheContext,
+        object_ids: ObjectIdAllocator,
+        files: StagedFileTable,
+        descriptors: Descriptors,
+        queue: ReclaimQueue,
+        doomed: DoomedRows,
+        updates: RowUpdates,
     ) -> None:
         self._context = context
-        self._names = names
+        self._object_ids = object_ids
         self._files = files
         self._descriptors = descriptors
+        self._queue = queue
+        self._doomed = doomed
+        self._updates = updates
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
         self.unlinked = Unlinked(context)
-        self._repairs: deque[tuple[StagedFile, int, list[int]]] = deque()
-        self._deferred: list[tuple[StagedFile, int, list[int]]] = []
-        self._retired: deque[tuple[int, int]] = deque()
-        self._requests: dict[int, Version] = {}
-        self._more = trio.Event()
+        self._deferred: list[Repair] = []
         self._at_work = False
         self._done = trio.Event()
 
     @property
     def idle(self) -> bool:
         """Nothing is left to do, except what the index refused."""
-        return not (self._at_work or self._repairs or self._retired or self._requests)
+        return self._queue.empty and not self._at_work
 
     @property
     def deferred(self) -> bool:
         """The index refused a repair, which is tried again later."""
         return bool(self._deferred)
-
-    def object_path(self, object_id: int) -> str:
-        """Where an object lies on the disk."""
-        return self._context.disk.path(object_id)
 
     # -- evict -------------------------------------------------------------------------------------------------------
 
@@ -91,11 +95,6 @@ class Reclaimer:
                     gone += (await self._evict_batch(targets[start : start + BATCH]))[0]
         return gone
 
-    def request(self, object_id: int, version: Version) -> None:
-        """Evict in the background."""
-        self._requests[object_id] = version
-        self._more.set()
-
     async def _evict_batch(self, targets: Sequence[tuple[int, Version]]) -> tuple[list[int], int]:
         context = self._context
         numbers: list[int] = []
@@ -104,7 +103,7 @@ class Reclaimer:
         """What could not be punched is accounted in memory alone: the index has forgotten it."""
         for number, version in targets:
             file = self._files.peek(version)
-            if number in self._files.dooming:
+            if number in self._doomed:
                 continue
             if file is not None and file.object_id == number:
                 if file.busy:
@@ -117,19 +116,20 @@ class Reclaimer:
                 fds.append(fd)
         if not numbers:
             return [], 0
-        self._files.dooming.update(numbers)
+        self._doomed.begin(numbers)
         try:
             room_bytes = await context.threads.change_index(context.index.doom, numbers)
         except Exception as error:
             # The rows stay, and so do the objects: they are found again when they are looked up.
-            self._files.dooming.difference_update(numbers)
+            self._doomed.refused(numbers)
             if not isinstance(error, IndexFailed):
                 _close_all(context.disk, fds)
                 raise
             context.health.index_failed(error, "evicting staged files")
             await context.threads.sweep(_close_all, context.disk, fds)
             return [], 0
-        self._files.doomed(numbers)
+        self._doomed.deleted(numbers)
+        self._updates.drop(numbers)
         removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers, fds)
         if failure is not None:
             context.health.failed(failure, "removing evicted files")
@@ -140,46 +140,15 @@ class Reclaimer:
         context.metrics.add("evicted_bytes", freed_bytes)
         return removed, freed_bytes
 
-    # -- repair and retire -------------------------------------------------------------------------------------------
-
-    def give_up(self, file: StagedFile, indexes: Sequence[int]) -> None:
-        """Chunks of the file are not to be used any more, from this moment on. Those not present are ignored."""
-        dropped = [index for index in indexes if index in file.present]
-        if not dropped or file.object_id is None:
-            return
-        for index in dropped:
-            file.drop(index)
-            file.bar(index)
-        file.unsettled += 1
-        self._repairs.append((file, file.object_id, dropped))
-        self._more.set()
-
-    def lost(self, file: StagedFile) -> None:
-        """The object of the file is gone from the disk: so are all its chunks. The next put makes it anew."""
-        if file.object_id is not None:
-            file.created = False
-            file.doubt()
-            fd = self._descriptors.discard(file.object_id)
-            if fd is not None:
-                self._context.disk.close_fd(fd)
-            self.give_up(file, list(file.present))
-
-    def retire_if_empty(self, file: StagedFile) -> None:
-        """Remove the object of a file that has no chunk and no row, and none on the way."""
-        if file.object_id is None or file.has_row or file.unsettled or file.present:
-            return
-        number, room_bytes = file.detach()
-        assert number is not None
-        self._retired.append((number, room_bytes))
-        self._more.set()
+    # -- what waits in the queue ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Carry out what was asked for in the background. Never returns."""
         while True:
             with trio.move_on_after(_RETRY_S if self._deferred else inf):
-                await self._more.wait()
-            self._more = trio.Event()
-            self._repairs.extend(self._deferred)
+                await self._queue.more.wait()
+            self._queue.more = trio.Event()
+            self._queue.repairs.extend(self._deferred)
             self._deferred.clear()
             self._at_work = True
             try:
@@ -191,14 +160,15 @@ class Reclaimer:
                 self._done = trio.Event()
 
     async def _work_off(self) -> None:
-        while self._repairs:
-            repair = self._repairs.popleft()
+        queue = self._queue
+        while queue.repairs:
+            repair = queue.repairs.popleft()
             # What fails unforeseen is tried again later: until then its chunks stay barred.
-            if not await guarded("staging: repair", self._repair, *repair):
+            if not await guarded("staging: repair", self._repair, repair):
                 self._deferred.append(repair)
-        while self._retired:
-            await guarded("staging: removal", self._retire, *self._retired.popleft())
-        targets, self._requests = list(self._requests.items()), {}
+        while queue.retired:
+            await guarded("staging: removal", self._retire, *queue.retired.popleft())
+        targets, queue.evictions = list(queue.evictions.items()), {}
         if targets:
             await guarded("staging: eviction", self.evict, targets)
 
@@ -207,14 +177,15 @@ class Reclaimer:
         while not self.idle:
             await self._done.wait()
 
-    async def _repair(self, file: StagedFile, number: int, indexes: list[int]) -> None:
+    async def _repair(self, repair: Repair) -> None:
         context = self._context
+        file, number, indexes = repair.file, repair.object_id, repair.indexes
         if not file.has_row and not file.present and file.unsettled == 1:
             # All of it goes, and its object number is never used again: there is nothing to forget or to punch.
             for index in indexes:
                 file.unbar(index)
             file.unsettled -= 1
-            self.retire_if_empty(file)
+            self._queue.retire_if_empty(file)
             return
         punched: list[int] = []
         try:
@@ -234,7 +205,7 @@ class Reclaimer:
         except IndexFailed as error:
             # They stay barred: their bytes must not change while a row may name them.
             context.health.index_failed(error, "forgetting damaged chunks")
-            self._deferred.append((file, number, indexes))
+            self._deferred.append(repair)
             return
         # The file was busy all the time, so it is still the same object.
         file.unsettled -= 1
@@ -248,13 +219,7 @@ class Reclaimer:
                 file.stray = {**(file.stray or {}), index: room_bytes}
         if file.passed:
             context.lost_under_readers(file, indexes)
-        self.settled(file)
-
-    def settled(self, file: StagedFile) -> None:
-        """Look whether the file is still wanted, after something about it came to an end."""
-        self.retire_if_empty(file)
-        if file.object_id is not None and not file.busy and (file.superseded or not file.present):
-            self.request(file.object_id, file.version)
+        self._queue.settled(file)
 
     async def _retire(self, number: int, room_bytes: int) -> None:
         fd = self._descriptors.discard(number)
@@ -263,7 +228,7 @@ class Reclaimer:
         if failure is not None:
             self._context.health.failed(failure, "removing a staged file")
         if removed:
-            self._names.settle(number)
+            self._object_ids.settle(number)
             self._context.room.release(room_bytes)
 
 

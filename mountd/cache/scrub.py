@@ -8,8 +8,6 @@ readers see the right bytes from then on; what they have read they have read).
 
 It reads at a fixed rate, at idle I/O priority, and waits while readers wait for the disk; a round begins a day after
 the one before began. How far it is stands in the index, since few daemons live as long as a round takes.
-
-`run` is a task of staging's nursery. Event loop only.
 """
 
 from __future__ import annotations
@@ -20,11 +18,9 @@ from typing import Literal
 
 import trio
 
-from mountd.cache.checking import check_rows
-from mountd.cache.files import StagedFileTable
+from mountd.cache.checking import Checker
 from mountd.cache.index import IndexFailed, ScrubRow, StagedRow
 from mountd.cache.objects import CacheContext
-from mountd.cache.reclaimer import Reclaimer
 
 __all__ = ["Scrub"]
 
@@ -51,12 +47,11 @@ State = Literal["off", "reading", "resting"]
 
 
 class Scrub:
-    """See the file's story. `rate_bytes_s`: 0 reads nothing."""
+    """`rate_bytes_s`: 0 reads nothing. `run` is a task of the cache's nursery. Event loop only."""
 
-    def __init__(self, context: CacheContext, files: StagedFileTable, reclaimer: Reclaimer, rate_bytes_s: int) -> None:
+    def __init__(self, context: CacheContext, checker: Checker, rate_bytes_s: int) -> None:
         self._context = context
-        self._files = files
-        self._reclaimer = reclaimer
+        self._checker = checker
         self._rate_bytes_s = rate_bytes_s
         self._at = ScrubRow(0, 0, 0, 0)
         self._reading = False
@@ -122,9 +117,7 @@ class Scrub:
     async def _round(self) -> None:
         """From where the round is to its end."""
         while rows := await self._page():
-            async with aclosing(
-                check_rows(self._context, self._files, self._reclaimer, rows, self._wait_turn)
-            ) as found:
+            async with aclosing(self._checker.check_rows(rows, self._wait_turn)) as found:
                 async for checked in found:
                     self._context.metrics.add("scrubbed_files")
                     self._context.metrics.add("scrub_damaged_chunks", len(checked.broken))

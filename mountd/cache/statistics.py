@@ -1,12 +1,13 @@
-"""What staging tells of itself, for `hfs status` and for tests. Made by `Staging.statistics`; plain figures."""
+"""What staging tells of itself, for `hfs status` and for tests: plain figures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mountd.cache.admission import Admission
 from mountd.cache.committer import Committer
 from mountd.cache.objects import CacheContext, ObjectIdAllocator, State
-from mountd.cache.writing import Writing
+from mountd.cache.writer import StagedWriter
 
 __all__ = ["StagingStatistics", "statistics_of"]
 
@@ -39,14 +40,14 @@ class StagingStatistics:
 
 def statistics_of(
     context: CacheContext,
-    names: ObjectIdAllocator,
+    object_ids: ObjectIdAllocator,
     committer: Committer,
-    writing: Writing,
+    writer: StagedWriter,
+    admission: Admission,
     *,
     is_ready: bool,
-    refused: bool,
 ) -> StagingStatistics:
-    """This moment. `is_ready`: what an earlier run left is gone; `refused`: the last chunk found no room."""
+    """This moment. `is_ready`: what an earlier run left is gone."""
     # What a thread has entered in the index a moment ago counts as uncommitted, too, until we have noted it.
     indexed_bytes = context.index.bytes
     twice_bytes = context.index.entered_bytes - committer.entered_bytes
@@ -55,16 +56,16 @@ def statistics_of(
         state = "off"
     elif context.health.resting or not is_ready:
         state = "resting"
-    elif refused:
+    elif admission.refused:
         state = "full"
     return StagingStatistics(
-        files=context.index.files + names.open_count,
+        files=context.index.files + object_ids.open_count,
         bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
         room_bytes=context.room.used_bytes,
         capacity_bytes=context.room.limit_bytes(),
         encoded_bytes=context.index.encoded_bytes,
         encoded_stored_bytes=context.index.encoded_stored_bytes,
-        queued_bytes=writing.in_flight_bytes,
+        queued_bytes=writer.queued_bytes,
         uncommitted_bytes=committer.uncommitted_bytes,
         state=state,
         last_error=context.health.last_error,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from mountd.cache.staging import Staging
+from mountd.cache.cache import Cache
 from mountd.core.metrics import Metrics
 from policies.cache.encoding import EncodingWanted
 
@@ -16,18 +16,18 @@ __all__ = ["CacheStatus"]
 class CacheStatus:
     """The keys `staged`, `scrub`, `stage_encoding` and `evicted`."""
 
-    staging: Staging
+    cache: Cache
     metrics: Metrics
     encoding_wanted: EncodingWanted
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment."""
-        staged = dataclasses.asdict(self.staging.statistics())
+        staged = dataclasses.asdict(self.cache.statistics())
         staged["unvouched_bytes"] = staged["uncommitted_bytes"]  # its name before; for one release
-        encoding = self.staging.encoding
+        encoding = self.cache.encoding.choice
         return {
             "staged": staged,
-            "scrub": self.staging.scrub.figures(),
+            "scrub": self.cache.scrub.figures(),
             "stage_encoding": {"wanted": self.encoding_wanted, "on": encoding.on, "reason": encoding.reason},
             "evicted": {"files": self.metrics["evicted_files"], "bytes": self.metrics["evicted_bytes"]},
         }

@@ -3,8 +3,6 @@
 An object without its stamp, or from before there were stamps, is read by chunks meanwhile, each verified when it is
 first used. Once all of them were found right the file is sound, and its new stamp is noted for later daemons. What is
 damaged is forgotten as when a reader meets it.
-
-`run` is a task of staging's nursery. Asked by `opening`. Event loop only.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import trio
 
 from mountd.base.errors import StagingError
 from mountd.cache.objects import StagedFile
-from mountd.cache.reading import StagedReading
+from mountd.cache.reader import StagedReader
 from mountd.core.background import guarded
 
 __all__ = ["Verifying"]
@@ -28,20 +26,12 @@ _MAX_WAITING = 4096
 
 
 class Verifying:
-    """See the file's story."""
+    """`run` is a task of the cache's nursery. Event loop only."""
 
-    def __init__(self, reading: StagedReading) -> None:
-        self._reading = reading
+    def __init__(self, reader: StagedReader) -> None:
+        self._reader = reader
         self._wanted: OrderedDict[StagedFile, trio.Event] = OrderedDict()
         self._more = trio.Event()
-
-    async def is_sound(self, file: StagedFile) -> bool:
-        """Whether the object of `file` is as it was left, and all its chunks were right then. Looks at the object."""
-        return await self._reading.is_sound(file)
-
-    def is_sound_nowait(self, file: StagedFile) -> bool | None:
-        """As `is_sound`, if that needs no disk; else None."""
-        return self._reading.is_sound_nowait(file)
 
     async def wait_verified(self, file: StagedFile) -> None:
         """Have the chunks of `file` verified that were not yet; who gives up leaves that going on. Never fails."""
@@ -79,7 +69,7 @@ class Verifying:
         async def stream() -> None:
             while left:
                 try:
-                    await self._reading.verify(file, left.pop())
+                    await self._reader.verify(file, left.pop())
                 except StagingError:
                     pass  # it is forgotten, or the file has gone
 

@@ -5,13 +5,12 @@ from a disk. Read by chunks without any ahead a file took 1.5 times as long as o
 reads the first bytes of a chunk is taken to go on, and the next two are verified meanwhile. A random reader begins at
 the start of a chunk once in 64 reads; for it no more than two chunks are read that it may want later.
 
-Never waits and never fails; what does not fit into the queue is verified by its reader. Told by `cache.reading`,
-run in staging's nursery.
+Never waits and never fails; what does not fit into the queue is verified by its reader. Told by the reader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 
@@ -29,11 +28,17 @@ _MAX_QUEUED = 64
 """Of all readers."""
 
 
-class VerifyingAhead:
-    """See the file's story. `verify` is of a chunk, as Reading.verify. Event loop only."""
+class Verifies(Protocol):
+    """The reader of staged bytes."""
 
-    def __init__(self, verify: Callable[[StagedFile, int], Awaitable[None]]) -> None:
-        self._verify = verify
+    async def verify(self, file: StagedFile, index: int) -> None:
+        """See that a present chunk is right. Raises StagingError."""
+
+
+class VerifyingAhead:
+    """`run` is a task of the cache's nursery. Event loop only."""
+
+    def __init__(self) -> None:
         self._queue, self._queued = trio.open_memory_channel[tuple[StagedFile, int]](_MAX_QUEUED)
         self._waiting: set[tuple[StagedFile, int]] = set()
 
@@ -51,15 +56,16 @@ class VerifyingAhead:
                 return
             self._waiting.add((file, wanted))
 
-    async def run(self) -> None:
+    async def run(self, reader: Verifies) -> None:
         """Verify one after the other; two of these run side by side. Never returns."""
         async for file, index in self._queued:
             if index in file.present and index not in file.verified:
-                await guarded("staging: verifying ahead", self._one, file, index)
+                await guarded("staging: verifying ahead", _verify, reader, file, index)
             self._waiting.discard((file, index))
 
-    async def _one(self, file: StagedFile, index: int) -> None:
-        try:
-            await self._verify(file, index)
-        except StagingError:
-            pass  # forgotten, or gone: its reader will see
+
+async def _verify(reader: Verifies, file: StagedFile, index: int) -> None:
+    try:
+        await reader.verify(file, index)
+    except StagingError:
+        pass  # forgotten, or gone: its reader will see

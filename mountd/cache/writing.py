@@ -1,17 +1,11 @@
-"""Putting chunks on the disk: a bounded queue and the workers that empty it.
+"""Writing chunks into objects, in threads.
 
-`Staging.put_nowait` queues; when the queue is full new chunks are dropped (the reader has its bytes already, and the
-next epoch tries again). A worker takes one large chunk, or as many small ones as are queued, to a thread in one hop:
-a hop costs about 100 us, a small file 50. Large aligned chunks are written with O_DIRECT where the file system takes
-it, which is several times faster than writing through the page cache and syncing, and leaves the page cache to what
-is read.
+Large aligned chunks are written with O_DIRECT where the file system takes it, which is several times faster than
+writing through the page cache and syncing, and leaves the page cache to what is read.
 
 With `--stage-encoding` a chunk that shrinks is written encoded, at the same place of its object, which stays as long as
 the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
 only a file without encoded chunks can be handed to the kernel.
-
-Of one object one chunk is written at a time, so that its stamp tells our changes from those of others
-(`cache.objects.stamps`); the kernel would do no more of them at once either.
 
 A chunk that could not be written leaves nothing accounted: its range is punched, or it stays accounted as stray.
 """
@@ -20,25 +14,19 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 import xxhash
 
 from mountd.cache.index import Stamp
-from mountd.cache.objects import RAW, UNDECIDED, CacheContext, Change, Disk, Encoder, StagedFile
-from mountd.core.background import call_guarded, note_fault
+from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Encoder, StagedFile
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["WriteJob", "Writing", "write_batch"]
+__all__ = ["DIRECT_FROM_BYTES", "WriteJob", "fail_batch", "write_batch"]
 
-_DIRECT_FROM_BYTES = 1 << 20
+DIRECT_FROM_BYTES = 1 << 20
 """Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""
-
-_BATCH_FILES = 128
-_BATCH_BYTES = 8 << 20
-"""One hop to a thread carries at most so much of small chunks: as long as one large chunk takes."""
 
 
 class WriteJob:
@@ -112,75 +100,13 @@ class WriteJob:
         return self.create and self.size_bytes == self.file.size
 
 
-class Writing:
-    """The queue and its workers. `done` is called on the event loop for each chunk, written or failed."""
-
-    def __init__(self, context: CacheContext, limit_bytes: int, done: Callable[[WriteJob], None]) -> None:
-        self._context = context
-        self._limit_bytes = limit_bytes
-        self._done = done
-        self._queue: deque[WriteJob] = deque()
-        self.encoder: Encoder | None = None
-        """None: everything is written as it is."""
-        self.in_flight_bytes = 0
-        """Queued and being written: data that is kept in memory for staging."""
-
-    def has_place(self, size_bytes: int) -> bool:
-        """Whether so much more may be queued. An empty queue takes a chunk of any size."""
-        return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self._limit_bytes
-
-    def put_nowait(self, job: WriteJob) -> None:
-        """Queue a chunk; `has_place` was asked before."""
-        self.in_flight_bytes += job.size_bytes
-        self._queue.append(job)
-        self._context.turns.freed.unpark()
-
-    async def work(self) -> None:
-        """One worker. Never returns."""
-        while True:
-            while not (batch := self._take()):
-                await self._context.turns.freed.park()
-            try:
-                await self._context.threads.write(write_batch, self._context.disk, batch, self.encoder)
-            except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
-                note_fault("staging: writer", error)
-                _fail(batch)
-            # No checkpoint below: what is on the disk is known before anybody else runs.
-            for job in batch:
-                self.in_flight_bytes -= job.size_bytes
-                self._context.turns.end(job.file)
-                call_guarded("staging: writer", self._done, job)
-            del batch, job  # nothing keeps a file alive while the worker waits
-
-    def _take(self) -> list[WriteJob]:
-        """What is written next: a large chunk, or some small ones; empty if all that waits must wait for its turn."""
-        batch: list[WriteJob] = []
-        taken = position = 0
-        while position < len(self._queue) and len(batch) < _BATCH_FILES:
-            job = self._queue[position]
-            if batch and (job.size_bytes >= _DIRECT_FROM_BYTES or taken + job.size_bytes > _BATCH_BYTES):
-                break
-            job.change = self._context.turns.begin_nowait(job.file)
-            if job.change is None:
-                position += 1
-                continue
-            del self._queue[position]
-            job.create = not job.file.created
-            job.element_bytes = job.file.element_bytes
-            batch.append(job)
-            taken += job.size_bytes
-            if job.size_bytes >= _DIRECT_FROM_BYTES:
-                break
-        return batch
-
-
 def write_batch(disk: Disk, batch: list[WriteJob], encoder: Encoder | None = None) -> None:
     """In a thread: write each chunk; a fault of one does not stop the others."""
     if encoder is not None:
         for job in batch:
             _encode(encoder, job)
     small = [
-        job for job in batch if job.is_whole_new_file and job.size_bytes < _DIRECT_FROM_BYTES and job.encoded is None
+        job for job in batch if job.is_whole_new_file and job.size_bytes < DIRECT_FROM_BYTES and job.encoded is None
     ]
     if len(small) > 1:
         _write_small(disk, small)
@@ -199,7 +125,7 @@ def write_batch(disk: Disk, batch: list[WriteJob], encoder: Encoder | None = Non
         del data, encoded, content
 
 
-def _fail(batch: list[WriteJob]) -> None:
+def fail_batch(batch: list[WriteJob]) -> None:
     """Nobody knows how far the thread came: all are given up, and room is kept for what the disk may have of them."""
     for job in batch:
         job.data = job.encoded = None
@@ -237,7 +163,7 @@ def _write_small(disk: Disk, jobs: list[WriteJob]) -> None:
 
 
 def _write(disk: Disk, job: WriteJob, data: memoryview) -> None:
-    if disk.direct and len(data) >= _DIRECT_FROM_BYTES and _address(data) % BLOCK_BYTES == 0:
+    if disk.direct and len(data) >= DIRECT_FROM_BYTES and _address(data) % BLOCK_BYTES == 0:
         try:
             _write_direct(disk, job, data)
             return

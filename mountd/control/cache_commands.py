@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
-from mountd.cache import CheckedFile, StagedRow, Staging
+from mountd.cache import Cache, CheckedFile, StagedRow
 from mountd.control.connection import Report
 from mountd.control.progress import ProgressCounter
 from mountd.control.warm import Warming
@@ -35,7 +35,7 @@ class CacheCommands:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         source: Source,
         read_path: ReadPath,
         fetcher: Fetcher,
@@ -43,7 +43,7 @@ class CacheCommands:
         metrics: Metrics,
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._source = source
         self._read_path = read_path
         self._fetcher = fetcher
@@ -54,7 +54,7 @@ class CacheCommands:
         """Stage files and trees; returns when all that was staged would survive a crash."""
         warm = Warming(
             self._namespace,
-            self._staging,
+            self._cache,
             self._read_path,
             self._fetcher,
             self._small_files,
@@ -70,22 +70,22 @@ class CacheCommands:
         report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
     ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
-        await self._staging.wait_committed()
+        await self._cache.committer.wait_committed()
         prefixes = paths if paths and not everything else EVERYTHING
         source_ids = None if everything else await self._source.ids_below()
         skipped = 0
-        async with contextlib.aclosing(self._staging.rows(prefixes, source_ids)) as rows:
+        async with contextlib.aclosing(self._cache.listing.rows(prefixes, source_ids)) as rows:
             async for row in rows:
-                file = self._staging.file_nowait(row.version)
+                file = self._cache.files.get_nowait(row.version)
                 skipped += file is not None and file.pins > 0
-        files, freed_bytes = await self._staging.evict_paths(prefixes, source_ids)
+        files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids)
         return Result(files=files, bytes=freed_bytes, skipped=skipped)
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
         progress = ProgressCounter()
         source_ids = await self._source.ids_below() if paths or against_source else None
-        async with contextlib.aclosing(self._staging.check(paths or EVERYTHING, source_ids)) as found:
+        async with contextlib.aclosing(self._cache.checker.check(paths or EVERYTHING, source_ids)) as found:
             async for checked in found:
                 progress.files_total += 1
                 progress.bytes_total += checked.bytes
@@ -106,25 +106,25 @@ class CacheCommands:
         node = await self._namespace.lookups.resolve(checked.path)
         if node.version != checked.version:
             raise VersionChanged("the source has another version now; the staged one is no longer served")
-        file = await self._staging.file(checked.version, checked.path)
-        self._staging.pin(file)
+        file = await self._cache.files.get(checked.version, checked.path)
+        self._cache.files.pin(file)
         try:
             for index in list(file.present):
-                if await self._staging.read_chunk(file, index) != await self._fetcher.alone(
+                if await self._cache.reader.read_chunk(file, index) != await self._fetcher.alone(
                     node, file, file.chunk(index)
                 ):
-                    self._staging.chunks_lost(file, [index])
+                    self._cache.reclaim_queue.give_up(file, [index])
                     raise StagingError(f"chunk {index} differs from the source and is dropped")
         finally:
-            self._staging.unpin(file)
+            self._cache.files.unpin(file)
 
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report what is staged, a thousand rows at a time."""
-        await self._staging.wait_committed()
+        await self._cache.committer.wait_committed()
         batch: list[Row] = []
         files = total_bytes = 0
         source_ids = await self._source.ids_below() if paths else None
-        async with contextlib.aclosing(self._staging.rows(paths or EVERYTHING, source_ids)) as rows:
+        async with contextlib.aclosing(self._cache.listing.rows(paths or EVERYTHING, source_ids)) as rows:
             async for row in rows:
                 files += 1
                 total_bytes += row.staged_bytes
@@ -137,7 +137,7 @@ class CacheCommands:
         return Result(files=files, bytes=total_bytes)
 
     def _row(self, row: StagedRow) -> Row:
-        file = self._staging.file_nowait(row.version)
+        file = self._cache.files.get_nowait(row.version)
         return Row(
             path=row.path,
             size=row.version.size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.core.metrics import Metrics
 from mountd.peers import Peers
 
@@ -12,14 +12,14 @@ __all__ = ["ClusterStatus"]
 class ClusterStatus:
     """This node among the others."""
 
-    def __init__(self, peers: Peers, staging: Staging, metrics: Metrics) -> None:
+    def __init__(self, peers: Peers, cache: Cache, metrics: Metrics) -> None:
         self._peers = peers
-        self._staging = staging
+        self._cache = cache
         self._metrics = metrics
 
     def own_figures(self) -> dict[str, int]:
         """What this node says of itself: bytes, unless the name says otherwise."""
-        metrics, staged = self._metrics, self._staging.statistics()
+        metrics, staged = self._metrics, self._cache.statistics()
         return {
             "staged": staged.bytes,
             "capacity": staged.capacity_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.namespace import Node
 
 __all__ = ["OwnXattrs"]
@@ -11,15 +11,15 @@ __all__ = ["OwnXattrs"]
 class OwnXattrs:
     """Answers from what is known; never waits."""
 
-    def __init__(self, staging: Staging, control_path: str) -> None:
-        self._staging = staging
+    def __init__(self, cache: Cache, control_path: str) -> None:
+        self._cache = cache
         self._control_path = control_path
 
     def value(self, node: Node, name: str) -> bytes | None:
         """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name."""
         if name == "user.hfs.socket":
             return self._control_path.encode("utf-8", "surrogateescape")
-        file = self._staging.file_nowait(node.version) if node.version is not None else None
+        file = self._cache.files.get_nowait(node.version) if node.version is not None else None
         if name == "user.hfs.state" and node.version is not None:
             if file is None or not file.present:
                 return b"source" if node.version.size else b"complete"

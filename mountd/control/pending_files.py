@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from mountd.base.errors import HfsError, StagingError
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.control.progress import ProgressCounter
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher
@@ -48,8 +48,8 @@ class PendingFile:
 class PendingFiles:
     """Those of one command, counted in `work` when it is known what has become of them."""
 
-    def __init__(self, staging: Staging, fetcher: Fetcher, metrics: Metrics, work: ProgressCounter) -> None:
-        self._staging = staging
+    def __init__(self, cache: Cache, fetcher: Fetcher, metrics: Metrics, work: ProgressCounter) -> None:
+        self._cache = cache
         self._fetcher = fetcher
         self._metrics = metrics
         self._work = work
@@ -78,7 +78,7 @@ class PendingFiles:
 
     async def settle_all(self) -> list[PendingFile]:
         """Wait until it is known of each what has become of it. Gives those that are to be tried again."""
-        await self._staging.wait_committed()
+        await self._cache.committer.wait_committed()
         while self._pending:
             entry = self._pending.popleft()
             if self._is_under_way(entry):
@@ -91,7 +91,7 @@ class PendingFiles:
 
     def failed(self, entry: PendingFile, error: HfsError) -> None:
         """Counted, or, where only the queue of the disk was full, tried again at the end."""
-        lost = isinstance(error, StagingError) and self._staging.why_not(entry.file.size) is None
+        lost = isinstance(error, StagingError) and self._cache.admission.why_not(entry.file.size) is None
         if lost and entry.tries < _TRIES and len(self._late) < _LATE:
             self._late.append(entry)
         else:
@@ -101,20 +101,20 @@ class PendingFiles:
         """Some files were evicted: whether any of these."""
         files = size_bytes = 0
         for start in range(0, len(self._objects), _LOOKED_UP_AT_ONCE):
-            there = await self._staging.still_staged(list(self._objects[start : start + _LOOKED_UP_AT_ONCE]))
+            there = await self._cache.listing.still_staged(list(self._objects[start : start + _LOOKED_UP_AT_ONCE]))
             files += there[0]
             size_bytes += there[1]
         if files < len(self._objects):
-            why = f"were staged and evicted again: {self._staging.what_limits()}"
+            why = f"were staged and evicted again: {self._cache.room.what_limits()}"
             self._work.lost(len(self._objects) - files, self._objects_bytes - size_bytes, why)
 
     async def _wait_for(self, entry: PendingFile) -> None:
         """A reader fetches it, what was damaged is being given up, or it is in doubt whether it is right."""
         for index in entry.file.present.missing():
             await self._fetcher.wait_flight(entry.file.version, index)
-        await self._staging.committer.wait_believed(entry.file.version)
-        await self._staging.wait_committed()
-        await self._staging.reclaimer.wait_idle()
+        await self._cache.committer.wait_believed(entry.file.version)
+        await self._cache.committer.wait_committed()
+        await self._cache.reclaimer.wait_idle()
 
     def _settle(self, entry: PendingFile) -> None:
         if self._is_durable(entry):
@@ -124,10 +124,10 @@ class PendingFiles:
             self.failed(entry, StagingError(self._why_lost(entry)))
 
     def _why_lost(self, entry: PendingFile) -> str:
-        why = self._staging.why_not(entry.file.size)
+        why = self._cache.admission.why_not(entry.file.size)
         if why is None and self._metrics["staging_errors"] != self._errors:
-            why = f"the cache disk did not take it ({self._staging.statistics().last_error})"
-        return why or str(self._staging.refusal(entry.file.size))
+            why = f"the cache disk did not take it ({self._cache.statistics().last_error})"
+        return why or str(self._cache.admission.refusal(entry.file.size))
 
     def _is_durable(self, entry: PendingFile) -> bool:
         file, path = entry.file, entry.node.path

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import trio
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.control.connection import Report
 from mountd.control.pending_files import PendingFile, PendingFiles
 from mountd.control.progress import ProgressCounter
@@ -44,7 +44,7 @@ class Warming:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         read_path: ReadPath,
         fetcher: Fetcher,
         small_files: SmallFiles,
@@ -52,20 +52,20 @@ class Warming:
         report: Report,
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._read_path = read_path
         self._fetcher = fetcher
         self._small_files = small_files
         self._metrics = metrics
         self._report = report
         self._work = ProgressCounter()
-        self._pending = PendingFiles(staging, fetcher, metrics, self._work)
+        self._pending = PendingFiles(cache, fetcher, metrics, self._work)
         self._begun: set[PendingFile] = set()
         """Large files that are being fetched."""
 
     async def run(self, paths: Sequence[bytes], jobs: int) -> Result:
         """Stage files and trees. Returns when all is durable or has failed."""
-        await self._staging.wait_ready()  # after a crash nothing is staged until what it left is cleaned up
+        await self._cache.ready.wait()  # after a crash nothing is staged until what it left is cleaned up
         evicted = self._metrics["evicted_files"]
         workers = jobs or _DEFAULT_JOBS
         send, receive = trio.open_memory_channel[Node](1024)
@@ -77,7 +77,7 @@ class Warming:
                     nursery.start_soon(self._stage_all, receive, workers)
             watching.cancel_scope.cancel()
         await self._settle_all()
-        await self._staging.evictor.wait_ahead()
+        await self._cache.evictor.wait_ahead()
         if self._metrics["evicted_files"] != evicted:
             await self._pending.count_again()
         return self._work.result()
@@ -106,7 +106,7 @@ class Warming:
             names = [listing[i] for i in range(start, min(start + _NAMES_AT_ONCE, len(listing)))]
             dentries = await self._namespace.lookups.children(node, names)
             versions = [d.node.version for d in dentries if d.node is not None and d.node.version is not None]
-            await self._staging.prefetch_lookups(versions)
+            await self._cache.files.load(versions)
             for dentry in dentries:
                 if dentry.node is None:
                     continue
@@ -145,10 +145,10 @@ class Warming:
             if self._is_too_much(sum(lacks)):
                 for node, size_bytes in zip(nodes, lacks, strict=True):
                     if size_bytes:
-                        self._work.fail(node.path, StagingError(self._staging.what_limits()))
+                        self._work.fail(node.path, StagingError(self._cache.room.what_limits()))
                 nodes = [node for node, size_bytes in zip(nodes, lacks, strict=True) if not size_bytes]
             else:
-                await self._staging.evictor.wait_room(sum(lacks))
+                await self._cache.evictor.wait_room(sum(lacks))
         places = [(node.parent, node.name) for node in nodes if node.parent is not None]
         for node, outcome in zip(nodes, await self._small_files.stage(places, push=False), strict=True):
             if isinstance(outcome, HfsError):
@@ -170,7 +170,7 @@ class Warming:
     def _is_too_much(self, more_bytes: int) -> bool:
         """Whether with so much more the cache would be too small for what this command alone has staged."""
         begun_bytes = sum(entry.lacks_bytes for entry in self._begun)
-        return self._pending.held_bytes + begun_bytes + more_bytes > self._staging.limit_bytes()
+        return self._pending.held_bytes + begun_bytes + more_bytes > self._cache.room.limit_bytes()
 
     async def _stage_large(self, node: Node) -> None:
         entry = PendingFile(node, await self._file(node), was_here=True)
@@ -185,26 +185,26 @@ class Warming:
     async def _file(self, node: Node) -> StagedFile:
         assert node.version is not None
         path = node.path
-        return self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+        return self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
 
     async def _fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""
         file, path = entry.file, entry.node.path
         lacks_bytes = sum(file.raw_room_bytes(i) for i in file.present.missing() if self._fetcher.keeps(path, i))
         lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
-        is_part = lacks_bytes > self._staging.limit_bytes()
+        is_part = lacks_bytes > self._cache.room.limit_bytes()
         if not is_part and self._is_too_much(lacks_bytes):
-            raise StagingError(self._staging.what_limits())
+            raise StagingError(self._cache.room.what_limits())
         entry.lacks_bytes, entry.room_bytes = lacks_bytes, file.room_bytes
         self._begun.add(entry)
-        self._staging.pin(file)
+        self._cache.files.pin(file)
         try:
             wanted_bytes = sum(begun.wanted_bytes for begun in self._begun)
-            if not is_part and not await self._staging.evictor.wait_room(wanted_bytes):
-                raise StagingError(self._staging.why_not(wanted_bytes) or self._staging.what_limits())
+            if not is_part and not await self._cache.evictor.wait_room(wanted_bytes):
+                raise StagingError(self._cache.admission.why_not(wanted_bytes) or self._cache.room.what_limits())
             await self._read_path.stage_whole(entry.node, file)
         finally:
-            self._staging.unpin(file)
+            self._cache.files.unpin(file)
             self._begun.remove(entry)
 
     # -- how far it is ------------------------------------------------------------------------------------------------
@@ -226,5 +226,5 @@ class Warming:
                     self._pending.add(entry)
                 except HfsError as error:
                     self._pending.failed(entry, error)
-                await self._staging.wait_committed()
+                await self._cache.committer.wait_committed()
                 await self._report(self._work.progress())

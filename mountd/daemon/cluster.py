@@ -21,9 +21,9 @@ _LOOK_THROUGH_S = 10.0
 
 async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio.Nursery) -> Peers:
     """The peers, once all have said who they are; what is staged is encoded from now on, if that is worth it."""
-    config, source, staging = basics.config, storage.source, storage.staging
+    config, source, cache = basics.config, storage.source, storage.cache
     encoder = await basics.workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
-    capacity_bytes = staging.limit_bytes()
+    capacity_bytes = cache.room.limit_bytes()
     if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
         capacity_bytes = 0  # home of nothing
     data_bytes = await _data_bytes(basics, storage, joining, capacity_bytes)
@@ -46,7 +46,8 @@ async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio
         ),
     )
     share_bytes = peers.share_bytes if isinstance(peers, JobPeers) else data_bytes
-    staging.encode(choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=staging.limit_bytes()), encoder)
+    choice = choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=cache.room.limit_bytes())
+    cache.encoding.choose(choice, encoder)
     return peers
 
 
@@ -59,7 +60,7 @@ async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_mos
     if not joining.is_first and not joining.is_alone:
         return None
     if config.stage_encoding == "auto":
-        at_most = storage.staging.limit_bytes() * joining.count
+        at_most = storage.cache.room.limit_bytes() * joining.count
     elif joining.is_alone or config.placement != "auto":
         return None
     found: int | None = await basics.workers.run_sync(storage.source.data_bytes, at_most, _LOOK_THROUGH_S)

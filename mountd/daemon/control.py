@@ -55,13 +55,13 @@ async def open_control(
     nursery: trio.Nursery,
 ) -> AsyncIterator[ControlService]:
     """Answer until the block is left. Raises MountError."""
-    metrics, staging = basics.metrics, storage.staging
+    metrics, cache = basics.metrics, storage.cache
     daemon = DaemonStatus(basics, ending, files.buffers)
-    cluster = ClusterStatus(peers, staging, metrics)
+    cluster = ClusterStatus(peers, cache, metrics)
     commands = Commands(
         _status(basics, storage, peers, names, files, daemon),
         CacheCommands(
-            names.namespace, staging, storage.source, files.read_path, files.fetcher, files.small_files, metrics
+            names.namespace, cache, storage.source, files.read_path, files.fetcher, files.small_files, metrics
         ),
         cluster,
         Recordings(files.recorder),
@@ -69,7 +69,7 @@ async def open_control(
     )
     with socket_path(basics.config) as path, _answering(basics, storage, peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files):
-            yield ControlService(daemon, OwnXattrs(staging, path))
+            yield ControlService(daemon, OwnXattrs(cache, path))
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def _answering(
         yield
         return
     answers = Serving(
-        names.namespace, storage.staging, files.fetcher, storage.source, peers.is_mine, basics.workers.run_sync
+        names.namespace, storage.cache, files.fetcher, storage.source, peers.is_mine, basics.workers.run_sync
     )
     peers.answer(answers, cluster.own_figures)
     try:
@@ -99,7 +99,7 @@ def _status(
         [
             daemon,
             SourceStatus(source, metrics),
-            CacheStatus(storage.staging, metrics, basics.config.stage_encoding),
+            CacheStatus(storage.cache, metrics, basics.config.stage_encoding),
             PeersStatus(peers, metrics),
             NamesStatus(names.permissions, metrics),
             FetchStatus(files.fetcher, files.prefetch, source.threads, files.buffers, basics.workers, metrics),

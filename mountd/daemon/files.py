@@ -47,7 +47,7 @@ async def open_file_service(
 ) -> AsyncIterator[FileService]:
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
     config, metrics = basics.config, basics.metrics
-    source, staging, queue = storage.source, storage.staging, storage.queue
+    source, cache, queue = storage.source, storage.cache, storage.queue
     namespace = names.namespace
     buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
     recorder = Recorder()
@@ -56,7 +56,7 @@ async def open_file_service(
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
         fetcher = Fetcher(
             source,
-            staging,
+            cache,
             buffers,
             nursery,
             metrics,
@@ -67,26 +67,26 @@ async def open_file_service(
             reads_a_file=config.stagger,
         )
         siblings = SiblingWatch(
-            Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=staging.limit_bytes()),
+            Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=cache.room.limit_bytes()),
             nursery,
             namespace.listings.whole,
             queue.siblings_nowait,
         )
-        passthrough = Passthrough(staging, metrics)
+        passthrough = Passthrough(cache, metrics)
         io_mode = IoMode(
             config.io_mode,
             immutable=config.immutable,
-            staging=staging,
+            cache=cache,
             passthrough=passthrough,
             journal=basics.journal,
             why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
         )
-        await open_again(names.inherited, basics.journal, namespace, storage.handles, staging, passthrough)
-        small_files = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=config.chunk_bytes)
+        await open_again(names.inherited, basics.journal, namespace, storage.handles, cache, passthrough)
+        small_files = SmallFiles(namespace, cache, fetcher, source, buffers, metrics, chunk_bytes=config.chunk_bytes)
         hints = _hints(basics, storage, names, fetcher, small_files, io_mode)
         read_path = ReadPath(
             namespace,
-            staging,
+            cache,
             fetcher,
             source,
             metrics,
@@ -102,12 +102,12 @@ async def open_file_service(
         opening = Opening(
             namespace,
             storage.handles,
-            staging,
+            cache,
             fetcher,
             source,
             metrics,
             siblings,
-            SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),
+            SmallDemand(namespace, cache, fetcher, source, buffers, small_files, nursery),
             hints,
             recorder,
             io_mode,
@@ -136,17 +136,17 @@ async def open_file_service(
 def _hints(
     basics: Basics, storage: Storage, names: NameService, fetcher: Fetcher, small_files: SmallFiles, io_mode: IoMode
 ) -> HintFollower:
-    config, metrics, staging, learners = basics.config, basics.metrics, storage.staging, storage.learners
+    config, metrics, cache, learners = basics.config, basics.metrics, storage.cache, storage.learners
     return HintFollower(
         learners,
         names.namespace,
-        staging,
+        cache,
         fetcher,
-        HintsFiles(staging, fetcher, small_files),
-        SpaceReservation(learners, staging, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
+        HintsFiles(cache, fetcher, small_files),
+        SpaceReservation(learners, cache, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
         PageCacheWarmer(
             names.namespace,
-            staging,
+            cache,
             fetcher,
             metrics,
             basics.memory,

@@ -69,7 +69,7 @@ async def mounted(
             config.source,
             allow_other=config.allow_other,
             noexec=config.noexec,
-            overlay=storage.staging.on_overlay,
+            overlay=storage.cache.lender.on_overlay,
             handover=basics.handover,
         )
     except RuntimeError as error:

@@ -45,7 +45,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
     def changed(node: Node) -> None:
         if node.version is not None:
             source.idle_files.release(node.version)
-            start_guarded(nursery, "supersede", storage.staging.supersede, node.version)
+            start_guarded(nursery, "supersede", storage.cache.files.supersede, node.version)
         # The kernel is not told: it asks for names whose time is over, and an open before that gets ESTALE. Telling
         # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
 

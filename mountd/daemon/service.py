@@ -84,7 +84,7 @@ async def open_service(
     async with open_control(basics, storage, peers, names, files, ending, nursery) as control:
         fuse = fuse_of(basics, storage, names, files, control.own_xattrs, device, nursery)
         async with mounted(basics, storage, files, fuse, device, ending):
-            believing = Believing(storage.staging, names.namespace, nursery)
+            believing = Believing(storage.cache, names.namespace, nursery)
             start_for_life(nursery, "sweep of names", _sweep, names.namespace)
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)

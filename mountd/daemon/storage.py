@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from mountd.base.errors import ConfigError
-from mountd.cache import Staging, open_staging
+from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.config import Config
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
@@ -34,7 +34,7 @@ class Storage:
     """See the file's story."""
 
     source: Source
-    staging: Staging
+    cache: Cache
     handles: Handles
     queue: PrefetchQueue
     """What is to be fetched ahead. Depends on nothing; its workers are built last."""
@@ -58,25 +58,28 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
         learners = Learners(
             config.chunk_bytes, metrics, run_in_thread, changed=plan_changes.changed, coalesce_bytes=coalesce_bytes
         )
-        async with open_staging(
-            config.cache,
+        settings = CacheSettings(
             capacity_bytes=config.cache_size_bytes,
             chunk_bytes=config.chunk_bytes,
             eviction=config.eviction,
-            staging_threads=config.staging_threads,
+            writers=config.staging_threads,
             kept_source=source.source_id,
             verify=config.verify,
             scrub_bytes_s=config.scrub_bytes_s,
             # Above the half that prefetch may fill, below what readers and pushes need besides.
             in_flight_bytes=config.buffer_bytes * 5 // 8,
+        )
+        async with open_cache(
+            config.cache,
+            settings,
             metrics=metrics,
             open_files=basics.open_files,
             run_in_thread=run_in_thread,
             trust=source.doubts,
             lost_under_readers=Refetching(handles, queue).lost,
             planned=learners.planned,
-        ) as staging:
-            yield Storage(source, staging, handles, queue, plan_changes, learners)
+        ) as cache:
+            yield Storage(source, cache, handles, queue, plan_changes, learners)
     finally:
         source.close()
 

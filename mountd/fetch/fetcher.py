@@ -22,7 +22,7 @@ import trio
 
 from mountd.base.errors import HfsError, SourceTimeout, StagingError
 from mountd.base.version import Version
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.background import start_guarded
 from mountd.core.buffers import Buffers
 from mountd.core.byte_lru import ByteLRU
@@ -95,7 +95,7 @@ class Fetcher:
     def __init__(
         self,
         source: Source,
-        staging: Staging,
+        cache: Cache,
         buffers: Buffers,
         nursery: trio.Nursery,
         metrics: Metrics,
@@ -108,7 +108,7 @@ class Fetcher:
     ) -> None:
         """`reads_a_file`: chunks of one file that are read from the source at a time."""
         self._source = source
-        self._staging = staging
+        self._cache = cache
         self._buffers = buffers
         self._nursery = nursery
         self._metrics = metrics
@@ -302,8 +302,8 @@ class Fetcher:
 
     async def _push_staged(self, node: Node, file: StagedFile, extent: Extent) -> None:
         try:
-            found = self._staging.read_nowait(file, extent) if extent.size <= SMALL_BYTES else None
-            data = memoryview(await self._staging.read(file, extent) if found is None else found)
+            found = self._cache.reader.read_nowait(file, extent) if extent.size <= SMALL_BYTES else None
+            data = memoryview(await self._cache.reader.read(file, extent) if found is None else found)
         except StagingError:
             return  # counted there
         finally:
@@ -455,7 +455,7 @@ class Fetcher:
     def _stage(self, key: Key, file: StagedFile, data: memoryview) -> bool:
         """Put a chunk to staging, and answer it from memory until it can be read from there. False: not taken."""
         self._landed[key] = data
-        taken = self._staging.put_nowait(file, key[1], data, lambda: self._landed.pop(key, None))
+        taken = self._cache.writer.put_nowait(file, key[1], data, lambda: self._landed.pop(key, None))
         if not taken or key[1] in file.present:  # staged meanwhile: nothing was queued
             self._landed.pop(key)
         return taken

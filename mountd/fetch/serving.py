@@ -18,7 +18,7 @@ import xxhash
 
 from mountd.base.errors import StagingError, VersionChanged
 from mountd.base.version import Version, is_lasting
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.fetch.fetcher import Fetcher, Push
 from mountd.namespace import Namespace
 from mountd.peers import Bytes
@@ -38,14 +38,14 @@ class Serving:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         source: Source,
         is_mine: Callable[[bytes, int], bool],
         run_in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._knows = source.file_systems.knows
         self._doubts = source.doubts.holds
@@ -66,7 +66,7 @@ class Serving:
             )  # nobody may have looked below that file system's mount here yet
             if not self._knows(version.source_id):
                 return None
-        file = self._staging.file_nowait(version, path) or await self._staging.file(version, path)
+        file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
         if file.chunk_bytes != chunk_bytes or extent.start >= version.size:
             return None
         if self._doubts(version):
@@ -96,7 +96,7 @@ class Serving:
     async def _stage(self, path: bytes, file: StagedFile, index: int) -> bool:
         if index in file.present or self._fetcher.is_coming(file.version, index):
             return True
-        if not self._staging.admits_nowait(file, file.chunk(index).size):
+        if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
             return False
         node = await self._namespace.lookups.resolve(path)
         if node.version != file.version:
@@ -106,9 +106,9 @@ class Serving:
 
     async def _staged(self, file: StagedFile, index: int, extent: Extent) -> Bytes:
         if extent == file.chunk(index):
-            data = memoryview(await self._staging.read_chunk(file, index))
+            data = memoryview(await self._cache.reader.read_chunk(file, index))
             return Bytes(data, file.checksum(index)) if index in file.present else await self._hashed(data)
-        return await self._hashed(memoryview(await self._staging.read(file, extent)))
+        return await self._hashed(memoryview(await self._cache.reader.read(file, extent)))
 
     async def _part(self, file: StagedFile, index: int, extent: Extent, chunk: memoryview) -> Bytes:
         begin = file.chunk(index).start

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import trio
 
 from mountd.base.errors import HfsError, SourceError, StagingError
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
 from mountd.fetch.batches import Place, SmallFileBatch
@@ -76,7 +76,7 @@ class SmallFiles:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         source: Source,
         buffers: Buffers,
@@ -85,7 +85,7 @@ class SmallFiles:
         chunk_bytes: int,
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._source = source
         self._buffers = buffers
@@ -140,7 +140,7 @@ class SmallFiles:
         outcomes: dict[Place, Small | HfsError] = {}
         unique = dict.fromkeys(places)
         nameless = {place for place in unique if self._is_unknown(place)}
-        if again := [place for place in unique if place in nameless and self._staging.was_put(_path(place))]:
+        if again := [place for place in unique if place in nameless and self._cache.writer.was_put(_path(place))]:
             await self._look_up(again)
             nameless = {place for place in unique if self._is_unknown(place)}
         if not self.reads_blindly:
@@ -148,9 +148,9 @@ class SmallFiles:
             nameless = {place for place in unique if self._is_unknown(place)}
         named = [place for place in unique if place not in nameless]
         unknown = [node.version for place in named if (node := self._node(place)) is not None and node.version]
-        unknown = [version for version in unknown if self._staging.file_nowait(version) is None]
+        unknown = [version for version in unknown if self._cache.files.get_nowait(version) is None]
         if unknown:
-            await self._staging.prefetch_lookups(unknown)
+            await self._cache.files.load(unknown)
             nameless = set()  # some may be known now
         left = []
         for place in unique:
@@ -171,7 +171,7 @@ class SmallFiles:
     @property
     def reads_blindly(self) -> bool:
         """Files of which nothing is known are read at once; False: they are looked up first, see `looked`."""
-        return not self._staging.may_have_more or self._looks <= 0
+        return self._cache.files.all_in_memory or self._looks <= 0
 
     def looked(self, place: Place) -> None:
         """A file was looked up before it was read, and would have been read at once."""
@@ -202,7 +202,7 @@ class SmallFiles:
             with contextlib.suppress(HfsError):  # met again by who reads it
                 dentries = await self._namespace.lookups.children(directory, names)
                 versions = [dentry.node.version for dentry in dentries if dentry.node is not None]
-                await self._staging.prefetch_lookups([version for version in versions if version is not None])
+                await self._cache.files.load([version for version in versions if version is not None])
 
         async with trio.open_nursery() as nursery:
             for directory, names in by_directory.items():
@@ -210,7 +210,7 @@ class SmallFiles:
 
     def _is_staged(self, place: Place) -> bool:
         node = self._node(place)
-        file = self._staging.file_nowait(node.version) if node is not None and node.version is not None else None
+        file = self._cache.files.get_nowait(node.version) if node is not None and node.version is not None else None
         return file is not None and file.present.full
 
     # -- what is known without asking ---------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class SmallFiles:
             return SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
         if node.version.size > self.limit_bytes:
             return Small(node, Become.LARGE)
-        file = self._staging.file_nowait(node.version, node.path)
+        file = self._cache.files.get_nowait(node.version, node.path)
         if file is None:
             return None
         if file.present.full:
@@ -247,7 +247,8 @@ class SmallFiles:
             return Small(node, Become.HERE)  # a reader fetches it
         if not stage:
             return Small(node, Become.HERE) if self._fetcher.held_nowait(node.version, 0) is not None else None
-        return None if self._staging.admits_nowait(file, file.size) else self._staging.refusal(file.size)
+        admission = self._cache.admission
+        return None if admission.admits_nowait(file, file.size) else admission.refusal(file.size)
 
     # -- other nodes --------------------------------------------------------------------------------------------------
 
@@ -286,7 +287,7 @@ class SmallFiles:
             (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             if dentry.node is None or dentry.node.version is None:
                 return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
-            file = await self._staging.file(dentry.node.version, dentry.node.path)
+            file = await self._cache.files.get(dentry.node.version, dentry.node.path)
             if file.present.count > 1:
                 return Small(dentry.node, Become.LARGE)
             if not await self._fetcher.have_staged(dentry.node, file, 0):
@@ -311,12 +312,12 @@ class SmallFiles:
         reader who came in between."""
         batches = self._fetcher.batches
         if stage and self._refused_bytes is not None:
-            if self._staging.fits_nowait(self._refused_bytes):
+            if self._cache.admission.fits_nowait(self._refused_bytes):
                 self._refused_bytes = None
             elif hold:
                 stage = False
             else:
-                outcomes.update((place, self._staging.refusal(self._refused_bytes)) for place in left)
+                outcomes.update((place, self._cache.admission.refusal(self._refused_bytes)) for place in left)
                 return
         if push:
             await self._fetcher.wait_may_push(self._batch_bytes)
@@ -349,8 +350,8 @@ class SmallFiles:
                 for (directory, name), read in zip(places, reads, strict=False):
                     if read.data is not None and read.attributes is not None:
                         version = read.attributes.version(self._source.source_id)
-                        if self._staging.file_nowait(version) is None:
-                            await self._staging.file(version, b"/".join(filter(None, (directory.path, name))))
+                        if self._cache.files.get_nowait(version) is None:
+                            await self._cache.files.get(version, b"/".join(filter(None, (directory.path, name))))
                 # No checkpoint from here on.
                 # A reader had hurried for it, and its thread has ended before it: he must not have to hurry again.
                 alone += [place for place in places[len(reads) :] if batch.is_wanted(place)]
@@ -402,8 +403,8 @@ class SmallFiles:
         try:
             (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             node = dentry.node
-            if node is not None and node.version is not None and self._staging.file_nowait(node.version) is None:
-                await self._staging.file(node.version, node.path)
+            if node is not None and node.version is not None and self._cache.files.get_nowait(node.version) is None:
+                await self._cache.files.get(node.version, node.path)
         except HfsError:
             return None
         return self._land(batch, place, read, node, push=push, stage=stage, hold=hold)
@@ -429,7 +430,7 @@ class SmallFiles:
         if read.data is None:
             batches.land(batch, place)
             return Small(node, Become.LARGE)
-        file = self._staging.file_nowait(version, node.path)
+        file = self._cache.files.get_nowait(version, node.path)
         if file is None:
             return None
         if file.present.full:
@@ -442,7 +443,7 @@ class SmallFiles:
         if stage and not staged:
             self._refused_bytes = len(read.data)
             if not hold:
-                return self._staging.refusal(len(read.data))
+                return self._cache.admission.refusal(len(read.data))
         self._metrics.add("prefetched_chunks")
         return Small(node, Become.FETCHED)
 
@@ -454,7 +455,7 @@ class SmallFiles:
             node = dentry.node
             if node is None:
                 return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
-            file = await self._staging.file(node.version, node.path) if node.version is not None else None
+            file = await self._cache.files.get(node.version, node.path) if node.version is not None else None
             known = self._without_reading(node, stage=stage and not hold)
             if known is not None or file is None:
                 return known or StagingError("nothing is known of it")
@@ -464,7 +465,7 @@ class SmallFiles:
         except HfsError as error:
             return error
         if stage and not hold and 0 not in file.present and not self._fetcher.is_coming(file.version, 0):
-            return self._staging.refusal(file.size)
+            return self._cache.admission.refusal(file.size)
         return Small(node, Become.FETCHED if fetched else Become.HERE)
 
 

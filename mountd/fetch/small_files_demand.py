@@ -17,7 +17,7 @@ import mmap
 import trio
 
 from mountd.base.errors import SourceError, SourceTimeout
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.core.buffers import Buffers
 from mountd.core.flight import SingleFlight
 from mountd.fetch.batches import Place, SmallFileBatch
@@ -40,7 +40,7 @@ class SmallDemand:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         source: Source,
         buffers: Buffers,
@@ -48,7 +48,7 @@ class SmallDemand:
         nursery: trio.Nursery,
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._source = source
         self._buffers = buffers
@@ -91,7 +91,7 @@ class SmallDemand:
         ):
             return False
         path = directory.path + b"/" + name if directory.parent is not None else name
-        return not self._staging.was_put(path) and not self._fetcher.is_elsewhere(path, 0)
+        return not self._cache.writer.was_put(path) and not self._fetcher.is_elsewhere(path, 0)
 
     async def _fetch(self, place: Place) -> None:
         """Have the file of a new name in memory, and what it is known; nothing of both if it cannot be had so."""
@@ -126,8 +126,8 @@ class SmallDemand:
             return
         if read.data is not None:
             version = read.attributes.version(self._source.source_id)
-            if self._staging.file_nowait(version) is None:
-                await self._staging.file(version)
+            if self._cache.files.get_nowait(version) is None:
+                await self._cache.files.get(version)
         # No checkpoint from here on.
         node = self._namespace.lookups.found(directory, name, read.attributes, asked_s)
         if node is None or node.version is None:
@@ -141,7 +141,7 @@ class SmallDemand:
         assert read.attributes is not None
         assert read.data is not None
         version = read.attributes.version(self._source.source_id)
-        file = self._staging.file_nowait(version, node.path)
+        file = self._cache.files.get_nowait(version, node.path)
         if node.version != version or file is None:
             return  # something newer is known meanwhile
         if file.present.full:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from mountd.files.passthrough import Passthrough
 from mountd.kernel import forget_all_names, forget_names
@@ -30,7 +30,7 @@ async def open_again(
     journal: Journal,
     namespace: Namespace,
     handles: Handles,
-    staging: Staging,
+    cache: Cache,
     passthrough: Passthrough,
 ) -> None:
     """Take over the handles of `inherited`, whose nodes `namespace` has already."""
@@ -44,12 +44,12 @@ async def open_again(
             journal.closed(opened.number)
         return
     nodes = {opened.node_id: namespace.nodes.node(opened.node_id) for opened in inherited.files}
-    await staging.prefetch_lookups({node.version for node in nodes.values() if node.version is not None})
+    await cache.files.load({node.version for node in nodes.values() if node.version is not None})
     for opened in inherited.files:
         node = nodes[opened.node_id]
         assert node.version is not None
-        file = await staging.file(node.version, node.path)
-        staging.pin(file)
+        file = await cache.files.get(node.version, node.path)
+        cache.files.pin(file)
         namespace.holds.opened(node)
         if opened.backing_id:
             passthrough.adopt(file, opened.backing_id, opened.backing_inode)

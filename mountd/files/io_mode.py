@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mountd.base.errors import ConfigError, StagingError
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.files.passthrough import Passthrough
 from mountd.kernel import fastpath
 from mountd.namespace import Journal
@@ -31,7 +31,7 @@ class IoMode:
         wanted: Wanted,
         *,
         immutable: bool,
-        staging: Staging,
+        cache: Cache,
         passthrough: Passthrough,
         journal: Journal,
         why_opens_are_needed: Callable[[], str | None],
@@ -40,7 +40,7 @@ class IoMode:
         self._wanted = wanted
         self._journal = journal
         self._immutable = immutable
-        self._staging = staging
+        self._cache = cache
         self._passthrough = passthrough
         self._why_opens_are_needed = why_opens_are_needed
         self._extension_missing: str | None = "the mount is not up yet"
@@ -140,7 +140,7 @@ class IoMode:
     async def _try(self, connection_fd: int) -> str | None:
         """Why the kernel does not take a file of the cache as a backing file; None if it does."""
         try:
-            backing_id = await self._staging.lend_empty(partial(fastpath.open_backing, connection_fd))
+            backing_id = await self._cache.lender.lend_empty(partial(fastpath.open_backing, connection_fd))
         except StagingError as error:
             return f"the cache directory cannot be written to: {error}"
         except OSError as error:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import trio
 
 from mountd.base.errors import HfsError, SourceError, StagingError, VersionChanged
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher, PrefetchQueue, Recorder, SiblingWatch, SmallDemand
 from mountd.files.handles import FileHandle, Handles
@@ -51,7 +51,7 @@ class Opening:
         self,
         namespace: Namespace,
         handles: Handles,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         source: Source,
         metrics: Metrics,
@@ -68,7 +68,7 @@ class Opening:
     ) -> None:
         self._namespace = namespace
         self._handles = handles
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._source = source
         self._metrics = metrics
@@ -93,7 +93,7 @@ class Opening:
         if node.version is None or not self._namespace.freshness.is_fresh_nowait(node):
             return None
         size = node.version.size
-        file = self._staging.file_nowait(node.version, node.path)
+        file = self._cache.files.get_nowait(node.version, node.path)
         if file is None or self._is_about_to_pass(node, file):
             return None
         backing_id = None
@@ -114,7 +114,7 @@ class Opening:
             if push is None:
                 return None
         self._learn(node)
-        self._staging.pin(file)
+        self._cache.files.pin(file)
         number = self._opened(node, file, backing_id, thread_id, unique)
         if push is not None:
             node.pushed = self._fetcher.push_nowait(node, push)
@@ -127,7 +127,7 @@ class Opening:
         if 0 not in file.present:
             return self._fetcher.held_nowait(file.version, 0)
         data = self._buffer[: file.size]
-        return data if self._staging.read_into_nowait(file, Extent(0, file.size), data) else None
+        return data if self._cache.reader.read_into_nowait(file, Extent(0, file.size), data) else None
 
     async def open(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None]:
         """Open `node` for a kernel that knows it, asked by thread `thread_id` in request `unique` (0: not known).
@@ -144,8 +144,8 @@ class Opening:
         self._learn(node)
         await self._namespace.freshness.fresh(node)
         path = node.path
-        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
-        self._staging.pin(file)
+        file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        self._cache.files.pin(file)
         try:
             if self._is_about_to_pass(node, file):
                 await self._fill_to_end(file)
@@ -153,7 +153,7 @@ class Opening:
                 await self._look(node, file)
             backing_id = await self._mode(node, file, thread_id)
         except BaseException:
-            self._staging.unpin(file)
+            self._cache.files.unpin(file)
             raise
         # No checkpoint since the mode was chosen.
         number = self._opened(node, file, backing_id, thread_id, unique)
@@ -200,17 +200,17 @@ class Opening:
         with trio.move_on_after(_OPEN_WAIT_S):
             while not file.complete:  # noqa: ASYNC110 - an event for each chunk of each file would serve only this
                 await trio.sleep(_LOOK_S)
-            await self._staging.wait_committed()
+            await self._cache.committer.wait_committed()
 
     async def _look(self, node: Node, file: StagedFile) -> None:
         """See that what the kernel is about to read by itself is right: by its stamp, else by its checksums.
 
         Where those take longer than an open may wait, this open is read through us, by verified chunks.
         """
-        if await self._staging.verifying.is_sound(file) or not self._io_mode.passes(file.size, pushed=node.pushed):
+        if await self._cache.lender.is_sound(file) or not self._io_mode.passes(file.size, pushed=node.pushed):
             return
         with trio.move_on_after(_OPEN_WAIT_S if file.size <= _VERIFIED_AT_OPEN_BYTES else 0):
-            await self._staging.verifying.wait_verified(file)
+            await self._cache.verifying.wait_verified(file)
 
     async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
         """The backing file of an open that is passed through; None for one through the page cache."""
@@ -261,7 +261,7 @@ class Opening:
         if handle is not None:
             return handle
         node = self._namespace.nodes.node(node_id)
-        file = self._staging.file_nowait(node.version, node.path) if node.version is not None else None
+        file = self._cache.files.get_nowait(node.version, node.path) if node.version is not None else None
         return self._kept(FileHandle(node, file), thread_id) if file is not None else None
 
     async def stateless_handle(self, node_id: int, thread_id: int) -> FileHandle:
@@ -272,7 +272,7 @@ class Opening:
         node = self._namespace.nodes.node(node_id)
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
-        return self._kept(FileHandle(node, await self._staging.file(node.version, node.path)), thread_id)
+        return self._kept(FileHandle(node, await self._cache.files.get(node.version, node.path)), thread_id)
 
     def _kept(self, handle: FileHandle, thread_id: int) -> FileHandle:
         self._namespace.nodes.note(handle.node)
@@ -300,7 +300,7 @@ class Opening:
         if handle.backing_id is not None:
             node.passed -= 1
             self._passthrough.release(handle.file)
-        self._staging.unpin(handle.file)
+        self._cache.files.unpin(handle.file)
         self._namespace.holds.closed(node)
         if not node.opens:
             self._prefetch.forget(node)
@@ -340,11 +340,11 @@ class Opening:
     async def _small(self, node: Node, file: StagedFile) -> memoryview:
         if 0 in file.present:
             extent = Extent(0, file.size)
-            data = self._staging.read_nowait(file, extent)
+            data = self._cache.reader.read_nowait(file, extent)
             if data is not None:
                 return memoryview(data)
             try:
-                return memoryview(await self._staging.read_chunk(file, 0))
+                return memoryview(await self._cache.reader.read_chunk(file, 0))
             except StagingError:
                 pass  # counted there; the source has it
         held = self._fetcher.held_nowait(file.version, 0)

@@ -18,7 +18,7 @@ import logging
 import os
 
 from mountd.base.errors import StagingError
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from mountd.kernel import fastpath
 
@@ -33,8 +33,8 @@ _LOST_AT_MOST = 1024
 class Passthrough:
     """The backing files of one mount."""
 
-    def __init__(self, staging: Staging, metrics: Metrics) -> None:
-        self._staging = staging
+    def __init__(self, cache: Cache, metrics: Metrics) -> None:
+        self._cache = cache
         self._metrics = metrics
         self._connection_fd = -1
         self._backings: dict[StagedFile, tuple[int, int]] = {}
@@ -92,13 +92,13 @@ class Passthrough:
             if not self.may(file):
                 return None
             try:
-                backing = self._staging.lend_nowait(file, self._open)
+                backing = self._cache.lender.lend_nowait(file, self._open)
             except (StagingError, OSError):
                 return None  # `acquire` deals with it
             if backing is None:
                 return None
             self._backings[file] = backing
-        elif self._staging.verifying.is_sound_nowait(file) is not True:
+        elif self._cache.lender.is_sound_nowait(file) is not True:
             return None
         file.passed += 1
         return backing[0]
@@ -136,7 +136,7 @@ class Passthrough:
 
     async def _register(self, file: StagedFile) -> int | None:
         try:
-            backing = await self._staging.lend(file, self._open)
+            backing = await self._cache.lender.lend(file, self._open)
         except StagingError:
             return None  # counted there
         except OSError as error:

@@ -22,7 +22,7 @@ import trio
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.base.version import Version
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from mountd.fetch import (
     PUSH_STEP_BYTES,
@@ -78,7 +78,7 @@ class ReadPath:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         source: Source,
         metrics: Metrics,
@@ -92,7 +92,7 @@ class ReadPath:
         buffer_bytes: int,
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._source = source
         self._metrics = metrics
@@ -127,7 +127,7 @@ class ReadPath:
             return None
         if index in file.present:
             data, tier = self._buffer[: extent.size], "staged"
-            if not self._staging.read_into_nowait(file, extent, data):
+            if not self._cache.reader.read_into_nowait(file, extent, data):
                 return None
         else:
             held = self._fetcher.held_nowait(file.version, index)
@@ -217,10 +217,10 @@ class ReadPath:
         if advice is not None and patient:
             self._learn(handle, extent, advice, here=self._is_here(file, index))
         if index in file.present:
-            data: bytearray | None = self._staging.read_nowait(file, extent)
+            data: bytearray | None = self._cache.reader.read_nowait(file, extent)
             if data is None:
                 try:
-                    data = await self._staging.read(file, extent)
+                    data = await self._cache.reader.read(file, extent)
                 except StagingError:
                     data = None  # counted there
             if data is not None:
@@ -306,7 +306,7 @@ class ReadPath:
             extent,
             sequential=advice is not None and advice.kind is Kind.SEQUENTIAL,
             missing_chunks=file.present.count - len(file.present),
-            can_stage=self._staging.admits_nowait(file, file.chunk_bytes),
+            can_stage=self._cache.admission.admits_nowait(file, file.chunk_bytes),
             turn=self._hints.turn(file.version, index),
             coming=coming,
             filled_in_s=self._prefetch.filled_in_s(handle.node, index) if patient else math.inf,
@@ -332,7 +332,7 @@ class ReadPath:
             return advice  # the order says what comes next
         for window in advice.windows:
             indexes = [i for i in chunk_range(window, file.chunk_bytes) if i not in file.present]
-            if not self._staging.admits_nowait(file, file.chunk_bytes):
+            if not self._cache.admission.admits_nowait(file, file.chunk_bytes):
                 indexes = indexes[:1]  # what is not staged must not be far ahead: nobody keeps it
             elsewhere = [i for i in indexes if not self._fetcher.keeps(handle.node.path, i)]
             if len(elsewhere) > _NEXT_ELSEWHERE:
@@ -422,7 +422,7 @@ class ReadPath:
         """A sibling that is too large to be fetched with others."""
         if node.version is None:
             return False
-        file = await self._staging.file(node.version, node.path)
+        file = await self._cache.files.get(node.version, node.path)
         return await self._fetcher.ahead(node, file, 0, push=Push.NOTHING)
 
     def next_siblings(self, limit: int) -> list[tuple[Node, bytes]]:
@@ -435,7 +435,7 @@ class ReadPath:
 
     def worth_filling(self, file: StagedFile) -> bool:
         """For `prefetch`."""
-        return self._staging.admits_nowait(file, file.chunk_bytes)
+        return self._cache.admission.admits_nowait(file, file.chunk_bytes)
 
     async def stage_whole(self, node: Node, file: StagedFile) -> None:
         """For `warm`: every missing chunk of a file, some at a time.
@@ -450,12 +450,12 @@ class ReadPath:
                     if not await self._fetcher.have_staged(node, file, index):
                         raise StagingError("another node, which is its home, could not stage all of it")
                     continue
-                if not self._staging.admits_nowait(file, file.chunk(index).size):
-                    raise self._staging.refusal(file.chunk(index).size)
+                if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
+                    raise self._cache.admission.refusal(file.chunk(index).size)
                 # Who has it open reads it through the page cache, and soon.
                 await self._fetcher.ahead(node, file, index, push=Push.WHOLE if node.opens else Push.NOTHING)
                 if index not in file.present and not self._fetcher.is_coming(file.version, index):
-                    raise self._staging.refusal(file.chunk(index).size)
+                    raise self._cache.admission.refusal(file.chunk(index).size)
 
         try:
             async with trio.open_nursery() as nursery:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mountd.base.errors import HfsError, SourceError
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.fetch import Become, Fetcher, Place, Small, SmallFiles
 from mountd.namespace import Node
 
@@ -31,8 +31,8 @@ class HintsFile:
 class HintsFiles:
     """See the file's story. Event loop only."""
 
-    def __init__(self, staging: Staging, fetcher: Fetcher, small_files: SmallFiles) -> None:
-        self._staging = staging
+    def __init__(self, cache: Cache, fetcher: Fetcher, small_files: SmallFiles) -> None:
+        self._cache = cache
         self._fetcher = fetcher
         self._small_files = small_files
 
@@ -69,7 +69,7 @@ class HintsFiles:
         node = small.node
         if node.version is None:
             raise SourceError(22, f"{path!r} is no regular file")
-        file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+        file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
         fetched = small.become is Become.FETCHED
         if not file.complete:
             fetched |= self._fetcher.held_nowait(node.version, 0) is not None  # since a moment ago

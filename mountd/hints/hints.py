@@ -21,7 +21,7 @@ import trio
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.base.version import Version
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher, Push
@@ -68,7 +68,7 @@ class HintFollower:
         self,
         learners: Learners,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         files: HintsFiles,
         room: SpaceReservation,
@@ -81,7 +81,7 @@ class HintFollower:
     ) -> None:
         self._learners = learners
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._whole_files = files
         self._room = room
@@ -325,7 +325,7 @@ class HintFollower:
         async def stream() -> None:
             while missing:
                 index = missing.pop(0)
-                if not self._staging.admits_nowait(file, file.chunk(index).size):
+                if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
                     missing.clear()  # it would be read to be thrown away
                     return
                 try:
@@ -346,7 +346,7 @@ class HintFollower:
             node = await self._namespace.lookups.resolve(path)
             if node.version is None or node.version.size != plan.layout.file_size(number):
                 raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
-            file = self._staging.file_nowait(node.version, path) or await self._staging.file(node.version, path)
+            file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
             if file.chunk_bytes != plan.layout.chunk_bytes:
                 raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
             plan.staged[number] = file
@@ -361,7 +361,7 @@ class HintFollower:
                 return
             stays = await self._room.stays(plan, [unit])
             try:
-                if stays.each[0] and not self._staging.admits_nowait(file, file.chunk(index).size):
+                if stays.each[0] and not self._cache.admission.admits_nowait(file, file.chunk(index).size):
                     self._hold_back()  # the cache disk rests
                     return
                 push = Push.WHOLE if node.opens > node.passed and self._memory.has_room(file.size) else Push.NOTHING

@@ -16,7 +16,7 @@ import trio
 
 from mountd.base.errors import HfsError
 from mountd.base.version import Version
-from mountd.cache import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher
@@ -50,7 +50,7 @@ class PageCacheWarmer:
     def __init__(
         self,
         namespace: Namespace,
-        staging: Staging,
+        cache: Cache,
         fetcher: Fetcher,
         metrics: Metrics,
         memory: Memory,
@@ -58,7 +58,7 @@ class PageCacheWarmer:
         pushes_small: Callable[[], bool],
     ) -> None:
         self._namespace = namespace
-        self._staging = staging
+        self._cache = cache
         self._fetcher = fetcher
         self._metrics = metrics
         self._memory = memory
@@ -101,7 +101,8 @@ class PageCacheWarmer:
                 ahead += self._unless_asked_for(file, index)
             elif node.opens and self._fetcher.pushes:
                 self._pushed.add((file.version, index))
-                await self._fetcher.push(node, extent.start, memoryview(await self._staging.read_chunk(file, index)))
+                data = await self._cache.reader.read_chunk(file, index)
+                await self._fetcher.push(node, extent.start, memoryview(data))
                 self._metrics.add("hinted_pushes")
         await self._read_ahead(ahead)
 
@@ -128,7 +129,7 @@ class PageCacheWarmer:
                 continue  # its reader meets it
             node.hinted = (plan, unit)
             budget_bytes -= node.version.size
-            file = self._staging.file_nowait(node.version)
+            file = self._cache.files.get_nowait(node.version)
             if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
                 continue
             if not file.complete:
@@ -139,7 +140,7 @@ class PageCacheWarmer:
                 continue
             if node.lookups and self._fetcher.pushes and self._pushes_small() and file.size <= SMALL_BYTES:
                 await self._push_small(node, file)
-            elif file.encoded or not self._staging.is_in_memory_nowait(file, file.size - 1):
+            elif file.encoded or not self._cache.reader.is_in_memory_nowait(file, file.size - 1):
                 ahead.append((file, Extent(0, file.size)))
         await self._read_ahead(ahead)
         await self._hold(elsewhere)
@@ -178,9 +179,9 @@ class PageCacheWarmer:
         return nodes
 
     async def _push_small(self, node: Node, file: StagedFile) -> None:
-        data = self._staging.read_nowait(file, Extent(0, file.size))
+        data = self._cache.reader.read_nowait(file, Extent(0, file.size))
         if data is None:
-            data = await self._staging.read_chunk(file, 0)
+            data = await self._cache.reader.read_chunk(file, 0)
         else:
             await trio.lowlevel.checkpoint()
         if node.opens or node.pushed or not node.lookups or not self._namespace.freshness.is_fresh_nowait(node):
@@ -192,5 +193,5 @@ class PageCacheWarmer:
 
     async def _read_ahead(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
         if extents:
-            await self._staging.will_need(extents)
+            await self._cache.reader.will_need(extents)
             self._metrics.add("hinted_readahead_bytes", sum(extent.size for _, extent in extents))

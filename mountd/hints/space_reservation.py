@@ -19,7 +19,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.core.metrics import Metrics
 from mountd.hints.learners import EpochPlan, Learners
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes
@@ -80,9 +80,9 @@ class _Victim:
 class SpaceReservation:
     """See the file's story. Event loop only. `held_bytes`: how much may be held in memory."""
 
-    def __init__(self, learners: Learners, staging: Staging, metrics: Metrics, held_bytes: int) -> None:
+    def __init__(self, learners: Learners, cache: Cache, metrics: Metrics, held_bytes: int) -> None:
         self._learners = learners
-        self._staging = staging
+        self._cache = cache
         self._metrics = metrics
         self._held_bytes = held_bytes
         self._tight_until_s = -1.0
@@ -103,7 +103,7 @@ class SpaceReservation:
         """How much may be fetched and not used."""
         if not self.is_tight:
             return _UNLIMITED_BYTES
-        return min(self._staging.limit_bytes() // _WINDOW_SHARE, self._held_bytes)
+        return min(self._cache.room.limit_bytes() // _WINDOW_SHARE, self._held_bytes)
 
     async def stays(self, plan: EpochPlan, units: Sequence[int]) -> Stays:
         """Which of `units` are to be staged; the others are to be held in memory until they are used.
@@ -116,7 +116,7 @@ class SpaceReservation:
             return self._promise([True] * len(units), needs)
         now_s = trio.current_time()
         self._tight_until_s = now_s + _TIGHT_S
-        self._staging.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
+        self._cache.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
         again_s = plan.schedule.expected.second_use_s(asked, now_s)
         stays = [False] * len(units)
         async with self._evicting:
@@ -142,7 +142,7 @@ class SpaceReservation:
 
     def _shortfall_bytes(self, wanted_bytes: int) -> int:
         """How much must go before so much more fits, on top of what was promised."""
-        short_bytes = self._staging.shortfall_bytes(wanted_bytes + self._promised_bytes)
+        short_bytes = self._cache.room.shortfall_bytes(wanted_bytes + self._promised_bytes)
         return min(short_bytes, wanted_bytes)
 
     async def _evict(self, need_bytes: int, after_s: float) -> int:
@@ -153,7 +153,7 @@ class SpaceReservation:
         victims = self._choose(need_bytes, need_bytes, after_s)
         if not victims:
             return 0
-        victims += self._choose(self._staging.limit_bytes() // _BATCH_SHARE - need_bytes, 0, after_s)
+        victims += self._choose(self._cache.room.limit_bytes() // _BATCH_SHARE - need_bytes, 0, after_s)
         freed_bytes = 0
         objects: dict[int, _Victim] = {}
         for victim in victims:
@@ -162,7 +162,7 @@ class SpaceReservation:
             else:
                 freed_bytes += await self._give_up(victim)
         gone: dict[EpochPlan, list[int]] = {}
-        for number, room_bytes in (await self._staging.evict_objects(list(objects))).items():
+        for number, room_bytes in (await self._cache.evictions.evict_objects(list(objects))).items():
             victim = objects[number]
             freed_bytes += room_bytes
             if victim.plan.objects is not None and victim.plan.objects[victim.unit] == number:
@@ -179,7 +179,9 @@ class SpaceReservation:
         """Evict one chunk of a large file. The bytes given back."""
         number, index = victim.plan.layout.place(victim.unit)
         file = victim.plan.staged.get(number)
-        room_bytes = await self._staging.evict_chunk(file, index) if file is not None and index is not None else 0
+        if file is None or index is None:
+            return 0
+        room_bytes = await self._cache.evictions.evict_chunk(file, index)
         if not room_bytes:
             return 0
         victim.plan.schedule.evicted(np.array([victim.unit], np.int32))
@@ -226,7 +228,7 @@ class SpaceReservation:
         staged = [(plan, plan.staged_units()) for plan in self._learners.plans.values()]
         uses = sum(len(units) * max(1, 2 * len(plan.learners)) for plan, units in staged)
         self._look_again_s = now_s + uses * _LOOK_S_A_USE
-        want_bytes = max(4 * need_bytes, self._staging.limit_bytes() // _CANDIDATE_SHARE)
+        want_bytes = max(4 * need_bytes, self._cache.room.limit_bytes() // _CANDIDATE_SHARE)
         if uses <= _LOOK_AT_ONCE_USES:
             self._candidates = _last(staged, want_bytes, now_s)
         else:

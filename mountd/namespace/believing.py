@@ -7,7 +7,7 @@ from __future__ import annotations
 import trio
 
 from mountd.base.version import Version
-from mountd.cache import Staging
+from mountd.cache import Cache
 from mountd.core.background import start_guarded
 from mountd.namespace.namespace import Namespace
 
@@ -17,8 +17,8 @@ __all__ = ["Believing"]
 class Believing:
     """Implements `source.doubts.Believer`."""
 
-    def __init__(self, staging: Staging, namespace: Namespace, nursery: trio.Nursery) -> None:
-        self._staging = staging
+    def __init__(self, cache: Cache, namespace: Namespace, nursery: trio.Nursery) -> None:
+        self._cache = cache
         self._namespace = namespace
         self._nursery = nursery
 
@@ -29,11 +29,11 @@ class Believing:
     def believed(self, version: Version) -> None:
         """The bytes of this version are right."""
         self._namespace.nodes.doubt(version, doubted=False)
-        self._staging.committer.believe(version)
+        self._cache.committer.believe(version)
 
     def refuted(self, version: Version) -> None:
         """They may be of two states."""
-        self._staging.committer.disbelieve(version)
+        self._cache.committer.disbelieve(version)
         self._namespace.tree.distrust(version)
         # Also where no name is known of it.
-        start_guarded(self._nursery, "supersede", self._staging.supersede, version)
+        start_guarded(self._nursery, "supersede", self._cache.files.supersede, version)

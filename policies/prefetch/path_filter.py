@@ -1,7 +1,7 @@
 """Which paths may have been seen before: one bit for each of 67 million hashes, so that nobody keeps the paths.
 
 Says yes of every path that was added, and by chance of some others: of one in 50 when a million were. Eight megabytes,
-whatever comes. `mountd/cache/staging.py` keeps one of what it has staged. Pure.
+whatever comes. `mountd/cache/writer.py` keeps one of what it has staged. Pure.
 """
 
 from __future__ import annotations

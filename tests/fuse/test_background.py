@@ -21,10 +21,10 @@ LARGE_BYTES = 1_500_000
 
 # What each task calls, and fails in. In the order in which a reader brings the tasks about.
 FAULTS = {
-    "staging: clean-up": "mountd.cache.staging:Staging.prepare",
+    "staging: clean-up": "mountd.cache.cache:Cache._prepare",
     "staging: object ids": "mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
     "staging: watch of the disk": "mountd.cache.evictor:Evictor.look",
-    "staging: last uses": "mountd.cache.files:StagedFileTable.flush_uses",
+    "staging: last uses": "mountd.cache.row_updates:RowUpdates.flush",
     "sweep of names": "mountd.namespace.names:Names.sweep",
     "second looks": "mountd.source.doubts:Doubts.run",
     "prefetch": "mountd.fetch.prefetch:Prefetch.run",
@@ -33,11 +33,11 @@ FAULTS = {
     "watch of the connection": "mountd.fuse.fuse:Fuse._watch",
     "sibling list": "mountd.namespace.listings:Listings.whole",
     "push": "mountd.fetch.fetcher:Fetcher.push",
-    "supersede": "mountd.cache.staging:Staging.supersede",
+    "supersede": "mountd.cache.files:StagedFileTable.supersede",
 }
 # These are called in threads, or by no task of their name.
 ELSEWHERE = {
-    "staging: writer": "mountd.cache.writing:write_batch",
+    "staging: writer": "mountd.cache.writer:write_batch",
     "staging: committer": "mountd.cache.committer:sync_objects",
     "residency sample": "mountd.files.residency:resident",
     "control connection": "mountd.control.control:_Gate._serve",
@@ -91,7 +91,7 @@ def test_reads_go_on_whatever_fails_in_the_background(
     tree(source)
     faults = [raising(at, 1 if task in ONCE else times, task=task) for task, at in FAULTS.items()]
     elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
-    settings = [setting(at, 0.05) for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.opening:_NOTE_USES_S")]
+    settings = [setting(at, 0.05) for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.row_updates:_EVERY_S")]
     hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
     hfs.expect_warning(".*")
     read_all(hfs)

@@ -17,11 +17,10 @@ from unittest import mock
 import trio
 import trio.testing
 
+from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache import committer as committer_module
 from mountd.cache.index.index import Index
 from mountd.cache.objects import unlinked as staging_unlinked
-from mountd.cache.opening import open_staging
-from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
 from tests.power.crash_child import few_numbers_leased
 from tests.support.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
@@ -38,68 +37,64 @@ def chunks_of(file: StagedFile, indexes: list[int] | None = None) -> list[tuple[
     return [(file.version.inode, file.version.ctime_ns, index) for index in indexes or range(file.present.count)]
 
 
-async def stage(staging: Staging, files: list[tuple[int, int]], generation: int = 1) -> list[StagedFile]:
+async def stage(staging: Cache, files: list[tuple[int, int]], generation: int = 1) -> list[StagedFile]:
     """Put files (seed, size) whole and have them committed."""
     staged = []
     for seed, size in files:
-        file = await staging.file(version_of(seed, size, generation), b"dir/%d" % seed)
+        file = await staging.files.get(version_of(seed, size, generation), b"dir/%d" % seed)
         for index in range(file.present.count):
             assert put(staging, file, index)
         staged.append(file)
-    await staging.wait_committed()
+    await staging.committer.wait_committed()
     note("committed", [chunk for file in staged for chunk in chunks_of(file)])
     return staged
 
 
-async def evict(staging: Staging, files: list[StagedFile]) -> None:
+async def evict(staging: Cache, files: list[StagedFile]) -> None:
     note("given up", [chunk for file in files for chunk in chunks_of(file)])
-    await staging.evict([file.version for file in files])
+    await staging.evictions.evict([file.version for file in files])
 
 
-async def first_run(staging: Staging) -> None:
+async def first_run(staging: Cache) -> None:
     """One chunk, several with a short end, exactly two; parts; what goes, is damaged, replaced; a lease that ends."""
     files = await stage(staging, [(1, 5000), (2, 300_000), (3, 2 * CHUNK_BYTES), (4, 70_001)])
-    part = await staging.file(version_of(6, 1_000_000), b"part")
+    part = await staging.files.get(version_of(6, 1_000_000), b"part")
     put(staging, part, 3)
     put(staging, part, part.present.count - 1)
-    await staging.wait_committed()
+    await staging.committer.wait_committed()
     note("committed", chunks_of(part, [3, part.present.count - 1]))
     await evict(staging, files[:2])
     put(staging, part, 5)  # on its way to the index when the next things happen
     note("given up", chunks_of(files[2], [1]))
-    staging.chunks_lost(files[2], [1])
+    staging.reclaim_queue.give_up(files[2], [1])
     await staging.reclaimer.wait_idle()
     put(staging, files[2], 1)
     many = await stage(staging, [(100 + number, 3000 + number) for number in range(40)])
     note("given up", chunks_of(files[3]))
     await stage(staging, [(4, 70_001)], generation=2)  # a newer version
-    await staging.supersede(version_of(4, 70_001))
+    await staging.files.supersede(version_of(4, 70_001))
     await staging.reclaimer.wait_idle()
     await evict(staging, many[:20])
     await stage(staging, [(200 + number, 2000) for number in range(30)])
 
 
-async def second_run(staging: Staging) -> None:
+async def second_run(staging: Cache) -> None:
     """Over what the first has left, without an end."""
     await stage(staging, [(300 + number, 90_000) for number in range(4)])
-    await evict(staging, [await staging.file(version_of(301, 90_000))])
+    await evict(staging, [await staging.files.get(version_of(301, 90_000))])
     for seed in (400, 401):
-        file = await staging.file(version_of(seed, 5000))
+        file = await staging.files.get(version_of(seed, 5000))
         put(staging, file, 0)
     await trio.sleep(1)  # written, not yet synced
 
 
 async def work(cache_dir: str) -> None:
     for run in (first_run, second_run):
-        async with open_staging(
-            cache_dir,
-            capacity_bytes=CAPACITY_BYTES,
-            chunk_bytes=CHUNK_BYTES,
-            metrics=Metrics(),
-            run_in_thread=inline,
-            clock=lambda: 1e9,
+        settings = CacheSettings(CAPACITY_BYTES, chunk_bytes=CHUNK_BYTES)
+        async with open_cache(
+            cache_dir, settings, metrics=Metrics(), run_in_thread=inline, clock=lambda: 1e9
         ) as staging:
-            await staging.wait_ready()
+            await staging.ready.wait()
             await run(staging)
             if run is second_run:
                 os._exit(0)

@@ -12,12 +12,11 @@ from unittest import mock
 
 import trio
 
+from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.cache.index import index as index_file
 from mountd.cache.objects import ids as staging_names
 from mountd.cache.objects import unlinked as staging_unlinked
 from mountd.cache.objects.encoding import Encoder
-from mountd.cache.opening import open_staging
-from mountd.cache.staging import Staging
 from mountd.core.metrics import Metrics
 from policies.cache.eviction import Policy
 from tests.support.faults import (
@@ -49,32 +48,32 @@ def few_numbers_leased() -> AbstractContextManager[object]:
     return patches
 
 
-async def work(staging: Staging, generation: int, *, may_fail: bool = False, first: int = 0) -> None:
+async def work(staging: Cache, generation: int, *, may_fail: bool = False, first: int = 0) -> None:
     """Stage, read, evict: everything that changes the disk or the index. `generation` makes other versions of it.
 
     `first`: added to the seeds; SHRINKS for what can be encoded.
     """
-    await staging.wait_ready()
+    await staging.ready.wait()
     await check_all(staging, may_fail=may_fail)
     for seed, size in FILES:
-        file = await staging.file(version_of(first + seed, size, generation), b"dir/%d" % seed)
-        staging.pin(file)
+        file = await staging.files.get(version_of(first + seed, size, generation), b"dir/%d" % seed)
+        staging.files.pin(file)
         for index in reversed(range(file.present.count)):
             put(staging, file, index)
-        staging.unpin(file)
+        staging.files.unpin(file)
         if seed == 2:
-            await staging.wait_committed()
-    await staging.wait_committed()
+            await staging.committer.wait_committed()
+    await staging.committer.wait_committed()
     # A file of which only a part is staged, twice: committed, and then more of it written without an end.
-    part = await staging.file(version_of(first + 6, 1_000_000, generation), b"part")
+    part = await staging.files.get(version_of(first + 6, 1_000_000, generation), b"part")
     put(staging, part, 3)
-    await staging.wait_committed()
+    await staging.committer.wait_committed()
     put(staging, part, 5)
     put(staging, part, part.present.count - 1)
-    await staging.evict([version_of(first + 1, 5000, generation)])
+    await staging.evictions.evict([version_of(first + 1, 5000, generation)])
     # A chunk that is found damaged, and put again.
-    file = await staging.file(version_of(first + 3, 2 * CHUNK_BYTES, generation))
-    staging.chunks_lost(file, [1])
+    file = await staging.files.get(version_of(first + 3, 2 * CHUNK_BYTES, generation))
+    staging.reclaim_queue.give_up(file, [1])
     await staging.reclaimer.wait_idle()
     put(staging, file, 1)
 
@@ -110,20 +109,19 @@ def points(cache_dir: str, encoding: bool) -> None:
 
 async def stream(cache_dir: str) -> None:
     """Stage generation after generation until somebody ends it."""
-    async with open_staging(
-        cache_dir, capacity_bytes=CAPACITY_BYTES, chunk_bytes=CHUNK_BYTES, eviction="lru", metrics=Metrics()
-    ) as staging:
+    settings = CacheSettings(CAPACITY_BYTES, chunk_bytes=CHUNK_BYTES, eviction="lru")
+    async with open_cache(cache_dir, settings, metrics=Metrics()) as staging:
         generation = int.from_bytes(os.urandom(4))
         while True:
             generation += 1
             for seed in range(10, 40):
-                file = await staging.file(version_of(seed, 150_000, generation), b"stream/%d" % seed)
+                file = await staging.files.get(version_of(seed, 150_000, generation), b"stream/%d" % seed)
                 for index in range(file.present.count):
                     put(staging, file, index)
-                await staging.file(version_of(seed + 100, 10, generation))
+                await staging.files.get(version_of(seed + 100, 10, generation))
             print("round", flush=True)
             if generation % 2:
-                await staging.wait_committed()
+                await staging.committer.wait_committed()
 
 
 if __name__ == "__main__":

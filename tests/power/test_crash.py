@@ -112,7 +112,7 @@ async def _work_with_faults(cache_dir: str, operations: Operations, encoding: bo
                 await work(staging, 1, may_fail=True, first=first)
                 await trio.sleep(100)  # of virtual time: rests and retries are over
                 await check_all(staging, may_fail=True)
-                put(staging, await staging.file(version_of(first + 7, 9000)), 0)
-                await staging.wait_committed()
+                put(staging, await staging.files.get(version_of(first + 7, 9000)), 0)
+                await staging.committer.wait_committed()
     except MountError:
         pass  # a cache that cannot even be opened says so

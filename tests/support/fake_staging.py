@@ -1,4 +1,6 @@
-"""Staging in memory: what `fetcher` and `read_path` ask of `mountd.cache.staging.Staging`, without disk or threads.
+"""A cache in memory: what `fetcher` and `read_path` ask of the parts of `mountd.cache.Cache`, without disk or threads.
+
+One object stands for all the parts.
 
 `would_block` makes every read that may not wait answer None; `broken` makes every read fail; `room_bytes` bounds what
 is admitted; with `in_memory` a look-up never waits. A put is written when `write()` is called, or at once with
@@ -25,20 +27,14 @@ class FakeEvictor:
         pass
 
 
-class FakeVerifying:
-    """All is well."""
-
-    async def is_sound(self, file: StagedFile) -> bool:
-        await trio.lowlevel.checkpoint()
-        return True
-
-
 class FakeStaging:
     """Holds the bytes of chunks by (version, index)."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
-        self.files: dict[Version, StagedFile] = {}
+        self.files = self.reader = self.writer = self.lender = self.admission = self
+        self.committer = self.evictions = self.room = self
+        self.known: dict[Version, StagedFile] = {}
         self.chunks: dict[tuple[Version, int], bytes] = {}
         self.queue: list[tuple[StagedFile, int, memoryview, Callable[[], None] | None]] = []
         self.at_once = True
@@ -47,30 +43,29 @@ class FakeStaging:
         self.broken = False
         self.room_bytes = 1 << 60
         self.pins = 0
-        self.may_have_more = False
+        self.all_in_memory = True
         self.put_paths: set[bytes] = set()
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()
-        self.verifying = FakeVerifying()
         self.ahead: list[tuple[bytes, Extent]] = []
 
     def was_put(self, path: bytes) -> bool:
         return path in self.put_paths
 
-    def file_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
-        file = self.files.get(version)
+    def get_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
+        file = self.known.get(version)
         if file is None and self.in_memory:
-            file = self.files[version] = StagedFile(version, self.chunk_bytes, path)
+            file = self.known[version] = StagedFile(version, self.chunk_bytes, path)
         if file is not None and path:
             file.path = path
         return file
 
-    async def file(self, version: Version, path: bytes) -> StagedFile:
+    async def get(self, version: Version, path: bytes = b"") -> StagedFile:
         await trio.lowlevel.checkpoint()
-        return self.files.setdefault(version, StagedFile(version, self.chunk_bytes, path))
+        return self.known.setdefault(version, StagedFile(version, self.chunk_bytes, path))
 
-    async def prefetch_lookups(self, versions: list[Version]) -> None:
+    async def load(self, versions: list[Version]) -> None:
         await trio.lowlevel.checkpoint()
 
     def _bytes(self, file: StagedFile, extent: Extent) -> bytearray:
@@ -134,6 +129,10 @@ class FakeStaging:
                 on_done()
         self.queue.clear()
 
+    async def is_sound(self, file: StagedFile) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
     async def will_need(self, extents: list[tuple[StagedFile, Extent]]) -> None:
         await trio.lowlevel.checkpoint()
         self.ahead += [(file.path, extent) for file, extent in extents]
@@ -147,7 +146,7 @@ class FakeStaging:
     async def evict_objects(self, numbers: list[int]) -> dict[int, int]:
         await trio.lowlevel.checkpoint()
         gone = {}
-        for file in self.files.values():
+        for file in self.known.values():
             if file.object_id in numbers:
                 gone[file.object_id] = sum(map(file.chunk_room_bytes, file.present)) + file.overhead_bytes()
                 for index in list(file.present):
@@ -165,4 +164,4 @@ class FakeStaging:
         self.pins -= 1
 
     async def supersede(self, version: Version) -> None:
-        self.files.pop(version, None)
+        self.known.pop(version, None)

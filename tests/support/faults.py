@@ -23,11 +23,10 @@ import trio.testing
 
 from mountd.base.errors import StagingError
 from mountd.base.version import Version
+from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache.objects.context import Trust
 from mountd.cache.objects.disk import Disk, DiskSpace
 from mountd.cache.objects.encoding import Encoder
-from mountd.cache.opening import open_staging
-from mountd.cache.staging import StagedFile, Staging
 from mountd.core.config import VerifyWanted
 from mountd.core.metrics import Metrics
 from policies.cache.encoding import EncodingChoice
@@ -218,32 +217,35 @@ async def healthy_staging(
     scrub_bytes_s: int = 0,
     verify: VerifyWanted = "first-use",
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
-) -> AsyncIterator[Staging]:
+) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
     `encoding`: what shrinks is staged encoded.
     """
     cache = os.fspath(cache_dir)
     operations = operations or Operations(0, fail)
-    async with open_staging(
-        cache,
-        capacity_bytes=capacity_bytes,
-        chunk_bytes=chunk_bytes,
-        eviction=eviction,
+    settings = CacheSettings(
+        capacity_bytes,
+        keeps_floor,
+        chunk_bytes,
+        eviction,
         in_flight_bytes=in_flight_bytes,
+        verify=verify,
+        scrub_bytes_s=scrub_bytes_s,
+    )
+    async with open_cache(
+        cache,
+        settings,
         metrics=metrics or Metrics(),
         disk=disk or operations.disk(cache),
         connect=operations.connect,
         run_in_thread=inline,
         clock=clock,
-        keeps_floor=keeps_floor,
         trust=trust,
-        scrub_bytes_s=scrub_bytes_s,
-        verify=verify,
         planned=planned,
     ) as staging:
         if encoding:
-            staging.encode(EncodingChoice(True, "for a test"), Encoder())
+            staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
         yield staging
 
 
@@ -259,10 +261,10 @@ def page_aligned(data: bytes) -> memoryview:
     return memoryview(buffer)[: len(data)]
 
 
-def put(staging: Staging, file: StagedFile, index: int) -> bool:
+def put(staging: Cache, file: StagedFile, index: int) -> bool:
     """Stage the right bytes of a chunk."""
     extent = file.chunk(index)
-    return staging.put_nowait(file, index, page_aligned(contents(file.version.inode, extent.start, extent.size)))
+    return staging.writer.put_nowait(file, index, page_aligned(contents(file.version.inode, extent.start, extent.size)))
 
 
 def disk_bytes(cache_dir: str) -> int:
@@ -278,24 +280,24 @@ def object_names(cache_dir: str) -> set[int]:
     return {int(name) for _, _, names in os.walk(os.path.join(cache_dir, "objects")) for name in names}
 
 
-async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
+async def check_all(staging: Cache, *, may_fail: bool = False) -> int:
     """Every chunk that is committed has the right bytes. Returns how many there are."""
     chunks = 0
 
     async def compare(file: StagedFile, extent: Extent) -> None:
         try:
-            data = await staging.read(file, extent)
+            data = await staging.reader.read(file, extent)
         except StagingError as error:
             assert may_fail, f"committed bytes cannot be read: {error}"
         else:
             check_contents(file.version.inode, extent.start, data)
 
-    rows = [row async for row in staging.rows()]
+    rows = [row async for row in staging.listing.rows()]
     newest = {row.version.inode: row.version.ctime_ns for row in sorted(rows, key=lambda row: row.version.ctime_ns)}
     for row in rows:
         if row.version.ctime_ns < newest[row.version.inode]:
             continue  # goes as soon as the newer version is looked up
-        file = await staging.file(row.version)
+        file = await staging.files.get(row.version)
         if file.object_id != row.object_id:
             assert may_fail  # an eviction failed half way: the row is there, but nothing reads it
             continue
@@ -303,7 +305,7 @@ async def check_all(staging: Staging, *, may_fail: bool = False) -> int:
             await compare(file, file.chunk(index))
             chunks += 1
         if file.committed.full:
-            assert os.path.getsize(staging.reclaimer.object_path(row.object_id)) == row.version.size
+            assert os.path.getsize(staging.context.disk.path(row.object_id)) == row.version.size
             await compare(file, Extent(0, row.version.size))
     return chunks
 
@@ -312,10 +314,10 @@ Chunk = tuple[int, int, int]
 """Seed and generation (ctime) of a test file, and the number of the chunk."""
 
 
-async def _committed_chunks(staging: Staging) -> set[Chunk]:
+async def _committed_chunks(staging: Cache) -> set[Chunk]:
     found: set[Chunk] = set()
-    for row in [row async for row in staging.rows()]:
-        file = await staging.file(row.version)
+    for row in [row async for row in staging.listing.rows()]:
+        file = await staging.files.get(row.version)
         found.update((row.version.inode, row.version.ctime_ns, index) for index in file.committed)
     return found
 
@@ -329,14 +331,14 @@ async def verify(
     """
     metrics = Metrics()
     async with healthy_staging(cache_dir, capacity_bytes=capacity_bytes, metrics=metrics) as staging:
-        await staging.wait_ready()
+        await staging.ready.wait()
         lost = set(reported) - await _committed_chunks(staging)
         assert not lost, f"reported and lost: {sorted(lost)}"
         chunks = await check_all(staging)
-        damaged = [checked async for checked in staging.check() if checked.broken]
+        damaged = [checked async for checked in staging.checker.check() if checked.broken]
         assert not damaged
         await staging.reclaimer.wait_idle()
-        rows = [row async for row in staging.rows()]
+        rows = [row async for row in staging.listing.rows()]
         statistics = staging.statistics()
         assert metrics["staging_errors"] == 0, statistics.last_error
         assert object_names(cache_dir) == {row.object_id for row in rows}, "garbage, or rows without an object"
@@ -353,18 +355,18 @@ def run(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
     return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def stage(staging: Staging, seed: int, size: int = SIZE, path: bytes = b"f", ctime_ns: int = 1) -> StagedFile:
+async def stage(staging: Cache, seed: int, size: int = SIZE, path: bytes = b"f", ctime_ns: int = 1) -> StagedFile:
     """A whole file, committed."""
-    file = await staging.file(version_of(seed, size, ctime_ns), path)
+    file = await staging.files.get(version_of(seed, size, ctime_ns), path)
     for index in range(file.present.count):
         assert put(staging, file, index)
-    await staging.wait_committed()
+    await staging.committer.wait_committed()
     return file
 
 
-def object_path(staging: Staging, file: StagedFile) -> str:
+def object_path(staging: Cache, file: StagedFile) -> str:
     assert file.object_id is not None
-    return staging.reclaimer.object_path(file.object_id)
+    return staging.context.disk.path(file.object_id)
 
 
 def overwrite(path: str, offset: int, data: bytes) -> None:

@@ -54,7 +54,7 @@ class Parts:
         """What a reader does: look up, then have the bytes fetched."""
         node = await self.namespace.lookups.resolve(path)
         assert node.version is not None
-        file = await self.staging.file(node.version, path)
+        file = await self.staging.files.get(node.version, path)
         held = self.fetcher.held_nowait(node.version, 0)
         return bytes(held if held is not None else await self.fetcher.chunk(node, file, 0))
 

@@ -187,7 +187,7 @@ class Index:
             blocks = sum(row.room_bytes for row in rows) // BLOCK_BYTES
             self._count(len(new), size_bytes, blocks, encoded_bytes, stored_bytes)
         self.files += len(new)
-        self.entered_bytes += size_bytes  # before the next line: see Staging.statistics
+        self.entered_bytes += size_bytes  # before the next line: see `cache.statistics`
         self.bytes += size_bytes
         self.encoded_bytes += encoded_bytes
         self.encoded_stored_bytes += stored_bytes

@@ -9,10 +9,9 @@ from mountd.cache.objects.context import CacheContext, RunInThread, Threads, Tru
 from mountd.cache.objects.decoded import Decoded
 from mountd.cache.objects.descriptors import Descriptors
 from mountd.cache.objects.disk import Disk, DiskSpace, set_objects_aside
-from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable
+from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, StageEncoding, Undecodable
 from mountd.cache.objects.file import StagedFile
 from mountd.cache.objects.ids import ObjectIdAllocator
-from mountd.cache.objects.listing import pages_of
 from mountd.cache.objects.objects import (
     OUR_LIMITS,
     Changed,
@@ -24,7 +23,7 @@ from mountd.cache.objects.objects import (
     read_object,
 )
 from mountd.cache.objects.room import Health, Room, State
-from mountd.cache.objects.stamps import Change, is_ours, stamp_of, stamp_to_keep
+from mountd.cache.objects.stamps import Change, Turns, is_ours, stamp_of, stamp_to_keep
 from mountd.cache.objects.unlinked import Unlinked, sync_disk
 
 __all__ = [
@@ -45,10 +44,12 @@ __all__ = [
     "ObjectIdAllocator",
     "Room",
     "RunInThread",
+    "StageEncoding",
     "StagedFile",
     "State",
     "Threads",
     "Trust",
+    "Turns",
     "Undecodable",
     "Unlinked",
     "WantedRead",
@@ -56,7 +57,6 @@ __all__ = [
     "lend_object",
     "lend_opened",
     "look_at",
-    "pages_of",
     "read_ahead",
     "read_object",
     "set_objects_aside",

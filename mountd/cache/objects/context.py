@@ -1,7 +1,7 @@
 """What all parts of staging stand on: the disk, the index, the account, and the threads to reach them without waiting.
 
-Built once by `open_staging`, shared by the parts. Each kind of work has threads of its own, so that a slow sync never
-delays a read and a long clean-up never delays an eviction.
+Built once, when the cache is opened; shared by the parts. Each kind of work has threads of its own, so that a slow sync
+never delays a read and a long clean-up never delays an eviction.
 """
 
 from __future__ import annotations

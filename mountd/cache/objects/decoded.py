@@ -5,7 +5,7 @@ so it would be decoded again for each of them: the chunks decoded last stay here
 larger): eight readers that each read through a chunk of their own. A chunk that was read to its end goes first. And a
 chunk that several ask for is decoded once.
 
-Used by `cache.reading` alone. Event loop only; does no I/O. What is here was verified and belongs to one version, so
+Event loop only; does no I/O. What is here was verified and belongs to one version, so
 it can never be wrong; it is not used any more when its file has lost a chunk, and goes as others come.
 """
 

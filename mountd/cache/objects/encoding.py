@@ -7,7 +7,7 @@ elements have in common, and what does not shrink stays as it is. What stands on
     magic, bytes of the chunk, xxh3_64 of the rest (16 bytes)     what Blosc made of it, with its own header
 
 The checksum is looked at before the decoder sees a byte, so the decoder, which is C, is only ever given what the
-encoder wrote. The checksum of the chunk itself, which the index holds, is verified by who asked (`cache.reading`).
+encoder wrote. The checksum of the chunk itself, which the index holds, is verified by whoever asked.
 
 Called by the writers and readers of staging, in their threads. numcodecs is imported when the first chunk is encoded or
 decoded, and not at all where nothing is encoded. It does no I/O.
@@ -25,9 +25,9 @@ import xxhash
 
 from mountd.base.errors import ConfigError
 from policies.cache.admission import blocks_bytes
-from policies.cache.encoding import pays
+from policies.cache.encoding import EncodingChoice, pays
 
-__all__ = ["RAW", "UNDECIDED", "Encoded", "Encoder", "Undecodable", "decode"]
+__all__ = ["RAW", "UNDECIDED", "Encoded", "Encoder", "StageEncoding", "Undecodable", "decode"]
 
 UNDECIDED = 0
 RAW = -1
@@ -112,6 +112,20 @@ class Encoder:
             data, b"lz4", _LEVEL, shuffle=self._blosc.BITSHUFFLE, typesize=element_bytes
         )
         return packed
+
+
+class StageEncoding:
+    """Whether what is staged from now on is encoded. What is encoded already can be read in any case."""
+
+    def __init__(self) -> None:
+        self.choice = EncodingChoice(False, "not asked for")
+        self.encoder: Encoder | None = None
+        """None: everything is written as it is."""
+
+    def choose(self, choice: EncodingChoice, encoder: Encoder | None) -> None:
+        """Encode what is staged from now on, if `choice` says so."""
+        self.choice = choice
+        self.encoder = encoder if choice.on else None
 
 
 def decode(stored: bytearray, size: int) -> bytearray:

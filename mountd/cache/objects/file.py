@@ -2,7 +2,7 @@
 
 Held by handles, by the read path between two awaits, and by staging. One object per version: whoever holds one holds
 the same as everybody. A million of them may be loaded one after the other and tens of thousands at a time, so it is
-small. Only the staging files change it, on the event loop, except for `pins` (through `Staging.pin`), `passed`,
+small. Only this room changes it, on the event loop, except for `pins` (through `StagedFileTable.pin`), `passed`,
 `last_use_ns` and `path`.
 """
 

@@ -2,8 +2,7 @@
 
 Every read says with which stamp (`cache.objects.stamps`) the object was found, so that the event loop can tell whether
 another program has changed it: who writes moves the time of change first and the bytes then, so bytes that were read
-before the stamp was looked at are the stamp's, or older. Called by `cache.reading` and `cache.checking`; decides
-nothing, marks nothing.
+before the stamp was looked at are the stamp's, or older. Decides nothing, marks nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every change of a file, whoever makes it, gives it a new time of change (ctime),
 number and ctime together, as they were after our own last change, say that an object is as we left it: its *stamp*. It
 is compared at every read and every open, which costs a microsecond, and kept in the index, so that a later daemon
 believes an object that still has it. An object without its stamp is not wrong; nobody knows, and each chunk of it is
-verified by its checksum before it is used (`cache.reading`).
+verified by its checksum before it is used (by the reader).
 
 Our own changes move the stamp too: a chunk is written, a hole is punched. Of each object one such change is under way
 at a time (`Turns`). It begins with a look whether the stamp is still the one of the change before, and ends with the

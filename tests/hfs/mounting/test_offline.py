@@ -11,7 +11,7 @@ from hfs.cli import cli
 from hfs.mounting import offline
 from mountd.base.errors import CacheInUse, ConfigError
 from mountd.base.version import Version
-from mountd.cache.opening import open_staging
+from mountd.cache import CacheSettings, open_cache
 from mountd.core.metrics import Metrics
 from mountd.wire.protocol import Progress, Rows
 from tests.support.pattern import pattern
@@ -22,15 +22,15 @@ SIZES = {b"a": 10, b"d/b\xe9": 3 * CHUNK_BYTES + 1}
 
 async def stage(path: Path) -> None:
     """All of a, the first and last chunks of d/b."""
-    async with open_staging(str(path), metrics=Metrics(), capacity_bytes=1 << 30, chunk_bytes=CHUNK_BYTES) as staging:
-        await staging.wait_ready()
+    async with open_cache(str(path), CacheSettings(1 << 30, chunk_bytes=CHUNK_BYTES), metrics=Metrics()) as staging:
+        await staging.ready.wait()
         for seed, (name, size) in enumerate(SIZES.items(), start=1):
-            file = await staging.file(Version("0" * 16, seed, size, 0, 0), name)
+            file = await staging.files.get(Version("0" * 16, seed, size, 0, 0), name)
             for index in sorted({0, file.present.count - 1}):
                 extent = file.chunk(index)
                 data = memoryview(pattern(seed, extent.start, extent.size))
-                assert staging.put_nowait(file, index, data)
-        await staging.wait_committed()
+                assert staging.writer.put_nowait(file, index, data)
+        await staging.committer.wait_committed()
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_evict(cache: Path) -> None:
 
 def test_a_cache_in_use_and_a_directory_that_is_none(cache: Path, tmp_path: Path) -> None:
     async def hold() -> None:
-        async with open_staging(str(cache), metrics=Metrics(), capacity_bytes=1 << 30):
+        async with open_cache(str(cache), CacheSettings(1 << 30), metrics=Metrics()):
             with pytest.raises(CacheInUse):
                 await trio.to_thread.run_sync(offline.list_rows, str(cache), [], lambda _rows: None)
 

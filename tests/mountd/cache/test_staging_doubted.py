@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mountd.base.version import Version
-from mountd.cache.staging import Staging
+from mountd.cache import Cache
 from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.support.faults import CHUNK_BYTES, SIZE, healthy_staging, object_names, put, run, stage, verify, version_of
@@ -27,9 +27,9 @@ class Doubts:
         pass
 
 
-async def rows(staging: Staging) -> list[int]:
-    await staging.wait_committed()
-    return [row.version.inode async for row in staging.rows()]
+async def rows(staging: Cache) -> list[int]:
+    await staging.committer.wait_committed()
+    return [row.version.inode async for row in staging.listing.rows()]
 
 
 def test_what_is_in_doubt_is_served_and_committed_once_it_is_believed(tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_what_is_in_doubt_is_served_and_committed_once_it_is_believed(tmp_path: 
             await stage(staging, 2, SIZE)
             assert file.complete
             assert not file.durable
-            check(1, 0, await staging.read(file, Extent(0, SIZE)))
+            check(1, 0, await staging.reader.read(file, Extent(0, SIZE)))
             assert await rows(staging) == [2]
-            assert await staging.evict_paths([b""]) == (1, staging.statistics().room_bytes)
-            check(1, 0, await staging.read(file, Extent(0, SIZE)))
+            assert await staging.evictions.evict_paths([b""]) == (1, staging.statistics().room_bytes)
+            check(1, 0, await staging.reader.read(file, Extent(0, SIZE)))
             doubts.held.clear()
             staging.committer.believe(file.version)
             await staging.committer.wait_believed(file.version)
@@ -66,11 +66,11 @@ def test_what_was_wrong_leaves_nothing(tmp_path: Path) -> None:
             doubts.held.clear()
             doubts.wrong.add(version)
             staging.committer.disbelieve(version)
-            await staging.supersede(version)
+            await staging.files.supersede(version)
             await staging.reclaimer.wait_idle()
             assert not file.present
             assert put(staging, file, 0)  # on its way when that was found out
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             await staging.reclaimer.wait_idle()
             assert await rows(staging) == []
             assert staging.statistics().room_bytes == 0

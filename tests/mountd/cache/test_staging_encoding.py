@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mountd.base.errors import StagingError
+from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache.objects.decoded import Decoded
 from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable, decode
-from mountd.cache.opening import open_staging
-from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
 from policies.cache.admission import blocks_bytes
 from policies.cache.encoding import EncodingChoice, pays
@@ -128,10 +127,10 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
             assert not staging.statistics().uncommitted_bytes
         for encoding in (False, True):  # it is read whatever is asked for now
             async with healthy_staging(tmp_path, encoding=encoding) as staging:
-                file = await staging.file(version_of(SEED, size))
+                file = await staging.files.get(version_of(SEED, size))
                 await everything_holds(staging, file)
 
-    async def everything_holds(staging: Staging, file: StagedFile) -> None:
+    async def everything_holds(staging: Cache, file: StagedFile) -> None:
         assert file.complete
         assert file.committed.full
         assert file.encoded
@@ -151,9 +150,9 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
             Extent(size // 3, size // 3),
             Extent(max(0, CHUNK_BYTES - 5), min(size, CHUNK_BYTES + 5)),
         ):
-            check_contents(SEED, extent.start, await staging.read(file, extent))
+            check_contents(SEED, extent.start, await staging.reader.read(file, extent))
         for index in range(file.present.count):
-            check_contents(SEED, file.chunk(index).start, await staging.read_chunk(file, index))
+            check_contents(SEED, file.chunk(index).start, await staging.reader.read_chunk(file, index))
 
     run(main)
     assert run(verify, str(tmp_path)) > 0
@@ -167,10 +166,10 @@ def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> None:
             assert raw.durable
             assert not raw.encoded
             assert not file.durable
-            assert staging.lend_nowait(file, os.dup) is None
+            assert staging.lender.lend_nowait(file, os.dup) is None
             with pytest.raises(StagingError, match="not staged as a whole"):
-                await staging.lend(file, os.dup)
-            await staging.will_need([(file, Extent(0, SIZE)), (raw, Extent(0, SIZE))])
+                await staging.lender.lend(file, os.dup)
+            await staging.reader.will_need([(file, Extent(0, SIZE)), (raw, Extent(0, SIZE))])
 
     run(main)
 
@@ -187,16 +186,16 @@ def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypa
 
     async def main() -> None:
         async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await staging.file(version_of(5, SIZE), b"f")
+            file = await staging.files.get(version_of(5, SIZE), b"f")
             put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             assert file.element_bytes == RAW
             shrinks = page_aligned(contents(SEED, 0, CHUNK_BYTES))  # of the same file, for once
-            assert staging.put_nowait(file, 1, shrinks)
-            await staging.wait_committed()
+            assert staging.writer.put_nowait(file, 1, shrinks)
+            await staging.committer.wait_committed()
             assert not file.encoded
         async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await staging.file(version_of(5, SIZE), b"f")
+            file = await staging.files.get(version_of(5, SIZE), b"f")
             assert file.element_bytes == RAW
         assert tried == [UNDECIDED, RAW]
 
@@ -207,11 +206,11 @@ def test_the_short_end_does_not_decide_about_its_file(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path, encoding=True) as staging:
             size = CHUNK_BYTES + 20_000
-            file = await staging.file(version_of(5, size), b"f")
-            assert staging.put_nowait(file, 1, page_aligned(bytes(20_000)))  # as the padding of an archive
-            await staging.wait_committed()
+            file = await staging.files.get(version_of(5, size), b"f")
+            assert staging.writer.put_nowait(file, 1, page_aligned(bytes(20_000)))  # as the padding of an archive
+            await staging.committer.wait_committed()
             put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             assert file.durable
 
     run(main)
@@ -226,34 +225,34 @@ def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
     async def main() -> None:
         version = version_of(SEED, 3 * CHUNK_BYTES)
         async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await staging.file(version, b"f")
+            file = await staging.files.get(version, b"f")
             for index in range(3):
-                assert staging.put_nowait(file, index, page_aligned(content(index)))
-                await staging.wait_committed()
+                assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
+                await staging.committer.wait_committed()
             assert [bool(file.stored_bytes(index)) for index in range(3)] == [True, False, True]
             assert not file.durable
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version)
+            file = await staging.files.get(version)
             expected = b"".join(map(content, range(3)))
-            assert await staging.read(file, Extent(0, 3 * CHUNK_BYTES)) == expected
-            assert staging.read_nowait(file, Extent(CHUNK_BYTES, 2 * CHUNK_BYTES)) in (None, content(1))
+            assert await staging.reader.read(file, Extent(0, 3 * CHUNK_BYTES)) == expected
+            assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES, 2 * CHUNK_BYTES)) in (None, content(1))
             part = Extent(CHUNK_BYTES - 100, CHUNK_BYTES + 100)
-            assert await staging.read(file, part) == expected[part.start : part.end]
-            assert [checked.broken async for checked in staging.check()] == [()]
+            assert await staging.reader.read(file, part) == expected[part.start : part.end]
+            assert [checked.broken async for checked in staging.checker.check()] == [()]
             # Once what is encoded is gone, and comes back as it is, the kernel may have the file.
-            staging.pin(file)
+            staging.files.pin(file)
             for index in (0, 2):
-                assert await staging.evict_chunk(file, index) == file.chunk_room_bytes(index) < CHUNK_BYTES
+                assert await staging.evictions.evict_chunk(file, index) == file.chunk_room_bytes(index) < CHUNK_BYTES
             assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
             assert staging.statistics().encoded_bytes == 0
             assert not file.durable
             for index in (0, 2):
-                assert staging.put_nowait(file, index, page_aligned(content(index)))
-            await staging.wait_committed()
+                assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
+            await staging.committer.wait_committed()
             assert file.durable
             assert Path(object_path(staging, file)).read_bytes() == expected
             assert file.room_bytes == 3 * CHUNK_BYTES + file.overhead_bytes() == staging.statistics().room_bytes
-            staging.unpin(file)
+            staging.files.unpin(file)
 
     run(main)
 
@@ -263,20 +262,20 @@ def test_a_chunk_is_decoded_once_for_many_reads(tmp_path: Path) -> None:
         metrics = Metrics()
         async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
             file = await stage(staging, SEED, 3 * CHUNK_BYTES)
-            assert staging.read_nowait(file, Extent(10, 20)) is None
+            assert staging.reader.read_nowait(file, Extent(10, 20)) is None
             async with trio.open_nursery() as nursery:
                 for at in range(0, 50_000, 5000):
                     nursery.start_soon(read, staging, file, Extent(at, at + 4000))
             assert metrics["staged_decoded_chunks"] == 1
-            assert staging.read_nowait(file, Extent(10, 20)) == contents(SEED, 10, 10)
-            assert staging.read_nowait(file, Extent(CHUNK_BYTES - 10, CHUNK_BYTES + 10)) is None
+            assert staging.reader.read_nowait(file, Extent(10, 20)) == contents(SEED, 10, 10)
+            assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES - 10, CHUNK_BYTES + 10)) is None
             for at in range(0, 2 * CHUNK_BYTES - 4096, 4096):
                 await read(staging, file, Extent(at, at + 4096))
             assert metrics["staged_decoded_chunks"] == 2
             assert metrics["staged_decoded_bytes"] == 2 * CHUNK_BYTES
 
-    async def read(staging: Staging, file: StagedFile, extent: Extent) -> None:
-        check_contents(SEED, extent.start, await staging.read(file, extent))
+    async def read(staging: Cache, file: StagedFile, extent: Extent) -> None:
+        check_contents(SEED, extent.start, await staging.reader.read(file, extent))
 
     run(main)
 
@@ -322,16 +321,16 @@ async def test_damage_anywhere_is_never_a_byte_of_an_answer(
     async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
         file = await stage(staging, SEED, 2 * CHUNK_BYTES)
         harm(object_path(staging, file), CHUNK_BYTES + (at if at >= 0 else file.stored_bytes(1) - 1))
-        check_contents(SEED, 0, await staging.read(file, Extent(0, CHUNK_BYTES)))
+        check_contents(SEED, 0, await staging.reader.read(file, Extent(0, CHUNK_BYTES)))
         with pytest.raises(StagingError):  # these bytes may well be whole; nobody can tell
-            await staging.read(file, Extent(2 * CHUNK_BYTES - 10, 2 * CHUNK_BYTES))
+            await staging.reader.read(file, Extent(2 * CHUNK_BYTES - 10, 2 * CHUNK_BYTES))
         assert 1 not in file.present
         assert metrics["staged_checksum_failures"] == 1
         await staging.reclaimer.wait_idle()
         assert staging.statistics().room_bytes == file.room_bytes
         assert put(staging, file, 1)
-        await staging.wait_committed()
-        check_contents(SEED, 0, await staging.read(file, Extent(0, 2 * CHUNK_BYTES)))
+        await staging.committer.wait_committed()
+        check_contents(SEED, 0, await staging.reader.read(file, Extent(0, 2 * CHUNK_BYTES)))
     await verify(str(tmp_path))
 
 
@@ -340,10 +339,10 @@ async def test_check_finds_damage(tmp_path: Path) -> None:
         file, small = await stage(staging, SEED, SIZE), await stage(staging, SEED + 1, 20_000)
         flip(object_path(staging, file), 2 * CHUNK_BYTES + 1000)
         flip(object_path(staging, small), 100)
-        found = {checked.version.inode: checked.broken async for checked in staging.check()}
+        found = {checked.version.inode: checked.broken async for checked in staging.checker.check()}
         assert found == {SEED: (2,), SEED + 1: (0,)}
         await staging.reclaimer.wait_idle()
-        assert [checked.broken async for checked in staging.check()] == [()]
+        assert [checked.broken async for checked in staging.checker.check()] == [()]
     await verify(str(tmp_path))
 
 
@@ -355,7 +354,7 @@ async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
         file = await stage(staging, SEED)
         monkeypatch.setattr("mountd.cache.objects.objects.decode", lambda _stored, size: bytearray(size))
         with pytest.raises(StagingError):
-            await staging.read(file, Extent(0, 10))
+            await staging.reader.read(file, Extent(0, 10))
 
 
 async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, logs: Logs) -> None:
@@ -364,25 +363,25 @@ async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, 
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, SEED, 2 * CHUNK_BYTES)
         assert file.durable
-        staging.pin(file)
+        staging.files.pin(file)
         file.passed = 1
-        staging.encode(EncodingChoice(True, "for a test"), Encoder())
+        staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
         overwrite(object_path(staging, file), CHUNK_BYTES, bytes(100))
         with pytest.raises(StagingError):
-            await staging.read_chunk(file, 1)
+            await staging.reader.read_chunk(file, 1)
         await staging.reclaimer.wait_idle()
         assert put(staging, file, 1)
-        await staging.wait_committed()
+        await staging.committer.wait_committed()
         assert file.durable
         assert Path(object_path(staging, file)).read_bytes() == contents(SEED, 0, 2 * CHUNK_BYTES)
         assert staging.statistics().room_bytes == file.room_bytes == 2 * CHUNK_BYTES + file.overhead_bytes()
-        other = await staging.file(version_of(SEED + 1, CHUNK_BYTES), b"other")
+        other = await staging.files.get(version_of(SEED + 1, CHUNK_BYTES), b"other")
         other.passed = 1  # whatever the reason
         assert put(staging, other, 0)
-        await staging.wait_committed()
+        await staging.committer.wait_committed()
         assert other.durable
         other.passed = file.passed = 0
-        staging.unpin(file)
+        staging.files.unpin(file)
     await verify(str(tmp_path))
 
 
@@ -399,19 +398,19 @@ async def test_what_could_not_be_given_back_is_overwritten_as_it_is(
             raise OSError(errno.EIO, "no")
 
         with monkeypatch.context() as patched:
-            patched.setattr(staging._context.disk, "punch", punch)
+            patched.setattr(staging.context.disk, "punch", punch)
             with pytest.raises(StagingError):
-                await staging.read_chunk(file, 1)
+                await staging.reader.read_chunk(file, 1)
             await staging.reclaimer.wait_idle()
         assert file.stray == {1: encoded_room}
         assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
         assert put(staging, file, 1)
-        await staging.wait_committed()
+        await staging.committer.wait_committed()
         assert file.stored_bytes(0)
         assert not file.stored_bytes(1)
         assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
         assert file.room_bytes == file.chunk_room_bytes(0) + CHUNK_BYTES + file.overhead_bytes()
-        check_contents(SEED, 0, await staging.read(file, Extent(0, 2 * CHUNK_BYTES)))
+        check_contents(SEED, 0, await staging.reader.read(file, Extent(0, 2 * CHUNK_BYTES)))
     await verify(str(tmp_path))
 
 
@@ -424,7 +423,7 @@ async def test_more_fits_than_as_it_is(tmp_path: Path) -> None:
         statistics = staging.statistics()
         assert statistics.bytes == statistics.encoded_bytes == files * CHUNK_BYTES
         assert disk_bytes(str(tmp_path)) <= statistics.room_bytes < capacity
-        assert await staging.evict_paths([b"7", b"8"]) == (2, 2 * statistics.room_bytes // files)
+        assert await staging.evictions.evict_paths([b"7", b"8"]) == (2, 2 * statistics.room_bytes // files)
         assert staging.statistics().encoded_bytes == (files - 2) * CHUNK_BYTES
     await verify(str(tmp_path), capacity)
 
@@ -436,26 +435,26 @@ def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
 
     async def main() -> None:
         metrics = Metrics()
-        async with open_staging(str(tmp_path), capacity_bytes=1 << 30, chunk_bytes=chunk, metrics=metrics) as staging:
-            staging.encode(EncodingChoice(True, "for a test"), Encoder())
-            files = [await staging.file(version_of(SHRINKS + n, size), b"f%d" % n) for n in (1, 2)]
+        async with open_cache(str(tmp_path), CacheSettings(1 << 30, chunk_bytes=chunk), metrics=metrics) as staging:
+            staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
+            files = [await staging.files.get(version_of(SHRINKS + n, size), b"f%d" % n) for n in (1, 2)]
             for index in (0, 1, 2):
                 for file in files:
                     assert put(staging, file, index)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             for number, file in enumerate(files, 1):
                 assert file.encoded
                 assert os.path.getsize(object_path(staging, file)) == size
                 expected = contents(SHRINKS + number, 0, size)
-                assert await staging.read(file, Extent(0, size)) == expected
+                assert await staging.reader.read(file, Extent(0, size)) == expected
                 async with trio.open_nursery() as nursery:
                     for start in range(0, size, 300_000):
                         nursery.start_soon(compare, staging, file, expected, Extent(start, min(size, start + 300_000)))
-            assert [checked.broken async for checked in staging.check()] == [(), ()]
+            assert [checked.broken async for checked in staging.checker.check()] == [(), ()]
             assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes < size
         assert metrics["staging_errors"] == 0
 
-    async def compare(staging: Staging, file: StagedFile, expected: bytes, extent: Extent) -> None:
-        assert await staging.read(file, extent) == expected[extent.start : extent.end]
+    async def compare(staging: Cache, file: StagedFile, expected: bytes, extent: Extent) -> None:
+        assert await staging.reader.read(file, extent) == expected[extent.start : extent.end]
 
     trio.run(main)

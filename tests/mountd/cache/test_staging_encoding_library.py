@@ -63,16 +63,16 @@ async def test_without_the_library_what_is_encoded_is_fetched_again(
     logs.expect("needs numcodecs: pip install")
     metrics = Metrics()
     async with healthy_staging(tmp_path, metrics=metrics) as staging:
-        file = await staging.file(version_of(SEED, SIZE))
+        file = await staging.files.get(version_of(SEED, SIZE))
         for index in range(4):
             if file.stored_bytes(index):
                 with pytest.raises(StagingError):
-                    await staging.read(file, Extent(index * CHUNK_BYTES, index * CHUNK_BYTES + 1))
+                    await staging.reader.read(file, Extent(index * CHUNK_BYTES, index * CHUNK_BYTES + 1))
         await staging.reclaimer.wait_idle()
         assert metrics["staged_checksum_failures"] == 0
         for index in range(4):
             assert put(staging, file, index)
-        await staging.wait_committed()
+        await staging.committer.wait_committed()
         assert file.durable
     await verify(str(tmp_path))
 
@@ -84,7 +84,7 @@ async def test_check_without_the_library_drops_nothing(tmp_path: Path, monkeypat
         without.setitem(sys.modules, "numcodecs", None)
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            (checked,) = [checked async for checked in staging.check()]
+            (checked,) = [checked async for checked in staging.checker.check()]
             assert checked.broken == ()
             assert "not checked: it is encoded and needs numcodecs: pip install" in str(checked.fault)
             assert metrics["staged_checksum_failures"] == 0

@@ -14,7 +14,6 @@ import trio
 import trio.testing
 
 from mountd.base.errors import StagingError
-from mountd.cache.checking import check_rows
 from mountd.cache.objects.disk import Disk
 from mountd.cache.objects.encoding import UNDECIDED, Encoder
 from mountd.core.metrics import Metrics
@@ -72,7 +71,7 @@ def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: 
         disk, metrics = FullDisk(str(tmp_path)), Metrics()
         async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
             disk.full = True
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             tries, start = [], trio.current_time()
             while trio.current_time() < start + 40:
                 if put(staging, file, 0):
@@ -89,9 +88,9 @@ def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: 
             await stage(staging, 1)
             assert staging.statistics().state == "ok"
             disk.full = True
-            put(staging, await staging.file(version_of(2, 10)), 0)
+            put(staging, await staging.files.get(version_of(2, 10)), 0)
             await trio.sleep(0.1)
-            assert staging._context.health._rest_s == 1  # forgiven
+            assert staging.context.health._rest_s == 1  # forgiven
 
     run(main)
     run(verify, str(tmp_path))
@@ -104,14 +103,14 @@ def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
     async def main() -> None:
         disk, metrics = FullDisk(str(tmp_path)), Metrics()
         async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
-            good = await staging.file(version_of(1, SIZE), b"f")
+            good = await staging.files.get(version_of(1, SIZE), b"f")
             put(staging, good, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             disk.sync_fails = True
-            file = await staging.file(version_of(2, 5000), b"f")
+            file = await staging.files.get(version_of(2, 5000), b"f")
             put(staging, good, 1)
             put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             await staging.reclaimer.wait_idle()
             assert list(good.present) == list(good.committed) == [0]
             assert not file.present
@@ -121,7 +120,7 @@ def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
             await trio.sleep(2)
             assert put(staging, good, 1)
             assert put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             assert file.durable
 
     run(main)
@@ -144,15 +143,15 @@ def test_a_damaged_file_is_forgotten_and_staged_again(tmp_path: Path, logs: Logs
             else:
                 os.unlink(path)
             with pytest.raises(StagingError):
-                await staging.read_chunk(file, 1)
+                await staging.reader.read_chunk(file, 1)
             assert 1 not in file.present
             assert metrics["staging_errors"] == 1
             assert metrics["staged_checksum_failures"] == (how != "gone")
             await staging.reclaimer.wait_idle()
             for index in list(file.present.missing()):
                 assert put(staging, file, index)
-            await staging.wait_committed()
-            check(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
+            await staging.committer.wait_committed()
+            check(1, CHUNK_BYTES, await staging.reader.read_chunk(file, 1))
 
     run(main)
     if how != "short":  # there the other chunks are damaged too, which only a look at them tells
@@ -165,15 +164,15 @@ def test_check_finds_damage_and_reports_it(tmp_path: Path) -> None:
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             for seed in (1, 2):
                 await stage(staging, seed, path=b"d/%d" % seed)
-            file = await staging.file(version_of(1, SIZE))
+            file = await staging.files.get(version_of(1, SIZE))
             overwrite(object_path(staging, file), SIZE - 1, b"\0")
-            found = {checked.path: checked async for checked in staging.check([b"d"])}
+            found = {checked.path: checked async for checked in staging.checker.check([b"d"])}
             assert found[b"d/1"].broken == (3,)
             assert found[b"d/2"].broken == ()
             assert (found[b"d/2"].chunks, found[b"d/2"].bytes) == (4, SIZE)
             assert metrics["staged_checksum_failures"] == 1
             await staging.reclaimer.wait_idle()
-            assert [checked.chunks async for checked in staging.check([b"d/1"])] == [3]
+            assert [checked.chunks async for checked in staging.checker.check([b"d/1"])] == [3]
 
     run(main)
     assert run(verify, str(tmp_path)) == 7
@@ -186,13 +185,13 @@ def test_check_drops_nothing_for_want_of_descriptors(tmp_path: Path, number: int
         async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
             file = await stage(staging, 1)
             disk.opens_fail_with = number
-            (checked,) = [checked async for checked in staging.check()]
+            (checked,) = [checked async for checked in staging.checker.check()]
             disk.opens_fail_with = 0
             assert checked.broken == ()
             assert checked.fault == f"not checked: {os.strerror(number)}"
             assert file.durable
             assert metrics["staged_checksum_failures"] == 0
-            assert [checked.fault async for checked in staging.check()] == [None]
+            assert [checked.fault async for checked in staging.checker.check()] == [None]
 
     run(main)
     assert run(verify, str(tmp_path)) == 4
@@ -203,20 +202,20 @@ def test_check_keeps_what_was_staged_again_since_it_was_listed(tmp_path: Path) -
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             file = await stage(staging, SHRINKS, CHUNK_BYTES)
-            staging.pin(file)
-            rows = [row async for row in staging.rows()]
-            staging.chunks_lost(file, [0])
+            staging.files.pin(file)
+            rows = [row async for row in staging.listing.rows()]
+            staging.reclaim_queue.give_up(file, [0])
             await staging.reclaimer.wait_idle()
-            staging.encode(EncodingChoice(True, "for a test"), Encoder())
+            staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
             file.element_bytes = UNDECIDED
             assert put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             assert file.encoded
-            checks = check_rows(staging._context, staging.files, staging.reclaimer, rows)
+            checks = staging.checker.check_rows(rows)
             assert [checked.fault async for checked in checks] == [None]
             assert file.committed.full
             assert metrics["staged_checksum_failures"] == 0
-            staging.unpin(file)
+            staging.files.unpin(file)
 
     run(main)
     assert run(verify, str(tmp_path)) == 1
@@ -228,14 +227,14 @@ def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -
         async with healthy_staging(tmp_path, disk=disk) as staging:
             file, other = await stage(staging, 1), await stage(staging, 2)
             disk.punch_fails = True
-            staging.chunks_lost(file, [0, 1])
+            staging.reclaim_queue.give_up(file, [0, 1])
             await staging.reclaimer.wait_idle()
             held_bytes = staging.statistics().room_bytes
             assert held_bytes == 2 * other.room_bytes  # it may all lie there still
-            assert await staging.evict([file.version]) == (1, other.room_bytes)
+            assert await staging.evictions.evict([file.version]) == (1, other.room_bytes)
             assert staging.statistics().room_bytes == other.room_bytes
         async with healthy_staging(tmp_path) as staging:
-            assert staging._context.index.opened.clean
+            assert staging.context.index.opened.clean
 
     run(main)
     assert run(verify, str(tmp_path)) == 4
@@ -251,12 +250,12 @@ def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs
         async with healthy_staging(tmp_path) as staging:
             path = tmp_path / "index.sqlite"
             path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
-            file = await staging.file(version_of(1, SIZE))
+            file = await staging.files.get(version_of(1, SIZE))
             assert not file.present
             assert not put(staging, file, 0)
             assert staging.statistics().state == "off"
         async with healthy_staging(tmp_path) as staging:
-            await staging.wait_ready()
+            await staging.ready.wait()
             await stage(staging, 1)
 
     run(main)
@@ -271,10 +270,10 @@ def test_an_object_that_cannot_be_opened_is_not_sound_and_fails_nobody(tmp_path:
         disk = FullDisk(str(tmp_path))
         async with healthy_staging(tmp_path, disk=disk) as staging:
             await stage(staging, 1)
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # only here
-            assert await staging.verifying.is_sound(file)
+            assert await staging.lender.is_sound(file)
             disk.opens_fail_with = number
-            assert not await staging.verifying.is_sound(file)
+            assert not await staging.lender.is_sound(file)
 
     run(main)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.base.errors import StagingError
-from mountd.cache.staging import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from policies.cache.admission import blocks_bytes
 from policies.geometry import Extent
@@ -42,16 +42,16 @@ def test_evict_takes_what_is_named_and_not_open(tmp_path: Path) -> None:
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             paths = [b"a/b/1", b"a/b2/1", b"a/bc", b"x"]
             files = [await stage(staging, seed, 100, path) for seed, path in enumerate(paths, 1)]
-            assert [row.path async for row in staging.rows([b"a/b"])] == [b"a/b/1"]
-            assert [row.path async for row in staging.rows([b"a/", b"x"])] == paths
-            assert await staging.evict_paths([b"a/b", b"a/bc"]) == (2, 2 * 8192)
+            assert [row.path async for row in staging.listing.rows([b"a/b"])] == [b"a/b/1"]
+            assert [row.path async for row in staging.listing.rows([b"a/", b"x"])] == paths
+            assert await staging.evictions.evict_paths([b"a/b", b"a/bc"]) == (2, 2 * 8192)
             assert [file.complete for file in files] == [False, True, False, True]
-            staging.pin(files[3])
-            assert await staging.evict() == (1, 8192)
+            staging.files.pin(files[3])
+            assert await staging.evictions.evict_paths() == (1, 8192)
             assert metrics["evicted_files"] == 3
             assert metrics["evicted_bytes"] == 3 * 8192
-            staging.unpin(files[3])
-            assert await staging.evict([files[3].version, version_of(99, 5)]) == (1, 8192)
+            staging.files.unpin(files[3])
+            assert await staging.evictions.evict([files[3].version, version_of(99, 5)]) == (1, 8192)
             assert staging.statistics().files == staging.statistics().room_bytes == 0
             await stage(staging, 1, 100)  # and again, under another number
 
@@ -63,11 +63,11 @@ def test_a_superseded_version_goes_when_its_last_reader_closes(tmp_path: Path) -
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await stage(staging, 1)
-            staging.pin(file)
-            await staging.supersede(file.version)
+            staging.files.pin(file)
+            await staging.files.supersede(file.version)
             await staging.reclaimer.wait_idle()
-            check(1, 0, await staging.read_chunk(file, 0))
-            staging.unpin(file)
+            check(1, 0, await staging.reader.read_chunk(file, 0))
+            staging.files.unpin(file)
             await staging.reclaimer.wait_idle()
             assert not file.present
             assert staging.statistics().files == 0
@@ -81,10 +81,10 @@ def test_a_look_up_of_a_newer_version_supersedes_the_older(tmp_path: Path) -> No
             await stage(staging, 1, ctime_ns=5)
             await stage(staging, 2, ctime_ns=5)
         async with healthy_staging(tmp_path) as staging:
-            await staging.file(version_of(1, 777, 6))
-            await staging.file(version_of(2, 777, 4))  # from a stale attribute: not newer
+            await staging.files.get(version_of(1, 777, 6))
+            await staging.files.get(version_of(2, 777, 4))  # from a stale attribute: not newer
             await staging.reclaimer.wait_idle()
-            assert [row.version.inode async for row in staging.rows()] == [2]
+            assert [row.version.inode async for row in staging.listing.rows()] == [2]
 
     run(main)
 
@@ -97,12 +97,15 @@ def test_an_eviction_that_has_begun_is_finished(tmp_path: Path) -> None:
             for give_up in range(40):
                 with trio.CancelScope() as scope:
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(staging.evict, [version_of(give_up, 10)] if give_up else None)
+                        if give_up:
+                            nursery.start_soon(staging.evictions.evict, [version_of(give_up, 10)])
+                        else:
+                            nursery.start_soon(staging.evictions.evict_paths)
                         for _ in range(give_up):
                             await trio.lowlevel.checkpoint()
                         scope.cancel()
                 names = object_names(str(tmp_path))
-                assert names == {row.object_id async for row in staging.rows()}
+                assert names == {row.object_id async for row in staging.listing.rows()}
                 assert staging.statistics().room_bytes == 8192 * len(names)
 
     run(main)
@@ -112,19 +115,19 @@ def test_a_descriptor_in_use_is_not_closed(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await stage(staging, 1, 100)
-            await staging.read_chunk(file, 0)
+            await staging.reader.read_chunk(file, 0)
             assert file.object_id is not None
-            held = staging._descriptors.acquire(file.object_id)
+            held = staging.descriptors.acquire(file.object_id)
             assert held is not None
-            await staging.evict()
+            await staging.evictions.evict_paths()
             assert os.fstat(held.fd).st_nlink == 0
-            staging._descriptors._limit = 2
+            staging.descriptors._limit = 2
             for seed in range(2, 9):
                 other = await stage(staging, seed, 100)
-                await staging.read_chunk(other, 0)
-            assert len(staging._descriptors) == 2
+                await staging.reader.read_chunk(other, 0)
+            assert len(staging.descriptors) == 2
             assert os.pread(held.fd, 100, 0) == pattern(1, 0, 100)
-            staging._descriptors.release(held)
+            staging.descriptors.release(held)
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.fstat(held.fd)
 
@@ -135,12 +138,12 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await stage(staging, 1)
-            reading = staging._context.threads._reading
+            reading = staging.context.threads._reading
             outcome: list[object] = []
 
             async def read() -> None:
                 try:
-                    outcome.append(await staging.read(file, Extent(0, 1000)))
+                    outcome.append(await staging.reader.read(file, Extent(0, 1000)))
                 except StagingError as error:
                     outcome.append(error)
 
@@ -150,7 +153,7 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
                     reading.acquire_on_behalf_of_nowait(place)
                 nursery.start_soon(read)
                 await trio.testing.wait_all_tasks_blocked()
-                staging.chunks_lost(file, [0])
+                staging.reclaim_queue.give_up(file, [0])
                 await staging.reclaimer.wait_idle()
                 put(staging, file, 0)  # present again, but what the thread reads was read before
                 for place in range(places):
@@ -169,27 +172,27 @@ def test_a_chunk_put_again_before_it_was_committed_is_counted_once(
 
     async def main() -> None:
         async with healthy_staging(tmp_path, encoding=encoding) as staging:
-            file = await staging.file(version_of(SHRINKS, SIZE), b"f")
-            syncing = staging._context.threads._syncing
+            file = await staging.files.get(version_of(SHRINKS, SIZE), b"f")
+            syncing = staging.context.threads._syncing
             syncing.acquire_on_behalf_of_nowait(staging)
             assert put(staging, file, 0)
             assert put(staging, file, 1)
             if during_sync:
                 await trio.sleep(10)
             await trio.testing.wait_all_tasks_blocked()
-            staging.chunks_lost(file, [0])
+            staging.reclaim_queue.give_up(file, [0])
             await staging.reclaimer.wait_idle()
             assert put(staging, file, 0)
             await trio.testing.wait_all_tasks_blocked()
             syncing.release_on_behalf_of(staging)
-            await staging.wait_committed()
-            (row,) = [row async for row in staging.rows()]
+            await staging.committer.wait_committed()
+            (row,) = [row async for row in staging.listing.rows()]
             statistics = staging.statistics()
             assert row.room_bytes == file.room_bytes == statistics.room_bytes
             assert row.staged_bytes == statistics.bytes == 2 * CHUNK_BYTES
             assert sorted(file.committed) == [0, 1]
             assert not staging.committer._latest
-            await staging.evict()
+            await staging.evictions.evict_paths()
             statistics = staging.statistics()
             assert statistics.room_bytes == statistics.bytes == statistics.encoded_bytes == 0
 
@@ -201,30 +204,30 @@ def test_only_what_was_synced_is_committed(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
-            sync, gate = staging._context.threads.sync, trio.Event()
+            file = await staging.files.get(version_of(1, SIZE), b"f")
+            sync, gate = staging.context.threads.sync, trio.Event()
 
             async def slow(*args: Any) -> Any:
                 answer = await sync(*args)
                 await gate.wait()
                 return answer
 
-            staging._context.threads.sync = slow  # type: ignore[method-assign]  # replaced on purpose
+            staging.context.threads.sync = slow  # type: ignore[method-assign]  # replaced on purpose
             assert put(staging, file, 0)
             assert put(staging, file, 1)
             await trio.sleep(10)
-            staging.chunks_lost(file, [0])
+            staging.reclaim_queue.give_up(file, [0])
             await staging.reclaimer.wait_idle()
             assert put(staging, file, 0)
             await trio.testing.wait_all_tasks_blocked()
-            staging._context.threads.sync = sync  # type: ignore[method-assign]  # and put back
-            places = staging._context.threads._syncing
+            staging.context.threads.sync = sync  # type: ignore[method-assign]  # and put back
+            places = staging.context.threads._syncing
             places.acquire_on_behalf_of_nowait(staging)
             gate.set()
             await trio.testing.wait_all_tasks_blocked()
             assert sorted(file.committed) == [1]
             places.release_on_behalf_of(staging)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             assert sorted(file.committed) == [0, 1]
 
     run(main)
@@ -236,7 +239,7 @@ def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> N
             number = (await stage(staging, 1)).object_id
             assert number is not None
         async with healthy_staging(tmp_path) as staging:
-            threads, gate = staging._context.threads, trio.Event()
+            threads, gate = staging.context.threads, trio.Event()
             ask_index = threads.ask_index
 
             async def slow(*args: Any) -> Any:
@@ -248,7 +251,7 @@ def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> N
             found: list[StagedFile] = []
 
             async def look() -> None:
-                found.append(await staging.file(version_of(1, SIZE)))
+                found.append(await staging.files.get(version_of(1, SIZE)))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(look)
@@ -268,16 +271,16 @@ def test_cancelled_waiters_leave_nothing_behind(tmp_path: Path) -> None:
             for patience in range(12):
                 with trio.CancelScope() as scope:
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(staging.wait_committed)
-                        nursery.start_soon(staging.read_chunk, file, 0)
-                        nursery.start_soon(staging.file, version_of(100 + patience, 5))
+                        nursery.start_soon(staging.committer.wait_committed)
+                        nursery.start_soon(staging.reader.read_chunk, file, 0)
+                        nursery.start_soon(staging.files.get, version_of(100 + patience, 5))
                         for _ in range(patience):
                             await trio.lowlevel.checkpoint()
                         scope.cancel()
             other = await stage(staging, 2)
             assert other.durable
-            await staging.file(version_of(103, 5))
-            check(1, 0, await staging.read_chunk(file, 0))
+            await staging.files.get(version_of(103, 5))
+            check(1, 0, await staging.reader.read_chunk(file, 0))
 
     run(main)
     run(verify, str(tmp_path))
@@ -294,31 +297,31 @@ def test_whatever_happens_together_no_byte_is_wrong(
     capacity = 6 * CHUNK_BYTES
     dice = random.Random(seed)
 
-    async def actor(staging: Staging) -> None:
+    async def actor(staging: Cache) -> None:
         for _ in range(25):
             inode = dice.choice(list(sizes))
             version = version_of(inode, sizes[inode], dice.choice((1, 1, 2)))
-            file = staging.file_nowait(version) or await staging.file(version, b"f")
+            file = staging.files.get_nowait(version) or await staging.files.get(version, b"f")
             index = dice.randrange(file.present.count)
             action = dice.randrange(8)
             if action < 3:
                 put(staging, file, index)
             elif action < 5:
-                staging.pin(file)
+                staging.files.pin(file)
                 try:
                     if index in file.present:
                         extent = file.chunk(index)
-                        check(inode, extent.start, await staging.read(file, extent))
+                        check(inode, extent.start, await staging.reader.read(file, extent))
                 except StagingError:
                     pass
                 finally:
-                    staging.unpin(file)
+                    staging.files.unpin(file)
             elif action == 5:
-                await staging.evict([version])
+                await staging.evictions.evict([version])
             elif action == 6:
-                staging.chunks_lost(file, [index])
+                staging.reclaim_queue.give_up(file, [index])
             else:
-                await staging.supersede(version)
+                await staging.files.supersede(version)
             statistics = staging.statistics()
             assert statistics.room_bytes <= capacity
             assert disk_bytes(cache) <= statistics.room_bytes
@@ -328,9 +331,9 @@ def test_whatever_happens_together_no_byte_is_wrong(
             async with trio.open_nursery() as nursery:
                 for _ in range(5):
                     nursery.start_soon(actor, staging)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             await staging.reclaimer.wait_idle()
-            rows = [row async for row in staging.rows()]
+            rows = [row async for row in staging.listing.rows()]
             assert sum(row.room_bytes for row in rows) == staging.statistics().room_bytes
             for file in staging.files._known.values():
                 assert file.unsettled == file.pins == 0
@@ -338,7 +341,7 @@ def test_whatever_happens_together_no_byte_is_wrong(
                 held = sum(map(file.chunk_room_bytes, file.present))
                 assert file.room_bytes == (held + file.overhead_bytes() if file.object_id is not None else 0)
         async with healthy_staging(cache, capacity_bytes=capacity) as staging:
-            assert staging._context.index.opened.clean
+            assert staging.context.index.opened.clean
 
     run(main)
     run(verify, cache, capacity)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import trio
 
+from mountd.cache import Cache, StagedFile
 from mountd.cache import checking as staging_checking
 from mountd.cache import scrub as staging_scrub
 from mountd.cache.index.index import ScrubRow, Stamp
 from mountd.cache.objects import stamps as staging_stamps
 from mountd.cache.objects.disk import Disk
-from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
@@ -46,7 +46,7 @@ def _short_rounds_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging_checking, "_STEP_BYTES", CHUNK_BYTES)
 
 
-def rot(staging: Staging, file: StagedFile, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def rot(staging: Cache, file: StagedFile, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn a bit without a trace: the object keeps its stamp."""
     path = object_path(staging, file)
     before = os.stat(path)
@@ -62,14 +62,14 @@ def rot(staging: Staging, file: StagedFile, offset: int, monkeypatch: pytest.Mon
         stamp = real(fd, size)
         return Stamp(before.st_ino, before.st_ctime_ns) if stamp == found else stamp
 
-    for user in ("objects.stamps", "objects.objects", "reading", "objects.around", "cleanup"):
+    for user in ("objects.stamps", "objects.objects", "reader", "lender", "objects.around", "cleanup"):
         monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", as_before)
 
 
 @asynccontextmanager
 async def scrubbed(
     path: Path, metrics: Metrics | None = None, *, clock_s: float = 1e9, **keywords: Any
-) -> AsyncIterator[Staging]:
+) -> AsyncIterator[Cache]:
     began_s = trio.current_time()
     async with healthy_staging(
         path,
@@ -81,11 +81,11 @@ async def scrubbed(
         yield staging
 
 
-async def round_ended(staging: Staging) -> float:
+async def round_ended(staging: Cache) -> float:
     """When the next round has ended: seconds since now."""
     began_s = trio.current_time()
-    rounds = staging._context.metrics["scrub_rounds"]
-    while staging._context.metrics["scrub_rounds"] == rounds:
+    rounds = staging.context.metrics["scrub_rounds"]
+    while staging.context.metrics["scrub_rounds"] == rounds:
         await trio.sleep(0.05)
     return trio.current_time() - began_s
 
@@ -99,10 +99,10 @@ def test_what_rots_without_a_trace_is_found_and_dropped(
         async with scrubbed(tmp_path, metrics, disk=Disk(str(tmp_path))) as staging:
             for seed in (1, 2, 3):
                 await stage(staging, seed)
-            rotten = await staging.file(version_of(2, SIZE))
+            rotten = await staging.files.get(version_of(2, SIZE))
             rot(staging, rotten, offset, monkeypatch)
-            assert await staging.verifying.is_sound(rotten)  # nothing tells
-            assert await staging.lend(rotten, int) >= 0
+            assert await staging.lender.is_sound(rotten)  # nothing tells
+            assert await staging.lender.lend(rotten, int) >= 0
             await round_ended(staging)
             assert list(rotten.present) == [index for index in range(4) if index != offset // CHUNK_BYTES]
             assert not rotten.durable
@@ -110,11 +110,11 @@ def test_what_rots_without_a_trace_is_found_and_dropped(
             assert (figures["damaged_chunks"], metrics["scrubbed_files"]) == (1, 3)
             assert metrics["staged_checksum_failures"] == 1
             for seed in (1, 3):
-                assert (await staging.file(version_of(seed, SIZE))).durable
+                assert (await staging.files.get(version_of(seed, SIZE))).durable
             await staging.reclaimer.wait_idle()
             assert put(staging, rotten, offset // CHUNK_BYTES)
-            await staging.wait_committed()
-            check_contents(2, 0, await staging.read(rotten, Extent(0, SIZE)))
+            await staging.committer.wait_committed()
+            check_contents(2, 0, await staging.reader.read(rotten, Extent(0, SIZE)))
 
     run(main)
 
@@ -147,7 +147,7 @@ def test_it_goes_on_where_an_earlier_daemon_was(tmp_path: Path) -> None:
         async with scrubbed(tmp_path) as staging:
             objects = [(await stage(staging, seed)).object_id for seed in range(1, 11)]
             at = ScrubRow(objects[6] or 0, 7 * SIZE, int(1e9) - 100, 0)
-            staging._context.index.note_scrubbed(at)
+            staging.context.index.note_scrubbed(at)
         metrics = Metrics()
         async with scrubbed(tmp_path, metrics) as staging:
             await round_ended(staging)
@@ -170,7 +170,7 @@ def test_it_waits_while_readers_wait_for_the_disk_but_not_for_ever(tmp_path: Pat
         async with scrubbed(tmp_path, metrics) as staging:
             for seed in range(1, 4):
                 await stage(staging, seed)
-            limiter = staging._context.threads._reading
+            limiter = staging.context.threads._reading
             holder = object()
             await limiter.acquire_on_behalf_of(holder)
             assert await round_ended(staging) > 12  # each step a second late
@@ -205,7 +205,7 @@ def test_it_makes_changed_objects_believed_again(tmp_path: Path) -> None:
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             for seed, size in ((1, SIZE), (2, 5000)):
-                assert await staging.verifying.is_sound(await staging.file(version_of(seed, size)))
+                assert await staging.lender.is_sound(await staging.files.get(version_of(seed, size)))
             assert metrics["staged_verified_bytes"] == 0
 
     run(main)
@@ -221,9 +221,9 @@ def test_what_is_staged_and_evicted_meanwhile_is_no_damage(tmp_path: Path) -> No
 
                 async def disturb() -> None:
                     for seed in range(1, 30, 2):
-                        await staging.evict([version_of(seed, SIZE)])
+                        await staging.evictions.evict([version_of(seed, SIZE)])
                         file = await stage(staging, seed + 100)
-                        await staging.evict_chunk(file, 1)
+                        await staging.evictions.evict_chunk(file, 1)
                         put(staging, file, 1)
                         await trio.sleep(0.3)
 

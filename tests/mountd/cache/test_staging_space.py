@@ -29,19 +29,19 @@ def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Pa
         metrics = Metrics()
         capacity = 3 * (CHUNK_BYTES + 4096)
         async with healthy_staging(tmp_path, capacity_bytes=capacity, metrics=metrics) as staging:
-            files = [await staging.file(version_of(seed, CHUNK_BYTES), b"f") for seed in range(1, 6)]
-            assert staging.admits_nowait(files[0], CHUNK_BYTES)
+            files = [await staging.files.get(version_of(seed, CHUNK_BYTES), b"f") for seed in range(1, 6)]
+            assert staging.admission.admits_nowait(files[0], CHUNK_BYTES)
             assert [put(staging, file, 0) for file in files] == [True, True, True, False, False]
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             await trio.sleep(100)
-            assert not staging.admits_nowait(files[3], 1)
+            assert not staging.admission.admits_nowait(files[3], 1)
             assert not put(staging, files[3], 0)
             assert [file.complete for file in files] == [True, True, True, False, False]
             assert staging.statistics().room_bytes == capacity
             assert staging.statistics().state == "full"
             assert disk_bytes(str(tmp_path)) <= capacity
             assert metrics["staging_dropped"] == 3
-            await staging.evict([files[0].version])
+            await staging.evictions.evict([files[0].version])
             assert put(staging, files[3], 0)
             assert staging.statistics().state == "ok"
 
@@ -57,7 +57,7 @@ def test_fill_once_gives_up_what_nobody_used_for_a_day(tmp_path: Path) -> None:
             old = await stage(staging, 1, CHUNK_BYTES)
             now += 25 * 3600
             used = await stage(staging, 2, CHUNK_BYTES)
-            new = await staging.file(version_of(3, CHUNK_BYTES))
+            new = await staging.files.get(version_of(3, CHUNK_BYTES))
             assert not put(staging, new, 0)
             await trio.sleep(1)
             assert (old.complete, used.complete) == (False, True)
@@ -78,17 +78,17 @@ def test_lru_makes_room_for_what_comes_but_never_from_what_is_open(tmp_path: Pat
             for seed in range(1, 5):
                 now += 100
                 files.append(await stage(staging, seed, CHUNK_BYTES))
-            staging.pin(files[0])
-            staging.pin(files[1])
-            staging.unpin(files[1])  # used just now
+            staging.files.pin(files[0])
+            staging.files.pin(files[1])
+            staging.files.unpin(files[1])  # used just now
             await trio.sleep(1)
-            new = await staging.file(version_of(9, CHUNK_BYTES))
+            new = await staging.files.get(version_of(9, CHUNK_BYTES))
             put(staging, new, 0)
             await trio.sleep(1)
             assert [file.complete for file in files] == [True, True, False, True]
             assert new.complete
-            staging.unpin(files[0])
-            assert await staging.evict([files[0].version]) == (1, CHUNK_BYTES + 4096)
+            staging.files.unpin(files[0])
+            assert await staging.evictions.evict([files[0].version]) == (1, CHUNK_BYTES + 4096)
 
     run(main)
 
@@ -104,10 +104,10 @@ def test_what_an_order_names_is_not_what_makes_room(tmp_path: Path) -> None:
             assert files[0].object_id is not None
             named.append(files[0].object_id)
             await trio.sleep(1)
-            new = await staging.file(version_of(9, CHUNK_BYTES))
+            new = await staging.files.get(version_of(9, CHUNK_BYTES))
             put(staging, new, 0)
             await trio.sleep(1)
-            more = await staging.file(version_of(10, CHUNK_BYTES))
+            more = await staging.files.get(version_of(10, CHUNK_BYTES))
             put(staging, more, 0)
             await trio.sleep(1)
             assert [file.complete for file in files] == [True, False]
@@ -136,9 +136,9 @@ def test_without_a_size_the_floor_of_the_disk_is_left_to_others(tmp_path: Path) 
             held = 4 * (CHUNK_BYTES + 4096)
             assert staging.statistics().capacity_bytes == 40 * 10**9
             # Others write: nothing more is taken on, and what must go goes, also what was used today.
-            staging.pin(files[0])
+            staging.files.pin(files[0])
             disk.free_bytes = 10 * 10**9 - 100_000
-            new = await staging.file(version_of(9, CHUNK_BYTES))
+            new = await staging.files.get(version_of(9, CHUNK_BYTES))
             await trio.sleep(11)
             assert not put(staging, new, 0)
             disk.free_bytes = 50 * 10**9  # two evicted, and others have gone as well
@@ -156,9 +156,10 @@ def test_with_a_size_the_last_of_the_disk_is_left_to_others_too(tmp_path: Path) 
         disk.free_bytes = 10**9 + 3 * (CHUNK_BYTES + 4096)
         async with healthy_staging(tmp_path, disk=disk) as staging:
             held = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2, 3)]
-            new = await staging.file(version_of(9, CHUNK_BYTES))
+            new = await staging.files.get(version_of(9, CHUNK_BYTES))
             assert not put(staging, new, 0)
-            assert staging.why_not(CHUNK_BYTES) == ("the cache disk is full: 1.00 GB free, 1.00 GB are left to others")
+            why = staging.admission.why_not(CHUNK_BYTES)
+            assert why == "the cache disk is full: 1.00 GB free, 1.00 GB are left to others"
             disk.free_bytes = 10**9 - 100_000  # what is staged is off the free space by now; others have come
             assert not await staging.evictor.wait_room(CHUNK_BYTES)
             disk.free_bytes = 10**9 + 100_000
@@ -173,11 +174,11 @@ def test_with_a_size_the_last_of_the_disk_is_left_to_others_too(tmp_path: Path) 
 def test_what_limits_is_told_apart(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path, capacity_bytes=2 * (CHUNK_BYTES + 4096)) as staging:
-            assert staging.why_not(CHUNK_BYTES) is None
+            assert staging.admission.why_not(CHUNK_BYTES) is None
             await stage(staging, 1, CHUNK_BYTES)
             await stage(staging, 2, CHUNK_BYTES)
-            assert staging.why_not(CHUNK_BYTES) == "cache-size reached (139 kB)"
-            assert str(staging.refusal(CHUNK_BYTES)) == "cache-size reached (139 kB)"
+            assert staging.admission.why_not(CHUNK_BYTES) == "cache-size reached (139 kB)"
+            assert str(staging.admission.refusal(CHUNK_BYTES)) == "cache-size reached (139 kB)"
 
     run(main)
 
@@ -202,11 +203,11 @@ def test_lru_makes_room_for_who_waits_for_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru") as staging:
             files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
-            staging.pin(files[0])
+            staging.files.pin(files[0])
             assert await staging.evictor.wait_room(2 * CHUNK_BYTES)
             assert [file.complete for file in files] == [True, False]
             assert not await staging.evictor.wait_room(3 * CHUNK_BYTES)
-            staging.unpin(files[0])
+            staging.files.unpin(files[0])
 
     run(main)
 
@@ -261,10 +262,10 @@ def test_a_full_queue_drops_what_is_new(tmp_path: Path) -> None:
     async def main() -> None:
         metrics = Metrics()
         async with healthy_staging(tmp_path, in_flight_bytes=2 * CHUNK_BYTES, metrics=metrics) as staging:
-            file = await staging.file(version_of(1, SIZE))
+            file = await staging.files.get(version_of(1, SIZE))
             assert [put(staging, file, index) for index in range(4)] == [True, True, False, False]
             assert staging.statistics().queued_bytes == 2 * CHUNK_BYTES
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             assert staging.statistics().queued_bytes == 0
             assert put(staging, file, 2)
             assert metrics["staging_dropped"] == 2

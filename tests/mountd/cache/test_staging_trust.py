@@ -13,9 +13,8 @@ import pytest
 import trio
 
 from mountd.base.errors import StagingError
+from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache.objects.stamps import stamp_of
-from mountd.cache.opening import open_staging
-from mountd.cache.staging import StagedFile, Staging
 from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
@@ -44,8 +43,8 @@ def touched(path: str) -> None:
     os.chmod(path, 0o600)
 
 
-async def read_all(staging: Staging, file: StagedFile) -> None:
-    check_contents(file.version.inode, 0, await staging.read(file, Extent(0, file.size)))
+async def read_all(staging: Cache, file: StagedFile) -> None:
+    check_contents(file.version.inode, 0, await staging.reader.read(file, Extent(0, file.size)))
 
 
 @pytest.mark.parametrize("size", [SMALL, SIZE])
@@ -53,14 +52,14 @@ def test_an_object_as_it_was_left_is_believed_at_once(tmp_path: Path, size: int)
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await stage(staging, 1, size)
-            assert await staging.verifying.is_sound(file)
+            assert await staging.lender.is_sound(file)
             with open(object_path(staging, file), "rb") as left:
                 assert file.recorded == file.stamp == stamp_of(left.fileno(), size)
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await staging.file(version_of(1, size))
-            assert await staging.verifying.is_sound(file)
-            assert await staging.lend(file, int) >= 0
+            file = await staging.files.get(version_of(1, size))
+            assert await staging.lender.is_sound(file)
+            assert await staging.lender.lend(file, int) >= 0
             assert metrics["staged_verified_bytes"] == 0
             await read_all(staging, file)  # what we read ourselves is verified all the same, once
             await read_all(staging, file)
@@ -78,20 +77,20 @@ def test_one_that_was_touched_is_verified_and_believed_again(tmp_path: Path, siz
         touched(path)
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await staging.file(version_of(1, size))
+            file = await staging.files.get(version_of(1, size))
             with pytest.raises(StagingError, match="changed"):
-                await staging.lend(file, int)
-            assert not await staging.verifying.is_sound(file)
-            assert staging.lend_nowait(file, int) is None
-            staging.pin(file)
+                await staging.lender.lend(file, int)
+            assert not await staging.lender.is_sound(file)
+            assert staging.lender.lend_nowait(file, int) is None
+            staging.files.pin(file)
             await staging.verifying.wait_verified(file)
-            staging.unpin(file)
-            assert await staging.verifying.is_sound(file)
+            staging.files.unpin(file)
+            assert await staging.lender.is_sound(file)
             assert (metrics["staged_verified_bytes"], metrics["staged_changed"]) == (size, 1)
             assert metrics["staged_checksum_failures"] == 0
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            assert await staging.verifying.is_sound(await staging.file(version_of(1, size)))
+            assert await staging.lender.is_sound(await staging.files.get(version_of(1, size)))
             assert metrics["staged_verified_bytes"] == 0
 
     run(main)
@@ -105,15 +104,15 @@ def test_of_a_changed_object_the_right_chunks_stay(tmp_path: Path, logs: Logs) -
             path = object_path(staging, await stage(staging, 1))
         overwrite(path, CHUNK_BYTES + 7, b"other")
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
-            assert not await staging.verifying.is_sound(file)
+            file = await staging.files.get(version_of(1, SIZE), b"f")
+            assert not await staging.lender.is_sound(file)
             await staging.verifying.wait_verified(file)
             assert list(file.present) == [0, 2, 3]
             await staging.reclaimer.wait_idle()
             assert put(staging, file, 1)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             await read_all(staging, file)
-            assert await staging.verifying.is_sound(file)
+            assert await staging.lender.is_sound(file)
 
     run(main)
 
@@ -128,10 +127,10 @@ def test_what_is_changed_while_it_is_used_is_verified_again(tmp_path: Path, logs
             await read_all(staging, file)
             assert metrics["staged_verified_bytes"] == 0  # all of it is from us
             overwrite(object_path(staging, file), 5, b"other")
-            assert staging.read_nowait(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)) is None
-            check_contents(1, CHUNK_BYTES, await staging.read(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)))
+            assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)) is None
+            check_contents(1, CHUNK_BYTES, await staging.reader.read(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)))
             with pytest.raises(StagingError):
-                await staging.read(file, Extent(0, 10))
+                await staging.reader.read(file, Extent(0, 10))
             assert (metrics["staged_changed"], metrics["staged_checksum_failures"]) == (1, 1)
             assert list(file.present) == [1, 2, 3]
 
@@ -146,19 +145,19 @@ def test_our_own_changes_are_no_reason_to_verify(tmp_path: Path) -> None:
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             file = await stage(staging, 1)
             for index in (2, 0, 3):
-                assert await staging.evict_chunk(file, index) > 0
-                check_contents(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
+                assert await staging.evictions.evict_chunk(file, index) > 0
+                check_contents(1, CHUNK_BYTES, await staging.reader.read_chunk(file, 1))
                 assert put(staging, file, index)
-                check_contents(1, CHUNK_BYTES, await staging.read(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)))
-                await staging.wait_committed()
-            assert await staging.evict_chunk(file, 2) > 0
+                check_contents(1, CHUNK_BYTES, await staging.reader.read(file, Extent(CHUNK_BYTES, CHUNK_BYTES + 10)))
+                await staging.committer.wait_committed()
+            assert await staging.evictions.evict_chunk(file, 2) > 0
             assert file.sound
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await staging.file(version_of(1, SIZE))
+            file = await staging.files.get(version_of(1, SIZE))
             assert file.stamp is not None
             assert put(staging, file, 2)
-            await staging.wait_committed()
-            assert await staging.verifying.is_sound(file)
+            await staging.committer.wait_committed()
+            assert await staging.lender.is_sound(file)
             assert (metrics["staged_verified_bytes"], metrics["staged_changed"]) == (0, 0)
 
     run(main)
@@ -169,9 +168,9 @@ def test_a_crash_between_our_change_and_its_record_means_only_that_it_is_verifie
 
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             path, recorded = object_path(staging, file), file.recorded
             assert recorded is not None
         with open(path, "r+b") as file_object:
@@ -182,16 +181,16 @@ def test_a_crash_between_our_change_and_its_record_means_only_that_it_is_verifie
         database.close()
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            await staging.wait_ready()
-            file = await staging.file(version_of(1, SIZE), b"f")
+            await staging.ready.wait()
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             assert list(file.committed) == [0]
-            assert not await staging.verifying.is_sound(file)
-            check_contents(1, 0, await staging.read(file, Extent(0, 100)))
+            assert not await staging.lender.is_sound(file)
+            check_contents(1, 0, await staging.reader.read(file, Extent(0, 100)))
             assert metrics["staged_verified_bytes"] == CHUNK_BYTES
             for index in (1, 2, 3):
                 assert put(staging, file, index)
-            await staging.wait_committed()
-            assert await staging.verifying.is_sound(file)
+            await staging.committer.wait_committed()
+            assert await staging.lender.is_sound(file)
 
     run(main)
 
@@ -207,22 +206,22 @@ def test_stamps_that_cannot_be_entered_are_not_believed(tmp_path: Path, logs: Lo
                 fail(name)
 
         async with healthy_staging(tmp_path, operations=Operations(1, act, for_ever=True)) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             recorded = file.recorded
             broken = True
             put(staging, file, 1)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             await staging.reclaimer.wait_idle()
             assert file.recorded != file.stamp or file.recorded == recorded
             await read_all_present(staging, file)
         async with healthy_staging(tmp_path) as staging:
-            await read_all_present(staging, await staging.file(version_of(1, SIZE), b"f"))
+            await read_all_present(staging, await staging.files.get(version_of(1, SIZE), b"f"))
 
-    async def read_all_present(staging: Staging, file: StagedFile) -> None:
+    async def read_all_present(staging: Cache, file: StagedFile) -> None:
         assert list(file.present) == [0]
-        check_contents(1, 0, await staging.read(file, Extent(0, CHUNK_BYTES)))
+        check_contents(1, 0, await staging.reader.read(file, Extent(0, CHUNK_BYTES)))
 
     run(main)
 
@@ -241,11 +240,11 @@ def test_objects_of_an_older_cache_are_verified_once(tmp_path: Path) -> None:
             metrics = Metrics()
             async with healthy_staging(tmp_path, metrics=metrics) as staging:
                 for seed, size in ((1, SIZE), (2, SMALL)):
-                    file = await staging.file(version_of(seed, size), b"f")
-                    assert await staging.verifying.is_sound(file) == (not verified)
+                    file = await staging.files.get(version_of(seed, size), b"f")
+                    assert await staging.lender.is_sound(file) == (not verified)
                     if verified:
                         await staging.verifying.wait_verified(file)
-                    assert await staging.verifying.is_sound(file)
+                    assert await staging.lender.is_sound(file)
                 assert metrics["staged_verified_bytes"] == verified
 
     run(main)
@@ -269,8 +268,8 @@ def test_bytes_from_before_the_object_was_verified_again_are_not_given_out(tmp_p
 
     async def main() -> None:
         nonlocal may_hold
-        keywords: dict[str, Any] = {"capacity_bytes": CAPACITY_BYTES, "chunk_bytes": CHUNK_BYTES}
-        async with open_staging(str(tmp_path), metrics=Metrics(), run_in_thread=run_in_thread, **keywords) as staging:
+        settings = CacheSettings(CAPACITY_BYTES, chunk_bytes=CHUNK_BYTES)
+        async with open_cache(str(tmp_path), settings, metrics=Metrics(), run_in_thread=run_in_thread) as staging:
             file = await stage(staging, 1)
             overwrite(object_path(staging, file), 5, b"other")
             may_hold = True
@@ -278,7 +277,7 @@ def test_bytes_from_before_the_object_was_verified_again_are_not_given_out(tmp_p
 
             async def read() -> None:
                 try:
-                    got.append(await staging.read(file, Extent(0, 100)))
+                    got.append(await staging.reader.read(file, Extent(0, 100)))
                 except StagingError:
                     got.append(None)
 
@@ -286,8 +285,8 @@ def test_bytes_from_before_the_object_was_verified_again_are_not_given_out(tmp_p
                 nursery.start_soon(read)
                 while not held:
                     await trio.lowlevel.checkpoint()
-                check_contents(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
-                check_contents(1, CHUNK_BYTES, await staging.read_chunk(file, 1))
+                check_contents(1, CHUNK_BYTES, await staging.reader.read_chunk(file, 1))
+                check_contents(1, CHUNK_BYTES, await staging.reader.read_chunk(file, 1))
                 assert file.stamp is not None
                 held[0].set()
             assert got == [None]
@@ -302,11 +301,11 @@ async def test_a_file_system_of_whole_seconds_is_never_believed(
         found = stamp_of(fd, size)
         return found and found._replace(ctime_ns=found.ctime_ns // 10**9 * 10**9)
 
-    for user in ("objects.stamps", "objects.objects", "reading"):
+    for user in ("objects.stamps", "objects.objects", "reader", "lender"):
         monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", whole_seconds)
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1)
-        assert await staging.verifying.is_sound(file)
+        assert await staging.lender.is_sound(file)
         assert file.recorded is None
     async with healthy_staging(tmp_path) as staging:
-        assert not await staging.verifying.is_sound(await staging.file(version_of(1, SIZE), b"f"))
+        assert not await staging.lender.is_sound(await staging.files.get(version_of(1, SIZE), b"f"))

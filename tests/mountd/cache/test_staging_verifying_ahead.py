@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from mountd.base.errors import StagingError
-from mountd.cache.staging import StagedFile, Staging
+from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
@@ -35,8 +35,8 @@ async def staged_before(tmp_path: Path) -> str:
         return object_path(staging, await stage(staging, 1))
 
 
-async def read(staging: Staging, file: StagedFile, start: int, size: int) -> None:
-    check_contents(1, start, await staging.read(file, Extent(start, start + size)))
+async def read(staging: Cache, file: StagedFile, start: int, size: int) -> None:
+    check_contents(1, start, await staging.reader.read(file, Extent(start, start + size)))
     await trio.testing.wait_all_tasks_blocked()
 
 
@@ -45,7 +45,7 @@ def test_the_next_two_chunks_are_verified_while_one_is_read(tmp_path: Path) -> N
         await staged_before(tmp_path)
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             await read(staging, file, 0, 1000)
             assert [index in file.verified for index in range(LAST + 1)] == [True, True, True, False]
             await read(staging, file, 1000, 1000)
@@ -61,7 +61,7 @@ def test_a_read_amid_a_chunk_has_no_other_verified(tmp_path: Path) -> None:
     async def main() -> None:
         await staged_before(tmp_path)
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             await read(staging, file, CHUNK_BYTES + 1, 1000)
             assert [index in file.verified for index in range(LAST + 1)] == [False, True, False, False]
 
@@ -75,11 +75,11 @@ def test_damage_that_is_found_ahead_reaches_nobody(tmp_path: Path, logs: Logs) -
         path = await staged_before(tmp_path)
         overwrite(path, CHUNK_BYTES + 7, b"other")
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             await read(staging, file, 0, 1000)
             assert 1 not in file.present
             with pytest.raises(StagingError):
-                await staging.read(file, file.chunk(1))
+                await staging.reader.read(file, file.chunk(1))
             await read(staging, file, 2 * CHUNK_BYTES, 1000)
 
     run(main)

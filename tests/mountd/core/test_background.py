@@ -260,25 +260,25 @@ async def _stage_with_a_fault(cache: Path, number: int, for_ever: bool) -> bool:
         done += 1
 
     async with healthy_staging(cache, operations=operations) as staging:
-        await staging.wait_ready()
+        await staging.ready.wait()
         operations._at, operations._for_ever = operations.count + number, for_ever
         taken, files = 0, []
         with trio.fail_after(1000):
             for seed in (1, 2):
-                file = await staging.file(version_of(seed, SIZE), b"f%d" % seed)
+                file = await staging.files.get(version_of(seed, SIZE), b"f%d" % seed)
                 files.append(file)
                 for index in range(file.present.count):
                     extent = file.chunk(index)
                     data = page_aligned(contents(seed, extent.start, extent.size))
-                    taken += staging.put_nowait(file, index, data, finished)
-                await staging.wait_committed()
+                    taken += staging.writer.put_nowait(file, index, data, finished)
+                await staging.committer.wait_committed()
                 with contextlib.suppress(StagingError, RuntimeError):
-                    await staging.read_chunk(file, 0)
-                staging.reclaimer.give_up(file, [1])
-                await staging.supersede(version_of(seed, SIZE))
+                    await staging.reader.read_chunk(file, 0)
+                staging.reclaim_queue.give_up(file, [1])
+                await staging.files.supersede(version_of(seed, SIZE))
                 await staging.reclaimer.wait_idle()
             with contextlib.suppress(RuntimeError):
-                await staging.evict()
+                await staging.evictions.evict_paths()
             await trio.sleep(100)
         assert done == taken
         assert for_ever or not any(file.unsettled for file in files), "a chunk is barred for ever"
@@ -295,16 +295,16 @@ def test_a_look_up_that_fails_unforeseen_finds_nothing(tmp_path: Path, logs: Log
 
     async def staged_once() -> None:
         async with healthy_staging(tmp_path) as staging:
-            await staging.wait_ready()
+            await staging.ready.wait()
             await stage(staging, 1)
 
     async def looked_up(number: int) -> bool:
         operations = Operations(10**9, _raise)
         async with healthy_staging(tmp_path, operations=operations) as staging:
-            await staging.wait_ready()
+            await staging.ready.wait()
             operations._at = operations.count + number
             with trio.fail_after(100):
-                file = await staging.file(version_of(1, SIZE))
+                file = await staging.files.get(version_of(1, SIZE))
             assert operations.reached or file.complete
             return operations.reached
 

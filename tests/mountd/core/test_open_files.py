@@ -104,13 +104,13 @@ async def test_the_cache_stages_and_reads_though_descriptors_are_refused(
         return opened(path, flags, *more, dir_fd=dir_fd)  # type: ignore[call-overload, no-any-return]  # as it came
 
     async with healthy_staging(tmp_path, disk=Disk(str(tmp_path)), metrics=metrics) as staging:
-        await staging.wait_ready()
+        await staging.ready.wait()
         monkeypatch.setattr("mountd.cache.objects.disk.os.open", scarce)
         file = await stage(staging, 1)
         assert file.committed.full
-        staging.let_go()
-        staging.let_go()
-        assert len(await staging.read_chunk(file, 0)) == file.chunk(0).size
+        staging.descriptors.let_go()
+        staging.descriptors.let_go()
+        assert len(await staging.reader.read_chunk(file, 0)) == file.chunk(0).size
         monkeypatch.undo()
     assert len(tries) > 0
     assert metrics["staging_errors"] == metrics["staging_dropped"] == 0

@@ -188,10 +188,10 @@ async def test_a_source_that_hangs_is_waited_for_once() -> None:
 async def test_what_an_earlier_run_has_staged_is_not_read() -> None:
     source = tree(200)
     async with desk_of(source) as desk:
-        desk.parts.staging.may_have_more = True
+        desk.parts.staging.all_in_memory = False
         for i in range(100, 200):
             version = source.tree[b"d/%d" % i].version(source.source_id)
-            (await desk.parts.staging.file(version, b"d/%d" % i)).present.add_all()
+            (await desk.parts.staging.files.get(version, b"d/%d" % i)).present.add_all()
         for name in names(100):
             await desk.opens(name)
         # Of the first nothing was staged, so the looking stops.

@@ -97,7 +97,7 @@ async def test_a_batch_that_begins_while_a_chunk_waits_for_memory_reads_the_file
     async with parts_of(source) as parts:
         node = await parts.namespace.lookups.resolve(b"d/1")
         assert node.version is not None
-        file = await parts.staging.file(node.version, b"d/1")
+        file = await parts.staging.files.get(node.version, b"d/1")
         held = [await parts.buffers.take(CHUNK, urgent=True) for _ in range(40)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(parts.small.stage_paths, names(2), push=False))
@@ -209,10 +209,10 @@ async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(
 async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
     source = tree(200)
     async with parts_of(source) as parts:
-        parts.staging.may_have_more = True
+        parts.staging.all_in_memory = False
         for i in range(100, 200):
             version = source.tree[b"d/%d" % i].version(source.source_id)
-            (await parts.staging.file(version, b"d/%d" % i)).present.add_all()
+            (await parts.staging.files.get(version, b"d/%d" % i)).present.add_all()
         for start in range(0, 200, 10):
             await parts.small.stage_paths([b"d/%d" % i for i in range(start, start + 10)], push=False)
         # Of the first hundred nothing was staged, so the looking stops; one vain batch later it goes on.
@@ -230,7 +230,7 @@ async def test_what_a_reader_fetches_while_the_batch_waits_for_memory_is_not_rea
             await trio.testing.wait_all_tasks_blocked()
             node = await parts.namespace.lookups.resolve(b"d/1")
             assert node.version is not None
-            await parts.fetcher.chunk(node, await parts.staging.file(node.version, b"d/1"), 0)
+            await parts.fetcher.chunk(node, await parts.staging.files.get(node.version, b"d/1"), 0)
             held.clear()
         read = [path for batch in source.batches for path in batch] + parts.by_itself()
         assert sorted(read) == names(4)

@@ -57,7 +57,7 @@ class Mount:
         staging = FakeStaging(CHUNK)
         staging.chunks = dict(self.staging.chunks)
         for version, index in staging.chunks:
-            file = await staging.file(version, b"")
+            file = await staging.files.get(version, b"")
             file.present.add(index)
             file.object_id = 1
         self.staging = staging

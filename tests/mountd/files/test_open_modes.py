@@ -119,7 +119,7 @@ def large_file() -> FakeSource:
 
 def complete(parts: Parts) -> None:
     """Whatever is known of the file is staged and durable."""
-    for version, file in parts.staging.files.items():
+    for version, file in parts.staging.known.items():
         for index in range(file.present.count):
             content = pattern(version.inode * 1000 + version.mtime_ns, file.chunk(index).start, file.chunk(index).size)
             parts.staging.chunks[(version, index)] = content
@@ -130,7 +130,7 @@ def complete(parts: Parts) -> None:
 
 def give_up(parts: Parts) -> None:
     """The cache disk has lost a chunk of every file."""
-    for file in parts.staging.files.values():
+    for file in parts.staging.known.values():
         if 0 in file.present:
             file.drop(0)
 
@@ -229,7 +229,7 @@ async def test_a_refused_backing_file_leaves_the_file_readable() -> None:
         late = await kernel.open_by_name(1)
         assert late.backing_id is None
         await kernel.read(late, 5, 5)
-        assert all(file.passed == 0 for file in parts.staging.files.values())
+        assert all(file.passed == 0 for file in parts.staging.known.values())
 
 
 async def test_backing_files_go_with_the_last_handle() -> None:
@@ -320,7 +320,7 @@ def test_no_open_ever_fails_because_of_a_mode(
                     nursery.start_soon(process, number, events)
             kernel.forget()
             assert parts.passthrough.backings == {}
-            assert all(file.passed == 0 for file in parts.staging.files.values())
+            assert all(file.passed == 0 for file in parts.staging.known.values())
             assert parts.staging.pins == 0
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -331,7 +331,7 @@ async def test_an_open_waits_for_a_fill_that_is_about_to_end() -> None:
         parts.passthrough.on = True
         kernel = Kernel(parts)
         await kernel.open_by_name(1)
-        (file,) = parts.staging.files.values()
+        (file,) = parts.staging.known.values()
         node = parts.namespace.nodes.node(kernel.handles[0].node_id)
         parts.prefetch.fill_nowait(node, file)
         await trio.sleep(1)

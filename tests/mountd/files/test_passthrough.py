@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from mountd.base.errors import StagingError
+from mountd.cache import Cache
 from mountd.cache.objects.file import StagedFile
-from mountd.cache.staging import Staging
 from mountd.core.metrics import Metrics
 from mountd.files.passthrough import Passthrough
 from mountd.kernel import fastpath
@@ -55,24 +55,24 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return made
 
 
-def with_staged_file(tmp_path: Path, test: Callable[[Passthrough, StagedFile, Staging, Metrics], Any]) -> None:
+def with_staged_file(tmp_path: Path, test: Callable[[Passthrough, StagedFile, Cache, Metrics], Any]) -> None:
     async def main() -> None:
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             assert put(staging, file, 0)
-            await staging.wait_committed()
+            await staging.committer.wait_committed()
             passthrough = Passthrough(staging, metrics)
             passthrough.start(CONNECTION)
-            staging.pin(file)
+            staging.files.pin(file)
             await test(passthrough, file, staging, metrics)
-            staging.unpin(file)
+            staging.files.unpin(file)
 
     run(main)
 
 
 def test_one_backing_file_for_all_handles_closed_with_the_last(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, _: Metrics) -> None:
         first = await passthrough.acquire(file)
         assert first == passthrough.acquire_nowait(file) == await passthrough.acquire(file)
         assert list(kernel.open.values()) == [os.stat(object_path(staging, file)).st_ino]
@@ -86,7 +86,7 @@ def test_one_backing_file_for_all_handles_closed_with_the_last(tmp_path: Path, k
 
 
 def test_opens_that_come_together_share_what_the_faster_one_made(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, _staging: Staging, _: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, _staging: Cache, _: Metrics) -> None:
         found: list[int | None] = []
 
         async def acquire() -> None:
@@ -109,8 +109,8 @@ def test_opens_that_come_together_share_what_the_faster_one_made(tmp_path: Path,
 
 
 def test_a_file_that_is_given_up_meanwhile_is_not_passed_through(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
-        kernel.meanwhile = lambda: staging.chunks_lost(file, [0])
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, _: Metrics) -> None:
+        kernel.meanwhile = lambda: staging.reclaim_queue.give_up(file, [0])
         assert await passthrough.acquire(file) is None
         assert (kernel.open, file.passed) == ({}, 0)
         assert passthrough.acquire_nowait(file) is None
@@ -119,15 +119,15 @@ def test_a_file_that_is_given_up_meanwhile_is_not_passed_through(tmp_path: Path,
 
 
 def test_a_damaged_file_is_handed_out_only_to_nodes_that_have_it(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, _: Metrics) -> None:
         first = await passthrough.acquire(file)
-        staging.chunks_lost(file, [0])
+        staging.reclaim_queue.give_up(file, [0])
         assert not passthrough.may(file)
         # All handles of a node have one backing file, whatever became of it.
         assert passthrough.acquire_nowait(file) == await passthrough.acquire(file) == first
         await staging.reclaimer.wait_idle()
         assert put(staging, file, 0)
-        await staging.wait_committed()
+        await staging.committer.wait_committed()
         assert passthrough.may(file)
         assert os.stat(object_path(staging, file)).st_ino == kernel.open[first]
         for _ in range(3):
@@ -138,15 +138,15 @@ def test_a_damaged_file_is_handed_out_only_to_nodes_that_have_it(tmp_path: Path,
 
 
 def test_chunks_given_up_under_a_passed_handle_leave_no_hole(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, _: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, _: Metrics) -> None:
         assert await passthrough.acquire(file) is not None
         path = object_path(staging, file)
         before = Path(path).read_bytes()
-        staging.chunks_lost(file, [0])
+        staging.reclaim_queue.give_up(file, [0])
         await staging.reclaimer.wait_idle()
         assert Path(path).read_bytes() == before
         assert put(staging, file, 0)  # the right bytes come over it
-        await staging.wait_committed()
+        await staging.committer.wait_committed()
         assert Path(object_path(staging, file)).read_bytes() == before
         assert file.durable
         passthrough.release(file)
@@ -156,7 +156,7 @@ def test_chunks_given_up_under_a_passed_handle_leave_no_hole(tmp_path: Path, ker
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP])
 def test_a_refusal_is_counted_and_leaves_nothing(tmp_path: Path, kernel: Kernel, number: int) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, _staging: Staging, metrics: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, _staging: Cache, metrics: Metrics) -> None:
         kernel.refusal = number
         assert passthrough.acquire_nowait(file) is None
         assert await passthrough.acquire(file) is None
@@ -169,7 +169,7 @@ def test_a_refusal_is_counted_and_leaves_nothing(tmp_path: Path, kernel: Kernel,
 def test_an_object_that_is_too_short_is_no_backing_file(tmp_path: Path, kernel: Kernel, logs: Logs) -> None:
     logs.expect("it has another length")
 
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Staging, metrics: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, metrics: Metrics) -> None:
         os.truncate(object_path(staging, file), SIZE - 1)
         assert await passthrough.acquire(file) is None
         assert metrics["staging_errors"] == 1
@@ -180,7 +180,7 @@ def test_an_object_that_is_too_short_is_no_backing_file(tmp_path: Path, kernel: 
 
 
 def test_after_the_mount_nothing_is_asked_of_the_kernel(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, _staging: Staging, _: Metrics) -> None:
+    async def test(passthrough: Passthrough, file: StagedFile, _staging: Cache, _: Metrics) -> None:
         assert await passthrough.acquire(file) is not None
         passthrough.stop()
         passthrough.release(file)
@@ -193,9 +193,9 @@ def test_after_the_mount_nothing_is_asked_of_the_kernel(tmp_path: Path, kernel: 
 def test_what_is_lent_is_whole(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
-            file = await staging.file(version_of(1, SIZE), b"f")
+            file = await staging.files.get(version_of(1, SIZE), b"f")
             with pytest.raises(StagingError):
-                await staging.lend(file, os.fstat)
-            assert staging.lend_nowait(file, os.fstat) is None
+                await staging.lender.lend(file, os.fstat)
+            assert staging.lender.lend_nowait(file, os.fstat) is None
 
     run(main)

@@ -127,7 +127,7 @@ async def daemon(
     io_mode = IoMode(
         "auto",
         immutable=False,
-        staging=staging,  # type: ignore[arg-type]  # a fake
+        cache=staging,  # type: ignore[arg-type]  # a fake
         passthrough=passthrough,  # type: ignore[arg-type]  # a fake
         journal=journal,
         why_opens_are_needed=lambda: None,

@@ -111,7 +111,7 @@ async def use(parts: Parts, learner: HintSession, indices: Sequence[int]) -> Non
 
 
 def staged(parts: Parts) -> set[int]:
-    return {int(file.path[2:]) for file in parts.staging.files.values() if file.complete}
+    return {int(file.path[2:]) for file in parts.staging.known.values() if file.complete}
 
 
 @pytest.mark.parametrize("push", [False, True])
@@ -200,7 +200,7 @@ async def test_a_large_file_that_is_one_sample_is_staged_whole() -> None:
         learner = await joined(parts, list_of(2))
         await told(learner, order([1, 0]))
         await trio.sleep(10)
-        assert all(file.complete for file in parts.staging.files.values())
+        assert all(file.complete for file in parts.staging.known.values())
         assert [path for path, _ in source.reads] == [b"d/1"] * 4 + [b"d/0"] * 4
 
 

@@ -30,7 +30,7 @@ class FullStaging:
         self.evicted: list[int] = []
         self.encoded = 1
         """How many times smaller everything is kept."""
-        self.evictor = self
+        self.evictor = self.evictions = self.room = self
         self.hinted: object = None
 
     def refused(self, wanted_bytes: int, idle_s: int) -> None:

@@ -1,0 +1,192 @@
+"""The cache: local copies of source files, byte for byte unless they are encoded, sparse until complete.
+
+`open_cache` owns a cache directory and gives a `Cache`, which holds the parts; whoever needs one talks to it. `hfs
+cache` uses the same parts, with or without a mount.
+
+    files          version -> StagedFile            room, admission    what fits, and why not
+    reader         reads of staged bytes            writer             queue, workers, O_DIRECT
+    lender         whole objects, for the kernel    committer          group sync, then the index
+    verifying      is this file right?              evictor            what must go
+    checker,       all of it, read again            evictions          what is said to go
+      scrub                                         reclaimer          carries it out
+    listing        what is there                    reclaim_queue      what waits for that
+
+Below them lie `index`, the database, and `objects`: their numbers (`ids`), system calls (`disk`), reads in threads
+(`objects`), encoding, and who has changed one (`stamps`).
+
+A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
+methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
+about at most once a minute. Event loop only. Methods named `_nowait` wait for no disk: the reader's ask the page
+cache, those of `files` the index, which lies in memory or is one read of a fast disk away. It never reads the source
+and knows nothing of chunks being fetched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from mountd.cache.admission import Admission
+from mountd.cache.checking import Checker
+from mountd.cache.cleanup import clean_up, drop_passing
+from mountd.cache.committer import Committer
+from mountd.cache.doomed import DoomedRows
+from mountd.cache.evictions import EvictionsByName
+from mountd.cache.evictor import Evictor
+from mountd.cache.files import StagedFileTable
+from mountd.cache.findings import Findings
+from mountd.cache.index import IndexFailed
+from mountd.cache.lender import ObjectLender
+from mountd.cache.listing import StagedListing
+from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, StageEncoding
+from mountd.cache.reader import StagedReader
+from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.reclaimer import Reclaimer
+from mountd.cache.row_updates import RowUpdates
+from mountd.cache.scrub import Scrub
+from mountd.cache.statistics import StagingStatistics, statistics_of
+from mountd.cache.verifying import Verifying
+from mountd.cache.verifying_ahead import VerifyingAhead
+from mountd.cache.writer import StagedWriter
+from mountd.core.background import guarded, start_for_life
+from mountd.core.config import VerifyWanted
+from policies.cache.eviction import Policy
+
+__all__ = ["Cache", "CacheSettings"]
+
+_IN_FLIGHT_BYTES = 64 << 20
+"""Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the
+daemon."""
+
+_USE_EVERY_S = {"lru": 60, "fill-once": 3600}
+"""How exactly the index knows last uses. fill-once only asks whether a file was used today; each note costs a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """What a cache is told to do."""
+
+    capacity_bytes: int | None = None
+    """None leaves max(10 %, 10 GB) of the disk free; a size leaves a twentieth, at most 1 GB."""
+    keeps_floor: bool = True
+    """False, for who stages nothing: the disk may be as full as it is."""
+    chunk_bytes: int = 8 << 20
+    """Of files that are staged from now on."""
+    eviction: Policy = "fill-once"
+    writers: int = 2
+    """Threads that write."""
+    in_flight_bytes: int = _IN_FLIGHT_BYTES
+    """What may wait in memory until it is written."""
+    verify: VerifyWanted = "first-use"
+    scrub_bytes_s: int = 0
+    """What is staged is read again at this rate, to see what has rotted; 0 does not."""
+    kept_source: str = ""
+    """An identity of a source that is good for one run only, and that this run shares with the one before."""
+
+
+class Cache:
+    """See the file's story. `mountd.cache.opening.open_cache` makes it."""
+
+    def __init__(self, context: CacheContext, settings: CacheSettings) -> None:
+        self.context = context
+        self.settings = settings
+        self.room = context.room
+        self.ready = trio.Event()
+        """What an earlier run left is gone. Before that nothing is put; reads and look-ups do not wait for it. Set at
+        once after a clean end, a moment after a crash."""
+        self.encoding = StageEncoding()
+        self.object_ids = ObjectIdAllocator(context)
+        self.descriptors = Descriptors(context.disk.close_fd, context.disk.open_files.shares.staged)
+        doomed = DoomedRows()
+        self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors)
+        self._updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])
+        self.files = StagedFileTable(
+            context, settings.chunk_bytes, queue, doomed, self._updates, believes=settings.verify == "changed"
+        )
+        self.reclaimer = Reclaimer(context, self.object_ids, self.files, self.descriptors, queue, doomed, self._updates)
+        self.committer = Committer(context, self.object_ids, queue)
+        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction)
+        self.admission = Admission(context, self.evictor, self.ready)
+        self.writer = StagedWriter(
+            context, self.object_ids, self.admission, self.committer, queue, self.encoding, settings.in_flight_bytes
+        )
+        findings = Findings(context, self.descriptors, queue)
+        self._ahead = VerifyingAhead()
+        self.reader = StagedReader(context, self.descriptors, findings, self._ahead)
+        self.lender = ObjectLender(context, findings)
+        self.verifying = Verifying(self.reader)
+        self.listing = StagedListing(context)
+        self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
+        self.checker = Checker(context, self.files, self.committer, queue, self._updates)
+        self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Begin to work; over when the nursery is cancelled."""
+        start_for_life(nursery, "staging: files", self.files.run)
+        start_for_life(nursery, "staging: object ids", self.object_ids.run)
+        start_for_life(nursery, "staging: reclaimer", self.reclaimer.run)
+        start_for_life(nursery, "staging: committer", self.committer.run)
+        start_for_life(nursery, "staging: evictor", self.evictor.run)
+        for _ in range(self.settings.writers):
+            start_for_life(nursery, "staging: writer", self.writer.work)
+        start_for_life(nursery, "staging: watch of the disk", self.evictor.watch)
+        start_for_life(nursery, "staging: verifying", self.verifying.run)
+        for _ in range(2):
+            start_for_life(nursery, "staging: verifying ahead", self._ahead.run, self.reader)
+        start_for_life(nursery, "staging: scrub", self.scrub.run)
+        start_for_life(nursery, "staging: last uses", self._updates.run)
+        start_for_life(nursery, "staging: clean-up", self._prepare)
+
+    async def drain(self, at_most_s: float) -> None:
+        """The end: what was put becomes durable, and the index is told that nothing is left to clean up.
+
+        After `at_most_s` seconds it ends without that: the next start then looks for what is left.
+        """
+        self.writer.close()  # object numbers that are given back below must not be taken any more
+        with trio.move_on_after(at_most_s, shield=True):
+            await guarded("staging: end", self._settle)
+
+    def statistics(self) -> StagingStatistics:
+        """The state of this moment."""
+        return statistics_of(
+            self.context,
+            self.object_ids,
+            self.committer,
+            self.writer,
+            self.admission,
+            is_ready=self.ready.is_set(),
+        )
+
+    async def _prepare(self) -> None:
+        """Remove what an earlier run left, then let staging begin."""
+        await self.object_ids.wait_leased()
+        await clean_up(self.context, self.object_ids, self.reclaimer)
+        self.ready.set()
+        self.evictor.woken()  # the size may have been lowered since
+        await drop_passing(self.context, self.reclaimer, self.settings.kept_source)
+        await self.files.preload()
+
+    async def _settle(self) -> None:
+        context = self.context
+        self.committer.disbelieve_all()
+        try:
+            await self.committer.wait_committed()
+            await self.reclaimer.wait_idle()
+            for file in self.files.in_memory():
+                self._updates.note(file)
+            await self._updates.flush()
+            async with self.reclaimer.lock:
+                await self.reclaimer.unlinked.forget()
+            state = await context.threads.ask_index(context.index.state)
+            # What could not be removed or punched is accounted in memory only: then the next start must look.
+            if self._at_rest and state.used_bytes == context.room.used_bytes:
+                unused = self.object_ids.unused_from
+                await context.threads.change_index(context.index.settle, unused, unused)
+        except IndexFailed as error:
+            context.health.index_failed(error, "closing the cache")
+
+    @property
+    def _at_rest(self) -> bool:
+        is_idle = self.committer.idle and self.reclaimer.idle and not self.reclaimer.deferred
+        return is_idle and self.ready.is_set() and self.object_ids.all_settled

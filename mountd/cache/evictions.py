@@ -1,0 +1,84 @@
+"""Evictions by name: what people, the source's changes and plans say is to go, in contrast to what the policy chooses.
+
+What is open stays, and what is not durable yet: only what the index has can be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing
+
+from mountd.base.version import Version
+from mountd.cache.committer import Committer
+from mountd.cache.files import StagedFileTable
+from mountd.cache.index import IndexFailed
+from mountd.cache.listing import pages_of
+from mountd.cache.objects import CacheContext, StagedFile
+from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.reclaimer import Reclaimer
+
+__all__ = ["EvictionsByName"]
+
+
+class EvictionsByName:
+    """Each waits until the disk has given the room back. Event loop only."""
+
+    def __init__(
+        self,
+        context: CacheContext,
+        files: StagedFileTable,
+        committer: Committer,
+        reclaimer: Reclaimer,
+        queue: ReclaimQueue,
+    ) -> None:
+        self._context = context
+        self._files = files
+        self._committer = committer
+        self._reclaimer = reclaimer
+        self._queue = queue
+
+    async def evict(self, versions: Iterable[Version]) -> tuple[int, int]:
+        """Evict these versions, except what is open. Returns (files, bytes of room given back)."""
+        await self._committer.wait_committed()
+        await self._files.load(versions := list(versions))
+        targets = []
+        for version in versions:
+            file = await self._files.get(version)
+            if file.object_id is not None:
+                targets.append((file.object_id, version))
+        return await self._reclaimer.evict(targets)
+
+    async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Evict these objects, except what is open or not durable yet. Returns the room of each that is gone."""
+        try:
+            rows = await self._context.threads.ask_index(self._context.index.rows, list(numbers))
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "looking up what to evict")
+            return {}
+        room = {row.object_id: row.room_bytes for row in rows}
+        gone = await self._reclaimer.evict_objects([(row.object_id, row.version) for row in rows])
+        return {number: room[number] for number in gone}
+
+    async def evict_chunk(self, file: StagedFile, index: int) -> int:
+        """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, or the kernel reads the file
+        by itself."""
+        if index not in file.present or index not in file.committed or file.passed:
+            return 0
+        room_bytes = file.chunk_room_bytes(index)
+        self._queue.give_up(file, [index])
+        await self._reclaimer.wait_idle()
+        return room_bytes
+
+    async def evict_paths(
+        self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
+    ) -> tuple[int, int]:
+        """Evict the files at or below these paths, except what is open; see `StagedListing.rows` for both arguments.
+        Returns (files, bytes of room given back)."""
+        await self._committer.wait_committed()
+        files = freed_bytes = 0
+        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
+            async for rows in pages:
+                batch_files, batch_bytes = await self._reclaimer.evict([(row.object_id, row.version) for row in rows])
+                files += batch_files
+                freed_bytes += batch_bytes
+        return files, freed_bytes

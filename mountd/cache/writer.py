@@ -1,0 +1,176 @@
+"""Staging chunks: taken on if disk and room allow, queued, written in threads, accounted, handed to the committer.
+
+When the queue is full new chunks are dropped: the reader has its bytes already, and the next epoch tries again. From
+the moment it is written a chunk is present, and reads use it; it survives a restart once it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import xxhash
+
+from mountd.cache.admission import Admission
+from mountd.cache.committer import Committer
+from mountd.cache.objects import UNDECIDED, CacheContext, ObjectIdAllocator, StagedFile, StageEncoding
+from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.write_queue import WriteQueue
+from mountd.cache.writing import WriteJob, fail_batch, write_batch
+from mountd.core.background import call_guarded, note_fault
+from policies.prefetch.path_filter import PathFilter
+
+__all__ = ["StagedWriter"]
+
+_MAX_UNCOMMITTED_BYTES = 1 << 30
+"""Written but not durable. More is not taken on: a disk whose sync takes so long should not be given more."""
+
+
+class StagedWriter:
+    """`work` is a task of the cache's nursery, as many times as there are threads for it. Event loop only."""
+
+    def __init__(
+        self,
+        context: CacheContext,
+        object_ids: ObjectIdAllocator,
+        admission: Admission,
+        committer: Committer,
+        reclaim_queue: ReclaimQueue,
+        encoding: StageEncoding,
+        in_flight_bytes: int,
+    ) -> None:
+        self._context = context
+        self._object_ids = object_ids
+        self._admission = admission
+        self._committer = committer
+        self._reclaim_queue = reclaim_queue
+        self._encoding = encoding
+        self._queue = WriteQueue(context.turns, in_flight_bytes)
+        self._put_paths = PathFilter()
+        self._closing = False
+
+    @property
+    def queued_bytes(self) -> int:
+        """Held in memory until they are written."""
+        return self._queue.held_bytes
+
+    def was_put(self, path: bytes) -> bool:
+        """Whether the file of one chunk at this path may have been staged by this run. Seldom yes of one that was not.
+
+        For whoever knows a path and not what it stands for: names are forgotten a minute after they were looked up.
+        """
+        return xxhash.xxh3_64_intdigest(path) in self._put_paths
+
+    def close(self) -> None:
+        """Take on nothing more. What is queued is written."""
+        self._closing = True
+
+    def put_nowait(
+        self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], object] | None = None
+    ) -> bool:
+        """Stage a whole chunk. True: it is present, or will be unless the disk fails. False: dropped, and counted.
+
+        Keeps `data` until it is written. `on_done` is called later, once the chunk can be read from here or was given
+        up; not at all if nothing was queued. Raises ValueError if `data` is not as long as the chunk.
+        """
+        size = file.chunk_size(index)
+        if len(data) != size:
+            raise ValueError(f"chunk {index} has {size} bytes, not {len(data)}")
+        if index in file.present:
+            return True
+        if file.is_barred(index) or not self._takes_on(file, index, size):
+            self._context.metrics.add("staging_dropped")
+            return False
+        # No checkpoint from the tests above to the queue: what is accounted is what was found free.
+        charge_bytes = self._charge_bytes(file, index)
+        if file.object_id is None:
+            file.object_id = self._object_ids.take_nowait()
+        # Never while the kernel reads the object by itself, nor over what may still lie there.
+        encodable = not file.passed and (file.stray is None or index not in file.stray)
+        if file.stray is not None:
+            file.stray.pop(index, None)
+        file.set_stored(index, 0)
+        file.room_bytes += charge_bytes
+        file.unsettled += 1
+        file.bar(index)
+        job = WriteJob(file, index, data, self._committer.number(), charge_bytes, on_done, encodable=encodable)
+        self._queue.put_nowait(job)
+        self._admission.charge(charge_bytes)
+        if file.present.count == 1:
+            self._put_paths.add(xxhash.xxh3_64_intdigest(file.path))
+        return True
+
+    def _takes_on(self, file: StagedFile, index: int, size: int) -> bool:
+        if self._closing or not self._admission.open or not self._admission.has_room(self._charge_bytes(file, index)):
+            return False
+        if not self._queue.has_place(size) or self._committer.uncommitted_bytes > _MAX_UNCOMMITTED_BYTES:
+            return False
+        return file.object_id is not None or self._object_ids.ready_nowait()
+
+    def _charge_bytes(self, file: StagedFile, index: int) -> int:
+        charged_bytes = file.stray.get(index, 0) if file.stray is not None else 0
+        overhead_bytes = file.overhead_bytes() if file.object_id is None else 0
+        return file.raw_room_bytes(index) - charged_bytes + overhead_bytes
+
+    async def work(self) -> None:
+        """Write what is queued. Never returns."""
+        while True:
+            batch = await self._queue.take()
+            try:
+                await self._context.threads.write(write_batch, self._context.disk, batch, self._encoding.encoder)
+            except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
+                note_fault("staging: writer", error)
+                fail_batch(batch)
+            # No checkpoint below: what is on the disk is known before anybody else runs.
+            for job in batch:
+                self._queue.done(job)
+                call_guarded("staging: writer", self._written, job)
+            del batch, job  # nothing keeps a file alive while the worker waits
+
+    def _written(self, job: WriteJob) -> None:
+        """A chunk is on the disk, or it failed."""
+        self._context.room.written(job.charged_bytes)
+        job.file.unbar(job.index)
+        if job.error is None:
+            self._enter(job)
+        else:
+            self._give_up(job, job.error)
+        if job.on_done is not None:
+            job.on_done()
+
+    def _enter(self, job: WriteJob) -> None:
+        file, index = job.file, job.index
+        file.created = True
+        file.present.add(index)
+        file.set_checksum(index, job.checksum)
+        if file.stamp is not None:
+            file.verify(index)
+        if file.element_bytes == UNDECIDED:
+            file.element_bytes = job.element_bytes
+        if job.stored_bytes:
+            file.set_stored(index, job.stored_bytes)
+            # What was charged for the chunk as it is and was not needed goes back.
+            self._give_back(file, file.raw_room_bytes(index) - file.chunk_room_bytes(index))
+            self._context.metrics.add("staging_encoded_chunks")
+        self._context.metrics.add("staging_put_chunks")
+        self._context.metrics.add("staging_put_bytes", job.size_bytes)
+        self._committer.written_nowait(job)
+
+    def _give_up(self, job: WriteJob, error: OSError) -> None:
+        file = job.file
+        if isinstance(error, FileNotFoundError) and not job.create:
+            self._reclaim_queue.lost(file)  # somebody else removed it
+            self._context.health.broken(f"a staged file is gone from the cache: object {job.object_id}")
+        else:
+            self._context.health.failed(error, "staging a chunk")
+        self._context.metrics.add("staging_dropped")
+        if job.stray:
+            file.stray = {**(file.stray or {}), job.index: file.raw_room_bytes(job.index)}
+        else:
+            self._give_back(file, file.raw_room_bytes(job.index))
+        file.unsettled -= 1
+        self._committer.dropped(job.number)
+        self._reclaim_queue.settled(file)
+
+    def _give_back(self, file: StagedFile, room_bytes: int) -> None:
+        file.room_bytes -= room_bytes
+        self._context.room.release(room_bytes)
