@@ -112,14 +112,14 @@ PURE_MODULES = {
 # attribute -> the files that may name it
 ATTRIBUTE_RIGHTS = {
     ("os", "environ"): (
-        "mountd/core/config.py",
+        "mountd/core/config_loading.py",
         "mountd/core/socket_places.py",  # XDG_RUNTIME_DIR
         "mountd/native/linkage.py",  # LD_LIBRARY_PATH: where the loader looks
         "mountd/supervisor/*",
         "hfs/*",
     ),
-    ("os", "getenv"): ("mountd/core/config.py", "hfs/*"),
-    ("sys", "argv"): ("mountd/core/config.py", "hfs/*"),
+    ("os", "getenv"): ("mountd/core/config_loading.py", "hfs/*"),
+    ("sys", "argv"): ("mountd/core/config_loading.py", "hfs/*"),
 }
 
 # Who may look at the errno of an exception that was caught. To raise one with an errno is everybody's right.
@@ -158,7 +158,7 @@ PATH_RIGHTS = (
     "mountd/native/linkage.py",  # which libraries a program is linked with
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory
-    "mountd/core/config.py",  # configuration files
+    "mountd/core/config_loading.py",  # configuration files
     "mountd/control/listening.py",  # the control socket
     "mountd/core/socket_places.py",  # where it lies
     "mountd/kernel/*",  # /sys: kernel settings of the mount

@@ -32,8 +32,6 @@ STILL_LARGER = {
     "mountd/cache/index/index.py: methods of Index",
     "mountd/cache/objects/disk.py: methods of Disk",
     "mountd/cache/objects/file.py: methods of StagedFile",
-    # core
-    "mountd/core/config.py: lines",
     # daemon
     "mountd/daemon/files.py: function open_file_service",
     # fetch

@@ -138,7 +138,7 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
     [
         ("mountd/cache/cache.py", "from mountd.cache.index.index import Index\nfrom mountd.cache.files import Files"),
         ("mountd/cache/index/rows.py", "import sqlite3"),
-        ("mountd/core/config.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
+        ("mountd/core/config_loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
         ("policies/geometry.py", "import numpy as np\nfrom policies.prefetch.readahead import advise"),
         ("hfs/client/client.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trio"),
         (

@@ -37,5 +37,5 @@ def config(as_json: bool, **arguments: Any) -> None:
     for key in KEYS:
         value = described[key.name]["value"]
         shown = "" if value in {None, ""} else json.dumps(value) if isinstance(value, bool) else str(value)
-        table.add_row(key.name, printable(shown), printable(str(described[key.name]["origin"])), key.allowed)
+        table.add_row(key.name, printable(shown), printable(str(described[key.name]["origin"])), key.kind.allowed)
     stdout().print(table)

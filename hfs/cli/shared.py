@@ -18,7 +18,9 @@ from click.shell_completion import CompletionItem
 from hfs.client.client import Client, find_socket
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
-from mountd.core.config import Config, config_files, load, state_directory
+from mountd.core.config import KEYS, Config
+from mountd.core.config_key import Key
+from mountd.core.config_loading import config_files, load, state_directory
 
 __all__ = [
     "MountTarget",
@@ -49,36 +51,17 @@ def complain(text: str) -> None:
         click.echo(printable(line if line.startswith(" ") else f"hfs: {line}"), err=True)
 
 
+def _option(key: Key) -> Callable[[_Command], _Command]:
+    """The option of a key. Its value is plain text here: `config_loading` judges it, so that all faults are told
+    together."""
+    if not key.kind.metavar:
+        return click.option(f"--{key.name}", is_flag=True, default=None, help=key.help)
+    default = "" if key.missing else f" [default: {key.default}]".replace("`", "")
+    return click.option(f"--{key.name}", metavar=key.kind.metavar, help=key.help + default)
+
+
 _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
-    click.option("--cache", metavar="DIR", help="Keep what was read here; a directory on a disk of this machine."),
-    click.option(
-        "--cache-size",
-        metavar="SIZE",
-        help="At most this much, like 500G. Default: leave 10 % of the disk, at least 10 GB.",
-    ),
-    click.option("--chunk", metavar="SIZE", help="Read SOURCE in pieces of this size. [default: 8M]"),
-    click.option("--ttl", metavar="SECONDS", help="Believe attributes and listings this long. [default: 60]"),
-    click.option("--immutable", is_flag=True, default=None, help="Believe them for ever: SOURCE does not change."),
-    click.option(
-        "--over", is_flag=True, default=None, help="Allow a MOUNTPOINT that is not empty, also SOURCE itself."
-    ),
-    click.option(
-        "--io-mode", metavar="auto|passthrough|stateless|daemon", help="How reads are served. [default: auto]"
-    ),
-    click.option("--source-id", metavar="HEX", help="A fixed identity of SOURCE's file system, 16 hex digits."),
-    click.option("--eviction", metavar="fill-once|lru", help="What goes when the cache is full. [default: fill-once]"),
-    click.option(
-        "--stage-encoding",
-        metavar="none|auto",
-        help="auto: keep what shrinks encoded where the cache is too small. [default: none]",
-    ),
-    click.option("--strict", is_flag=True, default=None, help="Wait for a silent SOURCE; never serve what may be old."),
-    click.option("--peers", metavar="none|mpi", help="mpi: share with the daemons of the same mpirun. [default: none]"),
-    click.option(
-        "--placement", metavar="auto|partition|replicate", help="What each of them stages: its share, or all."
-    ),
-    click.option("--control", metavar="PATH", help="Put the control socket here."),
-    click.option("--log-file", metavar="PATH", help="Write the daemon's log here."),
+    *(_option(key) for key in KEYS if key.option),
     click.option("-v", "--verbose", is_flag=True, help="Log more (log-level=debug), say how reads will be served."),
     click.option("-o", "options", metavar="KEY=VALUE,...", multiple=True, help="Any key of the configuration."),
     click.option("--config", "config_file", metavar="FILE", help="Read this TOML file instead of the usual two."),
@@ -86,10 +69,7 @@ _FLAGS: tuple[Callable[[_Command], _Command], ...] = (
 
 
 def mount_flags(command: _Command) -> _Command:
-    """Add the options that `hfs mount`, `hfs run` and `hfs config` share.
-
-    All are plain text here: `mountd.core.config` judges the values, so that all faults are told together.
-    """
+    """Add the options that `hfs mount`, `hfs run` and `hfs config` share."""
     for option in reversed(_FLAGS):
         command = option(command)
     return command

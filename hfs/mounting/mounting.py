@@ -26,7 +26,8 @@ from typing import Any, NoReturn
 from hfs.client.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.core.config import Config, dump
+from mountd.core.config import Config
+from mountd.core.config_handover import dump
 from mountd.core.socket_places import KEEPER, new_path
 
 __all__ = ["Busy", "StartedDaemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]

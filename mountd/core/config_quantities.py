@@ -1,7 +1,7 @@
 """Numbers as people write them: sizes, durations, counts, yes and no.
 
-Called by `mountd/core/config.py` for every value of that kind, from TOML (already typed), environment and command line
-(text). Each parser takes either and raises ValueError or TypeError; the caller knows the key and says what is allowed.
+They come from TOML (already typed), environment and command line (text). Each parser takes either and raises ValueError
+or TypeError; the caller knows the key and says what is allowed.
 """
 
 from __future__ import annotations

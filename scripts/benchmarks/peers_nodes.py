@@ -30,7 +30,7 @@ from tests.mpi.harness import Job
 
 PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "mpi" / "programs" / "mount.py"
 
-OPTIONS = ("-o", "push=no,source-direct=on", "--cache-size", "1G")
+OPTIONS = ("-o", "push=no", "--cache-size", "1G")
 """Nothing is pushed into page caches, and the page cache of slowfs, which real nodes do not share, is left out."""
 
 MEMORY = "16M"

@@ -15,7 +15,8 @@ import pytest
 from hfs.client.client import Client, find_socket
 from hfs.mounting import keeper, mounting
 from mountd.base.errors import MountError
-from mountd.core.config import Config, dump
+from mountd.core.config import Config
+from mountd.core.config_handover import dump
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.support.pattern import pattern
@@ -140,7 +141,7 @@ def test_a_crash_while_another_release_is_loaded_is_survived(start: Start, progr
     code = f"""
 import sys
 from hfs.mounting import mounting
-from mountd.core.config import undump
+from mountd.core.config_handover import undump
 mounting._DAEMON = [{str(program)!r}]
 print(mounting.take_over(*undump(sys.stdin.buffer.read())))
 """

@@ -4,7 +4,6 @@ Reads text and click's commands only; mounts nothing.
 """
 
 import ast
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from hfs.cli import cli
 from hfs.cli.hint import hint
+from tests.support.configuration_page import PAGE, with_tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -181,24 +180,6 @@ def misplaced_options(text: str) -> list[str]:
     return wrong
 
 
-@cache
-def configuration_keys() -> frozenset[str]:
-    """The names of the option table of mountd, as `hfs config` shows them."""
-    shown = CliRunner().invoke(cli, ["config", "--json"], env={"HFS_CONFIG": None, "XDG_CONFIG_HOME": "/nonexistent"})
-    assert shown.exit_code == 0, shown.output
-    found = json.loads(shown.stdout)
-    return frozenset(found.get("configuration", found))
-
-
-def keys_of_page(text: str) -> set[str]:
-    """The first cells of the tables whose head says "key"."""
-    keys = set()
-    for table in re.findall(r"^\| key \|.*\n\|[ :|-]+\n((?:\|.*\n?)+)", text, flags=re.MULTILINE):
-        for row in table.splitlines():
-            keys |= set(re.findall(r"`([^`]+)`", row.split("|")[1]))
-    return keys
-
-
 def test_the_readme_is_within_its_bounds() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= MAX_README_LINES
@@ -241,8 +222,9 @@ def test_the_pages_show_commands() -> None:
     assert any(words[0] == "hfs-hint" for words in readme)
 
 
-def test_the_configuration_page_names_every_key_and_no_other() -> None:
-    assert keys_of_page((ROOT / "docs" / "configuration.md").read_text()) == configuration_keys()
+def test_the_tables_of_the_configuration_page_are_as_the_keys_are_declared() -> None:
+    text = PAGE.read_text()
+    assert with_tables(text) == text, "write them: python -m tests.support.configuration_page"
 
 
 @pytest.mark.parametrize(

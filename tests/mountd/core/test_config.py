@@ -9,18 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mountd.base.errors import ConfigError
-from mountd.core.config import (
-    KEYS,
-    Config,
-    ConfigFile,
-    Key,
-    config_files,
-    describe,
-    dump,
-    load,
-    state_directory,
-    undump,
-)
+from mountd.core.config import KEYS, Config, describe
+from mountd.core.config_handover import dump, undump
+from mountd.core.config_key import Key
+from mountd.core.config_loading import ConfigFile, config_files, load, state_directory
 from mountd.core.config_options import mount_options
 from mountd.core.config_quantities import parse_count, parse_duration, parse_flag, parse_size
 from tests.conftest import Logs
@@ -76,7 +68,7 @@ BAD = {
     "source-timeout": ["-5", "ever"],
     "buffer": ["1M", "x"],
     "source-threads": ["0", "1025", "1.5", "-1"],
-    "source-direct": ["maybe"],
+    "source-direct": ["maybe", "on"],
     "control": ["/" + "x" * 107, ""],
     "peers": ["yes", ""],
     "placement": ["split"],

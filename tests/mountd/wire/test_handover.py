@@ -6,7 +6,8 @@ import json
 import pytest
 
 from mountd.base.errors import ConfigError
-from mountd.core.config import Config, dump, undump
+from mountd.core.config import Config
+from mountd.core.config_handover import dump, undump
 from mountd.wire.handover import Handover, handed_over
 
 

@@ -1,0 +1,193 @@
+"""The configuration as the user gives it: every key taken from where it stands last, and checked whole.
+
+    defaults < TOML files < environment HFS_* < command line
+
+The place is remembered as the key's origin. A key has one name: `cache-size` on the command line and in TOML
+(underscores are accepted), HFS_CACHE_SIZE in the environment. Unknown keys and impossible values are faults, and all
+faults are reported together in one ConfigError: one line each with key, value, origin and what is allowed. Only a
+variable that begins with HFS_ and names no key is no fault but a warning: the environment is not ours alone.
+
+Here only what can be judged without the file system; whether SOURCE exists is for `hfs/mounting/mounting.py`. Never
+changes the environment, never writes a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mountd.base.errors import ConfigError
+from mountd.core.config import KEYS, Config
+from mountd.core.config_faults import Fault, impossible, shown
+from mountd.core.config_options import mount_options
+
+__all__ = ["ConfigFile", "config_files", "load", "state_directory", "survives_lost_daemons"]
+
+log = logging.getLogger(__name__)
+
+_BY_NAME = {key.name: key for key in KEYS}
+_BY_FIELD = {key.field: key for key in KEYS}
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Config)}
+_ENVIRONMENT_ONLY = {"HFS_CONFIG"}
+"""Names the file, so it cannot stand in one."""
+_LINKED = re.compile(
+    r"HFS_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME)"
+)
+"""What Kubernetes puts into each pod beside a service named hfs or hfs-anything, and Docker into a linked container."""
+
+
+class ConfigFile(NamedTuple):
+    """A TOML file to read. A file that the user named must exist; one of the usual places may be missing."""
+
+    path: str
+    named: bool
+
+
+def _unknown(key: str, value: object, origin: str) -> Fault:
+    return Fault(
+        key, f"no such key, with the value {shown(value)} ({origin}); {_nearest(key)}allowed: {', '.join(_BY_NAME)}"
+    )
+
+
+def _nearest(key: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME, n=1)
+    return f"did you mean {near[0]}? " if near else ""
+
+
+def config_files(environ: Mapping[str, str], named: str | None) -> list[ConfigFile]:
+    """The TOML files, weakest first: the one that --config or HFS_CONFIG names alone, or else the usual two."""
+    if named or environ.get("HFS_CONFIG"):
+        return [ConfigFile(named or environ["HFS_CONFIG"], named=True)]
+    home = environ.get("XDG_CONFIG_HOME") or (f"{environ['HOME']}/.config" if environ.get("HOME") else "")
+    places = ["/etc/hfs/config.toml", *([f"{home}/hfs/config.toml"] if home else [])]
+    return [ConfigFile(place, named=False) for place in places]
+
+
+def load(
+    command_line: Mapping[str, object],
+    environ: Mapping[str, str],
+    files: Iterable[ConfigFile],
+    *,
+    options: Iterable[str] = (),
+    required: bool = True,
+    warn: Callable[[str], object] = log.warning,
+) -> tuple[Config, dict[str, str]]:
+    """The configuration, and for each field of Config where its value came from.
+
+    `command_line`: field or key name -> value; None means not given. `options`: the texts of -o, weaker than the flags.
+    Without `required`, a missing source, mountpoint or cache is "" (for `hfs config`). `warn` is told of variables that
+    begin with HFS_ and name no key: others may have put them there. Origins are "default", "file PATH", "environment
+    HFS_X", "command line" and "command line -o". Raises ConfigError with all faults.
+    """
+    faults: list[Fault] = []
+    values: dict[str, Any] = {"allow_other": os.geteuid() == 0}
+    origins = dict.fromkeys(_BY_FIELD, "default")
+
+    def take(name: str, value: object, origin: str, shown: str) -> None:
+        plain = name.lower().replace("_", "-")
+        key = _BY_NAME.get(plain) or _BY_FIELD.get(name)
+        if key is None:
+            faults.append(_unknown(shown, value, origin))
+            return
+        try:
+            values[key.field] = key.kind.parse(value)
+            origins[key.field] = origin
+        except (ValueError, TypeError):
+            faults.append(impossible(shown, value, origin, key.kind.allowed))
+
+    for file in files:
+        for name, value in _read(file, faults).items():
+            take(name, value, f"file {file.path}", name)
+    for name in _ours(environ, warn):
+        take(name.removeprefix("HFS_"), environ[name], f"environment {name}", name)
+    from_options, option_faults = mount_options(options)
+    faults.extend(option_faults)
+    for name, value in from_options.items():
+        take(name, value, "command line -o", name)
+    for name, value in command_line.items():
+        if value is not None:
+            take(name, value, "command line", name.replace("_", "-"))
+
+    seen = {fault.key.lower().removeprefix("hfs_") for fault in faults}
+    for key in KEYS:
+        if key.missing and key.field not in values:
+            values[key.field] = ""
+            if required and key.name not in seen:
+                faults.append(Fault(key.name, f"missing; give {key.missing}"))
+    _check_together(values, origins, faults)
+    if values.get("peers") == "mpi" and not values.get("foreground"):
+        values["foreground"], origins["foreground"] = True, "peers"  # the launched process is the daemon
+    if faults:
+        raise ConfigError("\n".join(str(fault) for fault in faults))
+    return Config(**values), origins
+
+
+def _ours(environ: Mapping[str, str], warn: Callable[[str], object]) -> list[str]:
+    """The variables that name keys. Values of others are not shown: they are not ours to show."""
+    ours = []
+    linked = []
+    for name in sorted(environ):
+        if not name.startswith("HFS_") or name in _ENVIRONMENT_ONLY:
+            continue
+        if name.removeprefix("HFS_").lower().replace("_", "-") in _BY_NAME:
+            ours.append(name)
+        elif _LINKED.fullmatch(name):
+            linked.append(name)
+        else:
+            warn(f"environment {name}: no such key, passed over; {_nearest(name)}".rstrip("; "))
+    if linked:
+        warn(f"environment {', '.join(linked)}: made for a service of that name, not for hfs; passed over")
+    return ours
+
+
+def _read(file: ConfigFile, faults: list[Fault]) -> dict[str, object]:
+    import tomllib
+
+    try:
+        with open(file.path, "rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError:
+        if file.named:
+            faults.append(impossible("config", file.path, "no such file", "the path of a TOML file"))
+    except OSError as error:
+        faults.append(impossible("config", file.path, str(error.strerror), "a TOML file that can be read"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        faults.append(impossible("config", file.path, str(error), "a TOML file of lines like cache-size = '500G'"))
+    return {}
+
+
+def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], faults: list[Fault]) -> None:
+    """Values that are possible alone but not beside each other."""
+    chunk_bytes = values.get("chunk_bytes", _DEFAULTS["chunk_bytes"])
+    buffer_bytes = values.get("buffer_bytes", _DEFAULTS["buffer_bytes"])
+    if buffer_bytes < 2 * chunk_bytes:
+        allowed = f"at least two chunks: {2 * chunk_bytes} bytes"
+        faults.append(impossible("buffer", buffer_bytes, origins["buffer_bytes"], allowed))
+    if values.get("io_mode") == "stateless" and not values.get("immutable"):
+        allowed = "stateless only with --immutable, since files are not looked at again when they are opened"
+        faults.append(impossible("io-mode", "stateless", origins["io_mode"], allowed))
+    size_bytes = values.get("cache_size_bytes")
+    if size_bytes is not None and size_bytes < chunk_bytes:
+        allowed = f"at least one chunk: {chunk_bytes} bytes"
+        faults.append(impossible("cache-size", size_bytes, origins["cache_size_bytes"], allowed))
+
+
+def survives_lost_daemons() -> bool:
+    """Whether we were started by `mpirun --with-ft ulfm` of OpenMPI: a daemon that ends does not end the others."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable") in {"1", "true"}  # noqa: SIM112 - OpenMPI's name
+
+
+def state_directory(environ: Mapping[str, str]) -> str | None:
+    """$XDG_STATE_HOME/hfs where that is set, else None.
+
+    Never ~/.local/state by itself: on a cluster the home directory is the shared file system that hfs keeps quiet.
+    """
+    state = environ.get("XDG_STATE_HOME")
+    return f"{state}/hfs" if state and os.path.isabs(state) else None
