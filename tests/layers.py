@@ -65,6 +65,7 @@ JOB_SIDE = (
     "hfs/client/__init__.py",
     "hfs/client/client.py",
     "hfs/client/cluster_map.py",
+    "hfs/client/control_socket.py",
     "hfs/codecs/__init__.py",
     "hfs/codecs/codec.py",
     "hfs/codecs/container.py",

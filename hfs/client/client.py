@@ -1,8 +1,8 @@
 """The client of a mount's daemon: finds its control socket, asks one thing, gives back the answer.
 
-Used by the command line and, later, by training jobs: blocking, standard library and msgspec only; no event loop, no
-FUSE, no framework. One connection carries one request; closing it (an exception in `news`, Ctrl-C) cancels the request.
-Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not a stuck job.
+Used by the command line and by training jobs: blocking; no event loop, no FUSE, no framework. One connection carries
+one request; closing it (an exception in `news`, Ctrl-C) cancels the request. Every wait for a mount is bounded: a
+daemon that hangs is a `DaemonSilent`, not a stuck job.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import contextlib
 import errno
 import os
 import select
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hfs.client.control_socket import ControlSocket, DaemonSilent, Refused
 from hfs.mounting import keeper, mountinfo, probe
-from mountd.base.errors import HfsError
 from mountd.core import socket_places
 from mountd.core.socket_peer import socket_peer
 from mountd.wire.protocol import (
-    HEADER_BYTES,
     Check,
     Cluster,
     Directory,
@@ -29,18 +27,14 @@ from mountd.wire.protocol import (
     Failure,
     List,
     Progress,
-    ProtocolError,
     Record,
-    Reply,
     Request,
     Result,
     Rows,
     Status,
     Touches,
     Warm,
-    decode_reply,
     encode,
-    frame_bytes,
 )
 
 __all__ = ["SOCKET_XATTR", "Client", "DaemonSilent", "Refused", "find_socket", "known_sockets", "sockets_by_name"]
@@ -53,18 +47,6 @@ _DRAIN_S = 5.0
 """Once a recording is to end: others may read on for ever."""
 
 News = Callable[[Progress | Rows], None]
-
-
-class DaemonSilent(HfsError):
-    """The daemon cannot be reached or does not answer."""
-
-
-class Refused(HfsError):
-    """The daemon answered with a Failure. `code` is the exit code that it proposes."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Client:
@@ -106,15 +88,14 @@ class Client:
 
         Ends when `stopped` says so and nothing more comes for a moment.
         """
-        with self._connect(STATUS_S) as connection:
-            connection.sendall(encode(Record()))
+        with self._connected(STATUS_S) as connection:
+            connection.send(encode(Record()), time.monotonic() + STATUS_S)
             self.status()  # the daemon begins with requests in the order of their coming
             start()
             deadline = None
             while deadline is None or time.monotonic() < deadline:
-                ready, _, _ = select.select([connection], [], [], _QUIET_S)
-                if ready:
-                    reply = self._receive(connection)
+                ready, _, _ = select.select([connection.socket], [], [], _QUIET_S)
+                while (reply := connection.receive_nowait()) is not None:
                     if isinstance(reply, Failure):
                         raise Refused(reply.message, reply.code)
                     if isinstance(reply, Touches):
@@ -126,57 +107,24 @@ class Client:
 
     def pid(self) -> int:
         """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace."""
-        with self._connect(STATUS_S) as connection:
-            return socket_peer(connection).pid
+        with self._connected(STATUS_S) as connection:
+            return socket_peer(connection.socket).pid
 
-    def _connect(self, limit_s: float | None) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(STATUS_S if limit_s is None else limit_s)
-            connection.connect(self.path)
-        except OSError as error:
-            connection.close()
-            raise DaemonSilent(f"no daemon answers at {self.path}: {error.strerror or error}") from None
-        connection.settimeout(limit_s)
-        return connection
+    @contextlib.contextmanager
+    def _connected(self, limit_s: float) -> Iterator[ControlSocket]:
+        connection = ControlSocket(self.path, limit_s)
+        with connection.socket:
+            yield connection
 
     def _ask(self, request: Request, news: News | None, limit_s: float | None) -> Result:
         frame = encode(request)
-        with self._connect(limit_s) as connection:
-            try:
-                connection.sendall(frame)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # refused before it was read: the reason is waiting for us
-            except OSError as error:
-                raise DaemonSilent(f"the daemon at {self.path} does not listen: {error}") from None
-            while True:
-                reply = self._receive(connection)
-                if isinstance(reply, Result):
-                    return reply
-                if isinstance(reply, Failure):
-                    raise Refused(reply.message, reply.code)
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        with self._connected(STATUS_S if limit_s is None else limit_s) as connection:
+            connection.send(frame, deadline)
+            while not isinstance(reply := connection.receive(deadline), Result):
                 if news is not None and isinstance(reply, Progress | Rows):
                     news(reply)
-
-    def _receive(self, connection: socket.socket) -> Reply:
-        try:
-            return decode_reply(_exactly(connection, frame_bytes(_exactly(connection, HEADER_BYTES))))
-        except TimeoutError:
-            raise DaemonSilent(f"the daemon at {self.path} does not answer") from None
-        except EOFError:
-            raise DaemonSilent(f"the daemon at {self.path} ended before it answered") from None
-        except (OSError, ProtocolError) as error:
-            raise DaemonSilent(f"the daemon at {self.path} cannot be understood: {error}") from None
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(min(size - len(data), 1 << 20))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
+        return reply
 
 
 def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> str:

@@ -27,7 +27,7 @@ from hfs.codecs.codec import (
     to_device,
 )
 from policies.codecs import cosmoflow as kernel
-from policies.codecs.cosmoflow import GROUP, PLAIN, Tables
+from policies.codecs.cosmoflow import GROUP, Tables
 from policies.codecs.errors import Unencodable
 
 __all__ = ["CODEC"]
@@ -78,9 +78,9 @@ class Cosmoflow(Codec):
         table = to_device(values, torch, device)
         keys = [
             torch.arange(part.start, part.stop, dtype=torch.int32, device=device)
-            if size == PLAIN
+            if found is None
             else to_device(found, torch, device).to(torch.int32) + part.start
-            for size, part, found in _keys(tables)
+            for _, part, found in kernel.blocks(tables)
         ]
         of = keys[0] if len(keys) == 1 else torch.cat(keys)
         first = _target(entry, wanted) == "first"
@@ -132,20 +132,6 @@ def _parts(entry: SampleEntry, wanted: WantedOutput) -> tuple[Tables, Array, int
     if not np.isfinite(found).all():
         raise CodecError(f"{entry.name}: values up to {values.max():g} do not fit {dtype}: ask for float32, or scale")
     return tables, found, channels
-
-
-def _keys(tables: Tables) -> list[tuple[int, slice, Array]]:
-    """Key size, entries and keys of each block."""
-    found = []
-    entry, used = 0, {1: 0, 2: 0, PLAIN: 0}
-    for entries, groups, size in zip(
-        tables.entry_counts.tolist(), tables.group_counts.tolist(), tables.key_bytes.tolist(), strict=True
-    ):
-        keys: Array = (tables.keys8 if size == 1 else tables.keys16)[used[size] : used[size] + groups]
-        used[size] += groups
-        found.append((size, slice(entry, entry + entries), keys))
-        entry += entries
-    return found
 
 
 CODEC = Cosmoflow()

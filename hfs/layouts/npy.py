@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.reading import SourceFile, opened
-from hfs.layouts.shards import Shard, layout_of
+from hfs.layouts.reading import SourceFile
+from hfs.layouts.shards import Shard, layout_of, shards_of
 
 __all__ = ["FORMAT", "build_npy", "build_npz"]
 
@@ -34,12 +34,7 @@ def build_npy(paths: str | Sequence[str], root: str) -> Layout:
     Raises LayoutError for arrays in Fortran order, of objects, without rows, and files cut short; ConfigError for a
     path outside `root`.
     """
-    shards = []
-    for path in [paths] if isinstance(paths, str) else paths:
-        with opened(path) as file:
-            offsets, size = _rows(file, 0, file.size, "the array")
-            shards.append(Shard(path, file.size, file.mtime_ns, offsets, np.full(len(offsets), size)))
-    return layout_of(shards, root, "npy")
+    return layout_of(shards_of(paths, _array), root, "npy")
 
 
 def build_npz(paths: str | Sequence[str], root: str, *, dataset: Sequence[str] = ()) -> Layout:
@@ -48,11 +43,13 @@ def build_npz(paths: str | Sequence[str], root: str, *, dataset: Sequence[str] =
     They may be left out where a file has one array only. Raises LayoutError as `build_npy`, and for compressed members
     (np.savez_compressed), arrays that differ in their number of rows, and names that are not there.
     """
-    shards = []
-    for path in [paths] if isinstance(paths, str) else paths:
-        with opened(path) as file:
-            shards.append(_members(file, dataset))
+    shards = shards_of(paths, lambda file: _members(file, dataset))
     return layout_of(shards, root, f"npz: {', '.join(dataset) or 'its array'}")
+
+
+def _array(file: SourceFile) -> Shard:
+    offsets, size = _rows(file, 0, file.size, "the array")
+    return Shard(file.path, file.size, file.mtime_ns, offsets, np.full(len(offsets), size))
 
 
 def _members(file: SourceFile, dataset: Sequence[str]) -> Shard:

@@ -14,8 +14,8 @@ import numpy as np
 
 from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.reading import SourceFile, opened
-from hfs.layouts.shards import Shard, layout_of
+from hfs.layouts.reading import SourceFile
+from hfs.layouts.shards import Shard, layout_of, shards_of
 
 __all__ = ["FORMAT", "build_parquet"]
 
@@ -25,11 +25,7 @@ def build_parquet(paths: str | Sequence[str], root: str) -> Layout:
 
     Raises LayoutError where a file is cut short, encrypted, or damaged; ConfigError for a path outside `root`.
     """
-    shards = []
-    for path in [paths] if isinstance(paths, str) else paths:
-        with opened(path) as file:
-            shards.append(_shard(file))
-    return layout_of(shards, root, "parquet")
+    return layout_of(shards_of(paths, _shard), root, "parquet")
 
 
 def _shard(file: SourceFile) -> Shard:

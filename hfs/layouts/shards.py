@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts.files import relative_names
 from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.reading import SourceFile, opened
 
-__all__ = ["Shard", "layout_of"]
+__all__ = ["Shard", "layout_of", "shards_of"]
 
 _Ints = npt.NDArray[np.int64]
 
@@ -43,6 +44,15 @@ class Shard:
     def samples(self) -> int:
         """How many there are."""
         return len(self.offsets) if self.counts is None else len(self.counts)
+
+
+def shards_of(paths: str | Sequence[str], shard: Callable[[SourceFile], Shard]) -> list[Shard]:
+    """What `shard` finds in each file. Raises LayoutError where one cannot be read, or changes meanwhile."""
+    found = []
+    for path in [paths] if isinstance(paths, str) else paths:
+        with opened(path) as file:
+            found.append(shard(file))
+    return found
 
 
 def layout_of(shards: Sequence[Shard], root: str, made_from: str) -> Layout:

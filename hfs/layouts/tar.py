@@ -12,6 +12,7 @@ over (`reading.FileWindow`).
 
 from __future__ import annotations
 
+import functools
 import tarfile
 from collections.abc import Iterator, Sequence
 
@@ -20,8 +21,8 @@ import numpy as np
 from hfs.layouts.format import KEYS, Format, Option
 from hfs.layouts.keys import hashed
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.reading import FileWindow, SourceFile, opened
-from hfs.layouts.shards import Shard, layout_of
+from hfs.layouts.reading import FileWindow, SourceFile
+from hfs.layouts.shards import Shard, layout_of, shards_of
 
 __all__ = ["FORMAT", "build_tar"]
 
@@ -46,11 +47,8 @@ def build_tar(paths: str | Sequence[str], root: str, *, each_member: bool = Fals
     names up to the first dot; with `each_member`, the names). Raises LayoutError for compressed and damaged archives,
     those cut short, and sparse members; ConfigError for a path outside `root`.
     """
-    shards = []
-    for path in [paths] if isinstance(paths, str) else paths:
-        with opened(path) as file:
-            shards.append(_shard(file, each_member=each_member, keys=keys))
-    return layout_of(shards, root, "tar")
+    shard = functools.partial(_shard, each_member=each_member, keys=keys)
+    return layout_of(shards_of(paths, shard), root, "tar")
 
 
 def _shard(file: SourceFile, *, each_member: bool, keys: bool) -> Shard:

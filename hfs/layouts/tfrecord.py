@@ -18,8 +18,8 @@ import numpy as np
 
 from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.reading import SourceFile, opened
-from hfs.layouts.shards import Shard, layout_of
+from hfs.layouts.reading import SourceFile
+from hfs.layouts.shards import Shard, layout_of, shards_of
 
 __all__ = ["FORMAT", "build_tfrecord"]
 
@@ -36,11 +36,7 @@ def build_tfrecord(paths: str | Sequence[str], root: str) -> Layout:
     Raises LayoutError where a file is cut short, compressed, or its checksums are wrong; ConfigError for a path outside
     `root`.
     """
-    shards = []
-    for path in [paths] if isinstance(paths, str) else paths:
-        with opened(path) as file:
-            shards.append(_shard(file))
-    return layout_of(shards, root, "tfrecord")
+    return layout_of(shards_of(paths, _shard), root, "tfrecord")
 
 
 def _shard(file: SourceFile) -> Shard:

@@ -22,20 +22,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hfs.client.client import DaemonSilent, Refused
+from hfs.client.control_socket import ControlSocket, DaemonSilent
 from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
-from mountd.wire.protocol import (
-    HEADER_BYTES,
-    Failure,
-    Join,
-    Message,
-    ProtocolError,
-    Result,
-    decode_reply,
-    encode,
-    frame_bytes,
-)
+from mountd.wire.protocol import Failure, Join, Message, Result, encode
 
 __all__ = ["JOIN_S", "LAYOUT_S", "ORDER_S", "HintConnection"]
 
@@ -54,19 +44,17 @@ _all: weakref.WeakSet[HintConnection] = weakref.WeakSet()
 class HintConnection:
     """One connection that has joined. Made by `HintConnection.join`."""
 
-    def __init__(self, connection: socket.socket, where: str) -> None:
+    def __init__(self, connection: ControlSocket) -> None:
         self.trouble: str | None = None
         """What went wrong last, in one line; None: nothing. With `closed` false, an order that is not followed."""
         self.closed = False
-        self._where = where
         self._connection = connection
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._outgoing: deque[bytes] = deque()
-        self._incoming = bytearray()
         self._unanswered = 0
         # Not __del__: in a reference cycle the socket could be finalized before us.
-        self._leave = weakref.finalize(self, _leave, connection, self._pid)
+        self._leave = weakref.finalize(self, _leave, connection.socket, self._pid)
         _all.add(self)
 
     @classmethod
@@ -76,27 +64,22 @@ class HintConnection:
         Waits at most JOIN_S, and LAYOUT_S for a layout. Raises DaemonSilent and Refused.
         """
         deadline = time.monotonic() + JOIN_S
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = ControlSocket(path, JOIN_S)
         try:
-            try:
-                connection.settimeout(JOIN_S)
-                connection.connect(path)
-            except OSError as error:
-                raise DaemonSilent(f"no daemon answers at {path}: {error.strerror or error}") from None
-            learner = cls(connection, path)
-            learner._send(encode(join), deadline)
+            learner = cls(connection)
+            connection.send(encode(join), deadline)
             if learner._answer(deadline).detail.get("layout") == "wanted":
                 blob = layout()
                 learner._send_layout(blob, time.monotonic() + LAYOUT_S)
         except BaseException:
-            connection.close()
+            connection.socket.close()
             raise
         return learner
 
     def _send_layout(self, blob: bytes, deadline: float) -> None:
         for start in range(0, max(1, len(blob)), PART_BYTES):
             part = LayoutPart(blob[start : start + PART_BYTES], start + PART_BYTES >= len(blob))
-            self._send(encode(part), deadline)
+            self._connection.send(encode(part), deadline)
         self._answer(deadline)
 
     def send_order(self, epoch: int, indices: npt.NDArray[np.int64], *, following: bool = False) -> None:
@@ -110,12 +93,12 @@ class HintConnection:
             with self._lock:
                 deadline = time.monotonic() + ORDER_S
                 while self._outgoing:
-                    self._send(self._outgoing.popleft(), deadline)
+                    self._connection.send(self._outgoing.popleft(), deadline)
                 for start in range(0, max(1, len(indices)), step):
                     part = indices[start : start + step]
                     last = start + step >= len(indices)
                     message = Order(epoch, part.tobytes(), start=start, last=last, following=following)
-                    self._send(encode(message), time.monotonic() + ORDER_S)
+                    self._connection.send(encode(message), time.monotonic() + ORDER_S)
                 self._unanswered += 1
         except HfsError as error:
             self._end(str(error))
@@ -183,96 +166,34 @@ class HintConnection:
         """Write what waits, as much as the socket takes."""
         try:
             while self._outgoing:
-                frame = self._outgoing[0]
-                sent = self._connection.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                if sent < len(frame):
-                    self._outgoing[0] = frame[sent:]
-                else:
-                    self._outgoing.popleft()
-        except BlockingIOError:
-            if len(self._outgoing) > _QUEUED:
-                self._end(f"the daemon at {self._where} has stopped listening")
+                rest = self._connection.send_nowait(self._outgoing[0])
+                if rest:
+                    self._outgoing[0] = rest
+                    break
+                self._outgoing.popleft()
         except OSError:
-            pass  # the end of the connection; reading may tell why
+            return  # the end of the connection; reading may tell why
+        if len(self._outgoing) > _QUEUED:
+            self._end(f"{self._connection.where} has stopped listening")
 
     def _take_nowait(self) -> None:
         """Read what the daemon has answered."""
         if self.closed:
             return
         try:
-            while part := self._connection.recv(65536, socket.MSG_DONTWAIT):
-                self._incoming += part
-                self._take_frames()
-            self._end(self.trouble or f"the daemon at {self._where} is gone")
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._end(self.trouble or f"the daemon at {self._where} is gone: {error.strerror}")
-        except ProtocolError as error:
-            self._end(f"the daemon at {self._where} cannot be understood: {error}")
-
-    def _take_frames(self) -> None:
-        while len(self._incoming) >= HEADER_BYTES:
-            end = HEADER_BYTES + frame_bytes(bytes(self._incoming[:HEADER_BYTES]))
-            if len(self._incoming) < end:
-                return
-            reply = decode_reply(bytes(self._incoming[HEADER_BYTES:end]))
-            del self._incoming[:end]
-            self._unanswered = max(0, self._unanswered - 1)
-            if isinstance(reply, Failure):
-                self.trouble = reply.message
-
-    def _send(self, frame: bytes, deadline: float) -> None:
-        """All of it, until `deadline`. Raises DaemonSilent, and Refused where the daemon said why."""
-        rest = memoryview(frame)
-        try:
-            while rest:
-                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-                rest = rest[self._connection.send(rest, socket.MSG_NOSIGNAL) :]
-        except TimeoutError:
-            raise DaemonSilent(f"the daemon at {self._where} does not listen") from None
-        except OSError as error:
-            with contextlib.suppress(DaemonSilent):
-                self._answer(deadline)  # refused before all was read: the reason is waiting for us
-            raise DaemonSilent(f"the daemon at {self._where} is gone: {error.strerror}") from None
-        finally:
-            with contextlib.suppress(OSError):
-                self._connection.settimeout(None)
+            while (reply := self._connection.receive_nowait()) is not None:
+                self._unanswered = max(0, self._unanswered - 1)
+                if isinstance(reply, Failure):
+                    self.trouble = reply.message
+        except DaemonSilent as error:
+            self._end(self.trouble or str(error))
 
     def _answer(self, deadline: float) -> Result:
-        """The next Result, until `deadline`. Raises DaemonSilent and Refused."""
-        try:
-            body = self._exactly(frame_bytes(self._exactly(HEADER_BYTES, deadline)), deadline)
-            reply = decode_reply(body)
-        except TimeoutError:
-            raise DaemonSilent(f"the daemon at {self._where} does not answer") from None
-        except EOFError:
-            raise DaemonSilent(f"the daemon at {self._where} ended before it answered") from None
-        except OSError as error:
-            raise DaemonSilent(f"the daemon at {self._where} is gone: {error.strerror}") from None
-        except ProtocolError as error:
-            raise DaemonSilent(f"the daemon at {self._where} cannot be understood: {error}") from None
-        finally:
-            with contextlib.suppress(OSError):
-                self._connection.settimeout(None)
-        if isinstance(reply, Failure):
-            raise Refused(reply.message, reply.code)
+        """The next reply, until `deadline`. Raises DaemonSilent and Refused."""
+        reply = self._connection.receive(deadline)
         if not isinstance(reply, Result):
-            raise DaemonSilent(f"the daemon at {self._where} answers something else than was asked")
+            raise DaemonSilent(f"{self._connection.where} answers something else than was asked")
         return reply
-
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        while len(self._incoming) < size:
-            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-            part = self._connection.recv(min(size - len(self._incoming), 1 << 20))
-            if not part:
-                raise EOFError
-            self._incoming += part
-            if time.monotonic() > deadline:
-                raise TimeoutError
-        data = bytes(self._incoming[:size])
-        del self._incoming[:size]
-        return data
 
 
 def _leave(connection: socket.socket, pid: int) -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from policies.codecs.errors import Unencodable
 
-__all__ = ["GROUP", "PLAIN", "Tables", "decode", "encode"]
+__all__ = ["GROUP", "PLAIN", "Tables", "blocks", "decode", "encode"]
 
 GROUP = 4
 """Counts of a group: the four redshifts."""
@@ -62,11 +62,11 @@ class Tables:
 
     def check(self) -> None:
         """Raises Unencodable where a key or a count leads outside. After it, decoding cannot."""
-        blocks = {len(self.entry_counts), len(self.group_counts), len(self.key_bytes)}
+        counts = {len(self.entry_counts), len(self.group_counts), len(self.key_bytes)}
         entries, groups = self.entry_counts.astype(np.int64), self.group_counts.astype(np.int64)
         plain, one, two = (self.key_bytes == size for size in (PLAIN, 1, 2))
         if not (
-            len(blocks) == 1
+            len(counts) == 1
             and bool((plain | one | two).all())
             and self.entries.shape == (int(entries.sum()), GROUP)
             and bool((entries[plain] == groups[plain]).all())
@@ -74,7 +74,7 @@ class Tables:
             and len(self.keys16) == int(groups[two].sum())
         ):
             raise Unencodable("its blocks, tables and keys do not belong together")
-        for _, table, keys in _blocks(self):
+        for _, table, keys in blocks(self):
             if keys is not None and len(keys) and int(keys.max()) >= table.stop - table.start:
                 raise Unencodable("a key is larger than its table")
 
@@ -151,7 +151,7 @@ def decode(
     a_voxel = channels // GROUP
     columns = [np.ascontiguousarray(values[:, column]) for column in range(GROUP)] if channels_first else []
     rows = out.reshape(-1, GROUP) if not channels_first else out
-    for begin, table, keys in _blocks(tables):
+    for begin, table, keys in blocks(tables):
         count = table.stop - table.start if keys is None else len(keys)
         for start in range(max(first, begin), min(last, begin + count), _AT_ONCE * a_voxel):
             stop = min(start + _AT_ONCE * a_voxel, last, begin + count)
@@ -176,7 +176,7 @@ def decode(
                         np.take(of[table], places, 0, line, "clip")
 
 
-def _blocks(tables: Tables) -> list[tuple[int, slice, npt.NDArray[Any] | None]]:
+def blocks(tables: Tables) -> list[tuple[int, slice, npt.NDArray[Any] | None]]:
     """First group, entries and keys of each block; no keys where the entries are the groups."""
     found: list[tuple[int, slice, npt.NDArray[Any] | None]] = []
     at = entry = 0

@@ -1,0 +1,121 @@
+"""`ControlSocket`: one connection to a daemon's control socket, frames out and replies in, every wait bounded.
+
+Used by the command line (`client`) and by learners (`hfs/training/hint_connection.py`). Blocking, standard library and
+msgspec only. Whatever goes wrong is a DaemonSilent, or the Refused that the daemon has sent, which names its socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+from mountd.base.errors import HfsError
+from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
+
+__all__ = ["ControlSocket", "DaemonSilent", "Refused"]
+
+
+class DaemonSilent(HfsError):
+    """The daemon cannot be reached or does not answer."""
+
+
+class Refused(HfsError):
+    """The daemon answered with a Failure. `code` is the exit code that it proposes."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ControlSocket:
+    """Connected to the control socket `path`. Deadlines are times of time.monotonic(); None: as long as it takes."""
+
+    def __init__(self, path: str, limit_s: float) -> None:
+        """Raises DaemonSilent if nobody takes the connection within `limit_s`."""
+        self.where = f"the daemon at {path}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._incoming = bytearray()
+        try:
+            self.socket.settimeout(limit_s)
+            self.socket.connect(path)
+        except OSError as error:
+            self.socket.close()
+            raise DaemonSilent(f"no daemon answers at {path}: {error.strerror or error}") from None
+
+    def send(self, frame: bytes, deadline: float | None) -> None:
+        """All of it. Raises DaemonSilent, and Refused where the daemon has said why it takes no more."""
+        rest = memoryview(frame)
+        try:
+            while rest:
+                self._wait_until(deadline)
+                rest = rest[self.socket.send(rest, socket.MSG_NOSIGNAL) :]
+        except TimeoutError:
+            raise DaemonSilent(f"{self.where} does not listen") from None
+        except OSError as error:
+            with contextlib.suppress(DaemonSilent):
+                self.receive(deadline)  # refused before all was read: the reason is waiting for us
+            raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+
+    def receive(self, deadline: float | None) -> Reply:
+        """The next reply. Raises DaemonSilent, and Refused for a Failure."""
+        try:
+            while (reply := self._next()) is None:
+                self._wait_until(deadline)
+                self._take(self.socket.recv(65536))
+        except TimeoutError:
+            raise DaemonSilent(f"{self.where} does not answer") from None
+        except EOFError:
+            raise DaemonSilent(f"{self.where} ended before it answered") from None
+        except OSError as error:
+            raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+        if isinstance(reply, Failure):
+            raise Refused(reply.message, reply.code)
+        return reply
+
+    def send_nowait(self, frame: bytes) -> bytes:
+        """What is left of the frame when the socket takes no more. Raises OSError."""
+        self.socket.settimeout(None)  # with another one Python waits, whatever the flags say
+        try:
+            return frame[self.socket.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            return frame
+
+    def receive_nowait(self) -> Reply | None:
+        """A reply, Failure too, if one is here. Raises DaemonSilent at the end of the connection."""
+        try:
+            self.socket.settimeout(None)
+            while (reply := self._next()) is None:
+                self._take(self.socket.recv(65536, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return None
+        except EOFError:
+            raise DaemonSilent(f"{self.where} is gone") from None
+        except OSError as error:
+            raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+        return reply
+
+    def _wait_until(self, deadline: float | None) -> None:
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            raise TimeoutError
+        self.socket.settimeout(left_s)
+
+    def _take(self, part: bytes) -> None:
+        if not part:
+            raise EOFError
+        self._incoming += part
+
+    def _next(self) -> Reply | None:
+        """The next reply of which all is here."""
+        if len(self._incoming) < HEADER_BYTES:
+            return None
+        try:
+            end = HEADER_BYTES + frame_bytes(bytes(self._incoming[:HEADER_BYTES]))
+            if len(self._incoming) < end:
+                return None
+            reply = decode_reply(bytes(self._incoming[HEADER_BYTES:end]))
+        except ProtocolError as error:
+            raise DaemonSilent(f"{self.where} cannot be understood: {error}") from None
+        del self._incoming[:end]
+        return reply
