@@ -357,12 +357,15 @@ def public_names(of: str) -> frozenset[str]:
     return frozenset()
 
 
-def project_files(root: Path) -> Iterator[tuple[str, str]]:
+@functools.cache
+def project_files(root: Path) -> list[tuple[str, str]]:
     """(path from the root, text) of every Python file of the project, and of its scripts and C files."""
+    found = []
     for folder in ("hfs", "mountd", "policies", "tests", "scripts"):
         for path in sorted((root / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 try:
-                    yield str(path.relative_to(root)), path.read_text()
+                    found.append((str(path.relative_to(root)), path.read_text()))
                 except UnicodeDecodeError:
                     continue  # compiled
+    return found

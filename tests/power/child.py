@@ -140,16 +140,14 @@ class Breakage(NamedTuple):
 
     apply: Callable[[], Any]
     found: str
-    quick: bool = False
-    """Tried in every run of the tests."""
 
 
 BREAKAGES = {
     "rows go without a sync before their objects": Breakage(
-        lambda: committed_without_a_sync("doom"), "committed bytes cannot be read", quick=True
+        lambda: committed_without_a_sync("doom"), "committed bytes cannot be read"
     ),
     "rows of removed objects are forgotten before their names are gone": Breakage(names_not_synced, "garbage"),
-    "numbers are leased without a sync": Breakage(lambda: committed_without_a_sync("lease"), "garbage", quick=True),
+    "numbers are leased without a sync": Breakage(lambda: committed_without_a_sync("lease"), "garbage"),
     "chunks are forgotten without a sync before they are punched": Breakage(
         lambda: committed_without_a_sync("forget"), "committed bytes cannot be read"
     ),

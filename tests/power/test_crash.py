@@ -69,6 +69,7 @@ def test_a_kill_at_any_operation_leaves_no_wrong_byte(tmp_path: Path, mode: str,
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_kill_from_outside_leaves_no_wrong_byte(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     for rounds in (1, 2, 3, 5):

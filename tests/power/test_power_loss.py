@@ -28,6 +28,8 @@ from tests.support.faults import CAPACITY_BYTES, verify
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.slow
+
 Recorded = Callable[[str], History]
 
 
@@ -127,9 +129,7 @@ def test_a_power_loss_leaves_no_wrong_byte_and_loses_nothing_that_was_reported(
     assert check_losses(recorded(""), state_directory, every) >= least
 
 
-@pytest.mark.parametrize(
-    "breakage", [pytest.param(name, marks=[] if how.quick else [pytest.mark.slow]) for name, how in BREAKAGES.items()]
-)
+@pytest.mark.parametrize("breakage", BREAKAGES)
 def test_a_sync_that_is_taken_out_is_missed(
     recorded: Recorded, state_directory: Path, monkeypatch: pytest.MonkeyPatch, breakage: str
 ) -> None:

@@ -106,7 +106,7 @@ def test_labels_come_along(device: str) -> None:
     assert found["y"].tolist() == [1.5, 2]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_loader_with_workers(tmp_path: Path, context: str) -> None:
     for number in range(4):
         (tmp_path / f"{number}.hfsc").write_bytes(encode(volume(number), beside={"y": np.array([number])}))

@@ -225,7 +225,7 @@ def data() -> Any:
     return pytest.importorskip("torch.utils.data")
 
 
-@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_of_a_loader(data: Any, method: str | None) -> None:
     fetch = ThreadedFetch(Where(16, together=2), 2)
     loader = data.DataLoader(

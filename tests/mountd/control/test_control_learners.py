@@ -231,7 +231,7 @@ def test_a_learner_that_floods(tmp_path: Path) -> None:
             await client.join()
             await client.say(order(range(8)))
             assert isinstance(await client.heard(), Result)
-            flood = encode(At(3)) * 20_000 + encode(Waited(0, 1.0, 1.0, 1.0)) * 20_000 + encode(At(5))
+            flood = encode(At(3)) * 10_000 + encode(Waited(0, 1.0, 1.0, 1.0)) * 10_000 + encode(At(5))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.say, flood)
                 await served.lives()

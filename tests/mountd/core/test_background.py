@@ -235,6 +235,7 @@ def _raise(_name: str) -> None:
     raise RuntimeError("a defect")  # no error that anybody expects of a row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("for_ever", [False, True])
 def test_whatever_fails_unforeseen_below_the_cache_nobody_waits_for_ever(
     tmp_path: Path, logs: Logs, for_ever: bool

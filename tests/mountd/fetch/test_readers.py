@@ -56,7 +56,7 @@ def test_the_one_not_served_for_longest_is_dropped_and_begins_anew() -> None:
 
 def test_both_are_bounded() -> None:
     readers = Readers(lambda thread: (thread // 2, "x"))
-    for thread in range(2, 40_000):
+    for thread in range(2, 12_000):
         readers.served(thread, 1)
     assert len(readers) == 1024
     assert len(readers._by_thread) <= 8192

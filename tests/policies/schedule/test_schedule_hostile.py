@@ -48,7 +48,7 @@ def placed(random: Random, order: list[int]) -> tuple[NDArray[np.int32], NDArray
 
 @settings(max_examples=100, deadline=None)
 @given(
-    random=st.randoms(use_true_random=False),
+    random=st.randoms(use_true_random=True),
     guard=st.sampled_from([0, 3, 4096]),
     estimated=st.booleans(),
     window=st.sampled_from([3, 4096]),
