@@ -53,8 +53,6 @@ STILL_LARGER = {
     "mountd/hints/hints.py: lines",
     "mountd/hints/hints.py: methods of HintFollower",
     "mountd/hints/learners.py: lines",
-    # namespace
-    "mountd/namespace/journal/journal.py: methods of Journal",
     # peers
     "mountd/peers/read_slots.py: constructor of ReadSlots",
     # supervisor

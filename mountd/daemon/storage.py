@@ -104,7 +104,7 @@ def _open_source(basics: Basics) -> Source:
     return Source(
         root_fd,
         os.path.realpath(config.source) if handover is None else os.readlink(f"/proc/self/fd/{root_fd}"),
-        config.source_id or basics.journal.source_id(identify(root_fd).id),
+        config.source_id or basics.journal.mount.source_id(identify(root_fd).id),
         threads,
         basics.metrics,
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),

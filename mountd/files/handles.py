@@ -106,14 +106,14 @@ class Handles:
         """Register an open file, whose node is noted; its number. `unique`: of the request that opens it."""
         number = next(self._numbers)
         self._files[number] = handle
-        self._journal.opened(number, handle.node.id, handle.backing_id or 0, handle.backing_inode, unique)
+        self._journal.handles.opened(number, handle.node.id, handle.backing_id or 0, handle.backing_inode, unique)
         return number
 
     def add_directory(self, handle: DirectoryHandle) -> int:
         """Register an open directory; its number."""
         number = next(self._numbers)
         self._directories[number] = handle
-        self._journal.opened_directory(number, handle.node.id, handle.unique)
+        self._journal.handles.opened_directory(number, handle.node.id, handle.unique)
         return number
 
     def inherit_file(self, number: int, handle: FileHandle, unique: int) -> None:
@@ -136,7 +136,7 @@ class Handles:
         if handle is None or handle.listing is None or position <= handle.shown or not self._journal.on:
             return
         handle.shown, digest = handle.listing.marked(position)
-        self._journal.shown(number, handle.unique, handle.shown, digest)
+        self._journal.handles.shown(number, handle.unique, handle.shown, digest)
 
     def file(self, number: int) -> FileHandle:
         """The open file `number`. Raises SourceError(ESTALE): opened when another daemon served the mount."""
@@ -178,13 +178,13 @@ class Handles:
         """Take the open file `number` out. Raises SourceError(ESTALE)."""
         handle = self.file(number)
         del self._files[number]
-        self._journal.closed(number)
+        self._journal.handles.closed(number)
         return handle
 
     def remove_directory(self, number: int) -> None:
         """Take the open directory `number` out, if it is there."""
         if self._directories.pop(number, None) is not None:
-            self._journal.closed_directory(number)
+            self._journal.handles.closed_directory(number)
 
     def statistics(self) -> dict[str, int]:
         """Open files and directories."""

@@ -41,7 +41,7 @@ async def open_again(
         handles.inherit_directory(directory.number, handle)
     if journal.mount.stateless:  # of no handle will a close be told
         for opened in inherited.files:
-            journal.closed(opened.number)
+            journal.handles.closed(opened.number)
         return
     nodes = {opened.node_id: namespace.nodes.node(opened.node_id) for opened in inherited.files}
     await cache.files.load({node.version for node in nodes.values() if node.version is not None})

@@ -133,7 +133,7 @@ class IoMode:
             large_opens=self._large_opens,
         )
         if self.choice.mode == "stateless":
-            self._journal.becomes_stateless()  # before the kernel is told so
+            self._journal.mount.becomes_stateless()  # before the kernel is told so
         if self.choice.final:
             log.info("io mode %s: %s", self.choice.mode, self.choice.reason)
 

@@ -102,7 +102,7 @@ class NodeTable:
     def identify(self, node: Node) -> None:
         """`node` has no id, and gets one."""
         inode = node.attributes.inode
-        is_free = ROOT_ID < inode < _FIRST_OWN_ID and inode not in self._by_id and not self._journal.knows(inode)
+        is_free = ROOT_ID < inode < _FIRST_OWN_ID and inode not in self._by_id and not self._journal.nodes.knows(inode)
         is_free = is_free and not self._journal.generation and self._is_own(node)
         self.adopt(node, inode if is_free else next(self._own_ids))
 
@@ -127,7 +127,7 @@ class NodeTable:
         """`node` loses its id, if it has one."""
         if node.id:
             del self._by_id[node.id]
-            self._journal.gone(node.id)
+            self._journal.nodes.gone(node.id)
             node.id = 0
 
     def let_go(self, node: Node) -> None:
@@ -143,7 +143,7 @@ class NodeTable:
 
     def told(self, node: Node) -> None:
         """The kernel is told of `node`."""
-        if self._journal.wants(node):
+        if self._journal.nodes.wants(node):
             self.note(node)
 
     def note(self, node: Node) -> None:
@@ -152,16 +152,16 @@ class NodeTable:
         if not self._journal.on:
             return
         above = node.parent
-        if above is not None and not self._journal.knows(above.id):
+        if above is not None and not self._journal.nodes.knows(above.id):
             if above.id == 0:
                 self.identify(above)
             self.note(above)
-        self._journal.note(node)
+        self._journal.nodes.note(node)
         if node.version is not None:
-            self._journal.doubt(node.id, doubted=self._doubts(node.version))
+            self._journal.nodes.doubt(node.id, doubted=self._doubts(node.version))
 
     def doubt(self, version: Version, *, doubted: bool) -> None:
         """Whether what was read of `version` may be wrong."""
         node = self._by_version.get(version)
         if node is not None:
-            self._journal.doubt(node.id, doubted=doubted)
+            self._journal.nodes.doubt(node.id, doubted=doubted)

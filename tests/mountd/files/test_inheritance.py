@@ -173,7 +173,7 @@ async def test_a_file_passed_through_keeps_its_backing_file_until_the_last_close
     async with mount.daemon() as parts:
         number = await parts.open(b"d/f")
         node = parts.handles.file(number).node
-    mount.memory.journal().opened(number, node.id, 7, 99, unique=0)  # as if it had been passed
+    mount.memory.journal().handles.opened(number, node.id, 7, 99, unique=0)  # as if it had been passed
     mount.memory = memory_copy(mount.memory)
     async with mount.daemon() as parts:
         node = parts.handles.file(number).node

@@ -59,11 +59,11 @@ def test_the_next_daemon_finds_nodes_handles_and_the_mode() -> None:
     below = a_directory(20, ROOT, b"below")
     file = a_file(1 << 62, below, b"odd \xff name")
     for node in (ROOT, below, file):
-        journal.note(node)
-    journal.opened(7, file.id, 3, 1 << 40, unique=88)
-    journal.opened_directory(8, below.id, unique=90)
-    journal.shown(8, 90, 40, 1 << 63)
-    journal.becomes_stateless()
+        journal.nodes.note(node)
+    journal.handles.opened(7, file.id, 3, 1 << 40, unique=88)
+    journal.handles.opened_directory(8, below.id, unique=90)
+    journal.handles.shown(8, 90, 40, 1 << 63)
+    journal.mount.becomes_stateless()
 
     found = memory.inherited()
     assert list(found.nodes) == [
@@ -93,12 +93,12 @@ def test_a_closed_handle_and_a_forgotten_node_are_gone() -> None:
     memory = Memory()
     journal = memory.journal()
     file = a_file(20, ROOT, b"f")
-    journal.note(ROOT)
-    journal.note(file)
-    journal.opened(7, file.id, 0, 0, unique=0)
-    journal.closed(7)
+    journal.nodes.note(ROOT)
+    journal.nodes.note(file)
+    journal.handles.opened(7, file.id, 0, 0, unique=0)
+    journal.handles.closed(7)
     assert [fact.node_id for fact in memory.inherited().nodes] == [1, 20], "its pages may be in the page cache"
-    journal.gone(file.id)
+    journal.nodes.gone(file.id)
     found = memory.inherited()
     assert [fact.node_id for fact in found.nodes] == [1]
     assert not found.files
@@ -108,17 +108,17 @@ def test_a_node_in_doubt_is_known_as_such_until_it_is_believed_or_gone() -> None
     memory = Memory()
     journal = memory.journal()
     file, other = a_file(20, ROOT, b"f"), a_file(21, ROOT, b"g")
-    journal.doubt(file.id, doubted=True)  # not noted: the next daemon will not know it anyway
+    journal.nodes.doubt(file.id, doubted=True)  # not noted: the next daemon will not know it anyway
     for node in (ROOT, file, other):
-        journal.note(node)
+        journal.nodes.note(node)
     assert not any(fact.doubted for fact in memory.inherited().nodes)
     for node in (file, other):
-        journal.doubt(node.id, doubted=True)
-    journal.doubt(other.id, doubted=False)
+        journal.nodes.doubt(node.id, doubted=True)
+    journal.nodes.doubt(other.id, doubted=False)
     assert [fact.node_id for fact in memory.inherited().nodes if fact.doubted] == [20]
     again = memory.journal(1)
-    again.gone(file.id)
-    again.note(file)
+    again.nodes.gone(file.id)
+    again.nodes.note(file)
     assert not any(fact.doubted for fact in memory.inherited().nodes)
 
 
@@ -128,11 +128,11 @@ def test_a_renamed_directory_has_one_place() -> None:
     one, other = a_directory(20, ROOT, b"one"), a_directory(21, ROOT, b"other")
     below = a_directory(22, one, b"below")
     for node in (ROOT, one, other, below):
-        journal.note(node)
+        journal.nodes.note(node)
     below.parent, below.name = other, b"moved"
-    journal.note(below)
+    journal.nodes.note(below)
     assert NodeFact(22, 21, b"moved", below.attributes, None) in memory.inherited().nodes
-    journal.gone(one.id)
+    journal.nodes.gone(one.id)
     assert 20 not in [fact.node_id for fact in memory.inherited().nodes], "nothing is below it"
 
 
@@ -142,46 +142,46 @@ def test_a_directory_that_the_kernel_forgot_stays_while_something_below_it_is_no
     above = a_directory(20, ROOT, b"above")
     file = a_file(21, above, b"f")
     for node in (ROOT, above, file):
-        journal.note(node)
-    journal.gone(above.id)
+        journal.nodes.note(node)
+    journal.nodes.gone(above.id)
     assert [fact.node_id for fact in memory.inherited().nodes] == [1, 20, 21]
-    journal.gone(file.id)
+    journal.nodes.gone(file.id)
     assert [fact.node_id for fact in memory.inherited().nodes] == [1]
 
 
 def test_of_too_many_the_oldest_that_nothing_needs_go() -> None:
     memory = Memory()
     journal = memory.journal(max_directories=4, max_files=3)
-    journal.note(ROOT)
+    journal.nodes.note(ROOT)
     chain = ROOT
     for depth in range(2, 6):
         chain = a_directory(depth, chain, b"d%d" % depth)
-        journal.note(chain)
+        journal.nodes.note(chain)
     assert journal.statistics()["directories"] == 5, "a chain holds itself"
     lone = [a_directory(100 + n, ROOT, b"l%d" % n) for n in range(5)]
     for node in lone:
-        journal.note(node)
-    assert not journal.knows(chain.id), "its last one was the oldest leaf"
-    assert journal.knows(lone[-1].id), "the newest never goes"
+        journal.nodes.note(node)
+    assert not journal.nodes.knows(chain.id), "its last one was the oldest leaf"
+    assert journal.nodes.knows(lone[-1].id), "the newest never goes"
     files = [a_file(200 + n, ROOT, b"f%d" % n) for n in range(9)]
-    journal.note(files[0])
-    journal.opened(1, files[0].id, 0, 0, unique=0)
+    journal.nodes.note(files[0])
+    journal.handles.opened(1, files[0].id, 0, 0, unique=0)
     for node in files[1:]:
-        journal.note(node)
-        journal.note(files[1])  # used again and again
+        journal.nodes.note(node)
+        journal.nodes.note(files[1])  # used again and again
     found = {fact.node_id for fact in memory.inherited().nodes}
     assert found & {node.id for node in files} == {200, 201, 207, 208}, "the open one, and the last three"
 
 
 def test_a_file_is_noted_at_its_look_up_once_the_kernel_opens_without_asking() -> None:
     journal = Memory().journal()
-    journal.note(ROOT)
+    journal.nodes.note(ROOT)
     file = a_file(20, ROOT, b"f")
-    assert journal.wants(ROOT)
-    assert not journal.wants(file)
-    journal.becomes_stateless()
-    assert journal.wants(file)
-    assert not Journal().wants(ROOT)
+    assert journal.nodes.wants(ROOT)
+    assert not journal.nodes.wants(file)
+    journal.mount.becomes_stateless()
+    assert journal.nodes.wants(file)
+    assert not Journal().nodes.wants(ROOT)
 
 
 def test_a_handle_of_an_unknown_node_and_a_node_without_parents_are_of_no_use() -> None:
@@ -205,17 +205,17 @@ def test_without_memory_for_it_the_journal_is_given_up_whole(logs: Logs) -> None
     logs.expect("the journal is given up")
     memory = Memory()
     journal = memory.journal()
-    journal.note(ROOT)
-    journal.note(a_file(20, ROOT, b"f"))
+    journal.nodes.note(ROOT)
+    journal.nodes.note(a_file(20, ROOT, b"f"))
     for half in memory.halves:
         half.refuses = True
     number = 0
     while journal.on:
         number += 1
-        journal.opened(number, 20, 0, 0, unique=0)
-    journal.closed(1)
-    journal.note(a_file(21, ROOT, b"g"))
-    journal.gone(20)
+        journal.handles.opened(number, 20, 0, 0, unique=0)
+    journal.handles.closed(1)
+    journal.nodes.note(a_file(21, ROOT, b"g"))
+    journal.nodes.gone(20)
     assert journal.statistics() == {"directories": 0, "files": 0, "handles": 0, "bytes": 0}
     for half in memory.halves:
         half.refuses = False
@@ -239,12 +239,12 @@ def test_any_events_are_read_back_within_the_bounds(
     directories = [ROOT, *(a_directory(10 + n, ROOT, b"d%d" % n) for n in range(1, 6))]
     files = [a_file(20 + n, directories[n], b"f%d" % n) for n in range(6)]
     handles: dict[int, int] = {}
-    journal.note(ROOT)
+    journal.nodes.note(ROOT)
 
     def note(node: Node) -> None:
-        if node.parent is not None and not journal.knows(node.parent.id):
+        if node.parent is not None and not journal.nodes.knows(node.parent.id):
             note(node.parent)
-        journal.note(node)
+        journal.nodes.note(node)
 
     for event, one, other in events:
         if event == "note":
@@ -254,24 +254,24 @@ def test_any_events_are_read_back_within_the_bounds(
             number = len(handles) + 1000 * other + 1
             while number in handles:
                 number += 1
-            journal.opened(number, files[one].id, other, 0, unique=number)
+            journal.handles.opened(number, files[one].id, other, 0, unique=number)
             handles[number] = files[one].id
         elif event == "close" and handles:
             number = sorted(handles)[one % len(handles)]
-            journal.closed(number)
+            journal.handles.closed(number)
             del handles[number]
         elif event == "gone" and files[one].id not in handles.values():
-            journal.gone(files[one].id)
+            journal.nodes.gone(files[one].id)
         elif event == "move" and one and other < one:  # never below itself
             directories[one].parent = directories[other]
             note(directories[one])
         found = memory_copy(memory).inherited()
         nodes = {fact.node_id: fact for fact in found.nodes}
         assert {handle.number: handle.node_id for handle in found.files} == handles
-        assert {node_id for node_id in nodes if journal.knows(node_id)} == nodes.keys()
-        assert len(nodes) == len(journal._nodes)
+        assert {node_id for node_id in nodes if journal.nodes.knows(node_id)} == nodes.keys()
+        assert len(nodes) == len(journal.nodes)
         for node in (*directories, *files):
-            if node.id in nodes and journal.knows(node.id):
+            if node.id in nodes and journal.nodes.knows(node.id):
                 assert nodes[node.id].name == node.name
         idle = [fact for fact in found.nodes if fact.version is not None and fact.node_id not in handles.values()]
         assert len(idle) <= max_files
@@ -307,9 +307,9 @@ def test_the_daemons_of_a_mount_share_two_memfds(memfds: tuple[int, int]) -> Non
         journal = open_journal(handover(memfds, generation, 7))
         found = journal.take_inherited()
         assert len(found.files) == generation
-        journal.note(ROOT)
-        journal.note(a_file(20 + generation, ROOT, b"f%d" % generation))
-        journal.opened(generation + 1, 20 + generation, 0, 0, unique=0)
+        journal.nodes.note(ROOT)
+        journal.nodes.note(a_file(20 + generation, ROOT, b"f%d" % generation))
+        journal.handles.opened(generation + 1, 20 + generation, 0, 0, unique=0)
     other = open_journal(handover(memfds, 4, 8))
     assert other.take_inherited() == Inherited([], [], [], MountFact(device=os.makedev(0, 8))), "another mount"
 
