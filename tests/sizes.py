@@ -55,9 +55,6 @@ STILL_LARGER = {
     "mountd/hints/learners.py: lines",
     # peers
     "mountd/peers/read_slots.py: constructor of ReadSlots",
-    # supervisor
-    "mountd/supervisor/keeper.py: lines",
-    "mountd/supervisor/keeper.py: methods of Keeper",
     # prefetch
     "policies/prefetch/siblings.py: methods of Siblings",
     # schedule

@@ -16,6 +16,8 @@ class Log:
     """Appends to `path`, or to stderr if there is none."""
 
     def __init__(self, path: str | None, cache_dir: str | None = None) -> None:
+        self.name = path or "stderr"
+        """Where to look, for people."""
         self._path = path
         self._flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._directory_fd: int | None = None

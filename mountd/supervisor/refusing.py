@@ -10,8 +10,12 @@ import contextlib
 import errno
 import os
 import struct
+from collections.abc import Callable
 
-__all__ = ["ask_again", "refuse_all", "refuse_init"]
+from mountd.supervisor.connection import Connection
+from mountd.supervisor.loop import Loop
+
+__all__ = ["Refusal"]
 
 _IN_HEADER = struct.Struct("=IIQ")  # the start of struct fuse_in_header: len, opcode, unique
 _OUT_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
@@ -29,12 +33,33 @@ _AT_ONCE = 1000
 """Requests answered before the caller has its turn again."""
 
 
-def ask_again(connection_fd: int) -> None:
-    """Have the kernel send again what was taken and not answered. Raises OSError (EINVAL: before Linux 6.9)."""
-    os.write(connection_fd, _OUT_HEADER.pack(_OUT_HEADER.size, _NOTIFY_RESEND, 0))
+class Refusal:
+    """Of one mount's requests. Off until it begins."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.why = ""
+        """In a sentence for people; empty: nothing is refused."""
+        self._loop = loop
+        self._connection_fd = -1
+
+    def begin(self, connection: Connection, why: str, gone: Callable[[], None]) -> None:
+        """Answer what waits, and all that comes. `gone` is called when the connection has gone."""
+        self.why, self._connection_fd = why, connection.fd
+        os.set_blocking(connection.fd, False)
+        _refuse_init(connection.fd, connection.init)
+        with contextlib.suppress(OSError):  # EINVAL: before Linux 6.9
+            # What a daemon had taken and not answered is sent again.
+            os.write(connection.fd, _OUT_HEADER.pack(_OUT_HEADER.size, _NOTIFY_RESEND, 0))
+        self._loop.watch(connection.fd, lambda: None if _refuse_all(connection.fd) else gone())
+
+    def end(self) -> None:
+        """A daemon will answer again."""
+        if self.why:
+            self._loop.ignore(self._connection_fd)
+            self.why = ""
 
 
-def refuse_init(connection_fd: int, request: bytes) -> None:
+def _refuse_init(connection_fd: int, request: bytes) -> None:
     """Answer INIT, if there is one and no daemon has answered it: the kernel asks nothing else before, it waits."""
     if not request:
         return
@@ -45,7 +70,7 @@ def refuse_init(connection_fd: int, request: bytes) -> None:
         os.write(connection_fd, _OUT_HEADER.pack(_OUT_HEADER.size + len(body), 0, unique) + body)
 
 
-def refuse_all(connection_fd: int) -> bool:
+def _refuse_all(connection_fd: int) -> bool:
     """Answer the requests that wait, and return. The descriptor must not block. False: the connection is gone."""
     for _ in range(_AT_ONCE):
         try:
@@ -58,7 +83,7 @@ def refuse_all(connection_fd: int) -> bool:
             continue  # ENOENT, EINTR: taken back by its reader
         _, opcode, unique = _IN_HEADER.unpack_from(request)
         if opcode == _INIT:
-            refuse_init(connection_fd, request)
+            _refuse_init(connection_fd, request)
             continue
         if opcode in _NEEDS_NO_ANSWER:
             continue

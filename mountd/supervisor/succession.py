@@ -1,0 +1,283 @@
+"""The daemons of one mount, one after the other: which one serves, what follows its end, and who takes its place.
+
+A daemon is loaded, is handed the mount, says that it is ready, serves, and ends. When it ends by itself, the next one
+is started as `restarts` allows; when that allows no more, every request is refused. Another release that takes the
+mount over is loaded beside the daemon that serves, and follows it; if it fails, the program before it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mountd.supervisor.children import Children
+from mountd.supervisor.connection import MountRefused
+from mountd.supervisor.daemons import Daemon, Program
+from mountd.supervisor.desk import Reply
+from mountd.supervisor.log import Log
+from mountd.supervisor.loop import Loop
+from mountd.supervisor.mounts import KeptMount
+from mountd.supervisor.refusing import Refusal
+from mountd.supervisor.restarts import Restarts
+from mountd.supervisor.standby import Standby
+from mountd.supervisor.starter import Starter
+from mountd.supervisor.takeover import TakeOver, TakeOverRefused
+
+__all__ = ["Succession"]
+
+_READY_S = 60.0
+"""In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a
+second at most."""
+
+
+class Succession:
+    """`begin`, then turn the loop until there is a `code`, then `close`."""
+
+    def __init__(
+        self, mount: KeptMount, program: Program, starter: Starter, loop: Loop, log: Log, *, standby: bool
+    ) -> None:
+        """`standby`: one daemon more waits for the next crash."""
+        self.children = Children(loop, log, self._heard, self._gone)
+        self.code: int | None = None
+        """The keeper's exit code, once no daemon will follow."""
+        self.error: dict[str, Any] | None = None
+        """Why the mount could not be made, or has not answered: for whoever has started it. Nothing of it stays."""
+        self._mount = mount
+        self._program = program
+        self._starter = starter
+        self._loop = loop
+        self._log = log
+        self._current: Daemon | None = None
+        self._standby = Standby(self.children, log, wanted=standby)
+        self._taking: TakeOver | None = None
+        self._refusal = Refusal(loop)
+        self._restarts = Restarts()
+        self._last_end = ""
+        self._stopping = False
+
+    def begin(self) -> None:
+        """Start the first. Raises OSError."""
+        # Before the mount is there: the program may lie where the mount will be.
+        self._current = self.children.start(self._program)
+
+    def status(self) -> dict[str, Any]:
+        """For people: who serves, and what has happened."""
+        return {
+            "daemon": None if self._current is None else self._current.pid,
+            "answers": self._current is not None and self._current.ready_s is not None,
+            "refusing": self._refusal.why,
+            "restarts": self._restarts.count,
+            "last_end": self._last_end,
+        }
+
+    def stop(self, *, again: bool) -> None:
+        """The mount has been taken away: end the daemon; `again`: kill it."""
+        if self._current is None:
+            self._finish(0)
+        elif not self._stopping:
+            self._current.signal(signal.SIGUSR2 if self._current.serving else signal.SIGKILL)
+        elif again:
+            self._current.signal(signal.SIGKILL)
+        self._stopping = True
+
+    def close(self) -> None:
+        """End all that are left."""
+        self._standby.dismiss()
+        successor = None if self._taking is None else self._taking.successor
+        for daemon in (self._current, successor):
+            if daemon is not None:
+                self.children.end(daemon)
+
+    # -- one daemon ---------------------------------------------------------------------------------------------------
+
+    def _heard(self, daemon: Daemon, record: dict[str, Any]) -> None:
+        if self.code is not None:
+            return
+        if "imported" in record:
+            if daemon is self._current:
+                self._hand_over(daemon)
+            elif self._taking is not None and daemon is self._taking.successor:
+                self._make_room()
+        elif "ready" in record and daemon is self._current:
+            self._is_ready(daemon, record)
+
+    def _hand_over(self, daemon: Daemon) -> None:
+        if self._mount.connection is None:
+            self._mount.feeds = self._mount.feeds and daemon.feeds
+            if not self._stands():
+                return
+        record, descriptors = self._mount.handover()
+        ours = {"keeper_pid": os.getpid(), "restarts": self._restarts.count, "last_end": self._last_end}
+        ends = self._standby.fork_from(daemon)
+        daemon.hand_over({**record, **ours}, [*descriptors, *ends])
+        for descriptor in ends:
+            os.close(descriptor)
+        if self._starter.is_told:
+            self._limit(daemon, "did not answer", lambda: daemon.ready_s is not None)
+
+    def _limit(self, daemon: Daemon, fault: str, is_done: Callable[[], bool]) -> None:
+        """Others wait for `daemon`: kill it if it has not done this in time."""
+
+        def look() -> None:
+            awaited = daemon is self._current or (self._taking is not None and daemon is self._taking.successor)
+            if awaited and not is_done():
+                daemon.said = {"error": f"{fault} within {_READY_S:g} s"}
+                daemon.signal(signal.SIGKILL)
+
+        self._loop.after(_READY_S, look)
+
+    def _is_ready(self, daemon: Daemon, record: dict[str, Any]) -> None:
+        daemon.ready_s = time.monotonic()
+        if self._starter.is_told:
+            self._log.info(f"process {daemon.pid} answers")
+        self._starter.tell(record)
+        taking = self._taking
+        if taking is not None and daemon is taking.given:
+            self._program = daemon.program
+            self._restarts.forgive()
+            taking.reply({"ready": daemon.pid})
+            self._taking = None
+        elif taking is not None and taking.is_loaded:
+            self._make_room()
+
+    def _gone(self, daemon: Daemon) -> None:
+        if self.code is not None or self._standby.lost(daemon):
+            return
+        if daemon is self._current:
+            self._current = None
+            self._ended(daemon)
+        elif self._taking is not None and daemon is self._taking.successor:  # before it was given the mount
+            self._take_back(daemon)
+
+    # -- the next one -------------------------------------------------------------------------------------------------
+
+    def _ended(self, daemon: Daemon) -> None:
+        connection, taking = self._mount.connection, self._taking
+        if self._stopping:
+            self._finish(0)
+        elif "unfed" in daemon.said and self._mount.feeds and taking is None:
+            self._log.info(f"{daemon.said['unfed']}; after a crash the mount will be made again")
+            self._mount.feeds = False
+            if not self._starter.is_told:
+                self._mount.discard()
+            self._start_next()
+        elif not self._starter.is_told:
+            code = int(daemon.said.get("code", 1))
+            self._finish(code, daemon.said if "error" in daemon.said else {"died": daemon.exit_code, "code": code})
+        elif connection is not None and connection.is_gone:
+            if connection.is_mounted:
+                self._log.warning("the connection was aborted; the mount stays, dead, until it is unmounted")
+            self._finish(1 if connection.is_mounted else 0)
+        elif taking is not None and daemon is taking.given:
+            self._take_back(daemon)
+        elif taking is not None and taking.is_loaded:
+            self._change_places(taking)
+        else:
+            lived_s = None if daemon.ready_s is None else time.monotonic() - daemon.ready_s
+            self._follow(f"process {daemon.pid}", daemon.how_it_ended(), lived_s)
+
+    def _follow(self, which: str, how: str, lived_s: float | None) -> None:
+        """`which` daemon has ended, `how`, `lived_s` after its first answer: start the next, if any."""
+        self._last_end = how
+        delay_s = self._restarts.ended(time.monotonic(), lived_s)
+        lived = "before it answered" if lived_s is None else f"after {lived_s:.1f} s"
+        if delay_s is not None:
+            self._log.warning(f"the daemon, {which}, {how} {lived}; the next one is started")
+            self._loop.after(delay_s, self._start_next)
+        elif self._stands():
+            assert self._mount.connection is not None
+            self._standby.dismiss()
+            why = f"{self._restarts.young} daemons ended as soon as they had begun, the last {how}"
+            why = f"{why}; every request gets an I/O error; see {self._log.name}, end it: hfs umount"
+            self._log.warning(why)
+            self._refusal.begin(self._mount.connection, why, lambda: self._finish(0))
+
+    def _start_next(self) -> None:
+        if self._stopping or self.code is not None or self._current is not None:
+            return
+        if self._mount.connection is not None and not self._stands():
+            return
+        try:
+            daemon = self._standby.take() or self.children.start(self._program)
+        except OSError as error:  # its program is gone, or there is no process to be had
+            self._follow("a new process", f"could not be started: {error.strerror}", None)
+            return
+        self._current = daemon
+        if daemon.imported:
+            self._hand_over(daemon)
+        else:
+            self._limit(daemon, "was not loaded", lambda: daemon.imported)
+
+    def _stands(self) -> bool:
+        """Whether another daemon can go on with the mount. If not it is made anew, on top of the old one, which is dead
+        then."""
+        if self._mount.takes_up:
+            return True
+        try:
+            self._mount.make()
+        except MountRefused as error:
+            if self._starter.is_told:
+                self._log.warning(f"the mount cannot be made again: {error}; it stays, dead")
+                self._finish(1)
+            else:
+                self._finish(1, {"error": f"{error}", "code": 1})
+            return False
+        return True
+
+    # -- another release ----------------------------------------------------------------------------------------------
+
+    def take_over(self, request: dict[str, Any], reply: Reply) -> None:
+        """Have another program go on; `reply` tells what has come of it. Raises TakeOverRefused."""
+        taking = TakeOver.begin(request, self._program, reply)
+        if self._taking is not None or self._stopping or (not self._refusal.why and self._current is None):
+            raise TakeOverRefused("the mount is changing just now; try again", 1)
+        if self._current is not None and self._current.ready_s is None:
+            raise TakeOverRefused("the mount's daemon is just starting; try again", 1)
+        name = taking.program.command[0]
+        try:
+            taking.successor = self.children.start(taking.program)
+        except (OSError, ValueError) as error:
+            raise TakeOverRefused(f"{name}: the keeper cannot start it: {error}", 1) from None
+        self._taking = taking
+        self._limit(taking.successor, "was not loaded", lambda: taking.is_loaded)
+        self._log.info(f"{name} takes the mount over")
+
+    def _make_room(self) -> None:
+        """The successor is loaded: the daemon that serves answers what it can at once, and goes."""
+        taking, current = self._taking, self._current
+        assert taking is not None
+        if current is None:  # none serves: all is refused, or the daemon has just crashed
+            self._change_places(taking)
+        elif current.ready_s is not None:  # else one has crashed meanwhile; the next one does not listen yet
+            self._loop.after(taking.limit_s, lambda: current.signal(signal.SIGKILL))
+            current.signal(signal.SIGHUP)
+
+    def _change_places(self, taking: TakeOver) -> None:
+        """Nobody serves the mount: the successor's turn."""
+        successor = taking.successor
+        assert successor is not None
+        self._refusal.end()
+        self._standby.dismiss()  # of the old program
+        taking.successor, taking.given = None, successor
+        self._current = successor
+        if self._stands():
+            self._hand_over(successor)
+
+    def _take_back(self, daemon: Daemon) -> None:
+        """The successor has failed: the program that was there goes on."""
+        assert self._taking is not None
+        taking, self._taking = self._taking, None
+        self._standby.dismiss(unless=self._program)
+        text = f"{taking.program.command[0]} could not take the mount over: it {daemon.how_it_ended()}"
+        self._log.warning(f"{text}; the program before it goes on")
+        code = daemon.said.get("code", 1)
+        taking.reply({"error": f"{text}; {self._program.command[0]} goes on", "code": code})
+        if self._current is None and not self._refusal.why:
+            self._start_next()
+
+    def _finish(self, code: int, error: dict[str, Any] | None = None) -> None:
+        if self.code is None:
+            self.code, self.error = code, error
