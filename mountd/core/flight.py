@@ -2,9 +2,8 @@
 
 The first caller of a key starts the fetch; everybody who comes while it runs waits for the same result. The fetch
 belongs to the daemon's nursery, not to the first waiter: a waiter that is cancelled leaves and the fetch goes on, and a
-fetch that is cancelled (the daemon stops) gives its waiters an error, never empty bytes. Used by `read_path` for chunks
-and by `namespace` for attributes. The entry is registered before the first checkpoint, so two callers cannot both
-start.
+fetch that is cancelled (the daemon stops) gives its waiters an error, never empty bytes. The entry is registered before
+the first checkpoint, so two callers cannot both start.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ Value = TypeVar("Value")
 
 
 class _Entry(Generic[Value]):
-    __slots__ = ("done", "error", "value", "wait_count")
+    __slots__ = ("done", "error", "value")
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.value: Value | None = None
         self.error: BaseException | None = SourceError(errno.EIO, "the daemon is stopping")
         """Unless the fetch has come to its end: so waiters never get nothing for bytes, whatever ended it."""
-        self.wait_count = 0
 
 
 class SingleFlight(Generic[Key, Value]):
@@ -48,37 +46,21 @@ class SingleFlight(Generic[Key, Value]):
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 
-    def start_nowait(self, key: Key, fetch: Callable[[], Awaitable[Value]]) -> bool:
-        """Start `fetch` for `key` unless one is under way. True if this call started it."""
-        if key in self._entries:
-            return False
-        entry: _Entry[Value] = _Entry()
-        self._entries[key] = entry
-        start_guarded(self._nursery, "fetch", self._fly, key, entry, fetch)
-        return True
-
     async def run(self, key: Key, fetch: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the fetch under way for `key`, or of `fetch`, started now. Raises what the fetch raised."""
-        self.start_nowait(key, fetch)
+        if key not in self._entries:
+            entry = self._entries[key] = _Entry()
+            start_guarded(self._nursery, "fetch", self._fly, key, entry, fetch)
         return await self.wait(key)
 
     async def wait(self, key: Key) -> Value:
         """The result of the fetch under way for `key`. Raises KeyError if there is none."""
         entry = self._entries[key]
-        entry.wait_count += 1
-        try:
-            await entry.done.wait()
-        finally:
-            entry.wait_count -= 1
+        await entry.done.wait()
         if entry.error is not None:
             # One exception object, several tasks: each starts with a clean traceback or they would grow together.
             raise entry.error.with_traceback(None)
         return entry.value  # type: ignore[return-value]  # set, since there is no error; None is a legal Value
-
-    def waiters(self, key: Key) -> int:
-        """How many tasks wait for `key` now; 0 if nothing is under way."""
-        entry = self._entries.get(key)
-        return 0 if entry is None else entry.wait_count
 
     async def _fly(self, key: Key, entry: _Entry[Value], fetch: Callable[[], Awaitable[Value]]) -> None:
         try:

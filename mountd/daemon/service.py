@@ -24,9 +24,10 @@ from mountd.daemon.status import DaemonStatus
 from mountd.daemon.storage import Storage
 from mountd.files import have_names_looked_up
 from mountd.fuse import DevFuse, Fuse
-from mountd.kernel import device_of, fastpath, tune
+from mountd.kernel import fastpath, tune
 from mountd.namespace import Believing, Namespace
 from mountd.peers import Peers
+from mountd.supervisor.connection import device_at
 from mountd.wire.handover import Handover
 
 __all__ = ["Service", "open_service"]
@@ -100,15 +101,14 @@ async def _announce_again(
     assert handover is not None
     log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)
     ready()
-    major, minor = handover.device.split(":")
-    settings = partial(tune, os.makedev(int(major), int(minor)), init_asked=True)
+    settings = partial(tune, handover.device, init_asked=True)
     status.tuned(await trio.to_thread.run_sync(settings, abandon_on_cancel=True))
 
 
 async def _announce(service: Service, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
     config = service.basics.config
-    device = await trio.to_thread.run_sync(device_of, config.mountpoint)
+    device = await trio.to_thread.run_sync(device_at, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
     init_asked = fastpath.extension_missing() is None

@@ -7,6 +7,6 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 from mountd.kernel import fastpath
 from mountd.kernel.names import forget_all_names, forget_names
 from mountd.kernel.residency import resident
-from mountd.kernel.tuning import KernelSettings, device_of, tune
+from mountd.kernel.tuning import KernelSettings, tune
 
-__all__ = ["KernelSettings", "device_of", "fastpath", "forget_all_names", "forget_names", "resident", "tune"]
+__all__ = ["KernelSettings", "fastpath", "forget_all_names", "forget_names", "resident", "tune"]

@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["MAX_BACKGROUND", "KernelSettings", "device_of", "tune"]
+__all__ = ["MAX_BACKGROUND", "KernelSettings", "tune"]
 
 _READ_AHEAD_KB = 1024
 """1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default."""
@@ -33,31 +33,18 @@ class KernelSettings:
     notes: list[str] = field(default_factory=list)
 
 
-def device_of(mountpoint: str) -> int | None:
-    """The device number (st_dev) of the topmost mount on `mountpoint`, without touching it."""
-    wanted = os.fsencode(mountpoint)
-    found = None
-    with open("/proc/self/mountinfo", "rb") as lines:
-        for line in lines:
-            fields = line.split()
-            if _unescape(fields[4]) == wanted:
-                major, minor = fields[2].split(b":")
-                found = os.makedev(int(major), int(minor))
-    return found
-
-
-def tune(device: int, *, init_asked: bool) -> KernelSettings:
-    """Raise readahead and background requests of the FUSE mount with st_dev `device`.
+def tune(device: str, *, init_asked: bool) -> KernelSettings:
+    """Raise readahead and background requests of the FUSE mount `device`, "MAJOR:MINOR" as in mountinfo.
 
     `init_asked`: the extension has asked for the requests at INIT, which anybody may, within the kernel's limit for
     users.
     """
     settings = KernelSettings()
-    bdi = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    bdi = Path(f"/sys/class/bdi/{device}/read_ahead_kb")
     settings.read_ahead_kb = _raise(bdi, _READ_AHEAD_KB, settings, "readahead stays at 128 KiB")
     if not any(_FUSECTL.glob("*")):
         _mount_fusectl(settings)
-    connection = _FUSECTL / str(os.minor(device)) / "max_background"
+    connection = _FUSECTL / device.partition(":")[2] / "max_background"
     otherwise = (
         f"{MAX_BACKGROUND} background requests were asked for" if init_asked else "background requests stay at 12"
     )
@@ -88,9 +75,3 @@ def _mount_fusectl(settings: KernelSettings) -> None:
         return
     if done.returncode:
         settings.notes.append(f"fusectl could not be mounted: {done.stderr.strip() or done.returncode}")
-
-
-def _unescape(field_: bytes) -> bytes:
-    for code, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        field_ = field_.replace(code, byte)
-    return field_
