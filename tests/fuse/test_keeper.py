@@ -4,6 +4,7 @@ Real mounts, real kills. What an earlier daemon had taken, what waits, and what 
 mountpoint is never an empty directory.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -42,6 +43,29 @@ def source(tmp_path: Path) -> Path:
     return tree
 
 
+@contextlib.contextmanager
+def reader_that_waits(slow: SlowFs, hfs: Hfs) -> Iterator[None]:
+    """In the block a look-up of sub/3, which the daemon has taken, waits for the source; behind it the bytes arrive."""
+    slow.order("fault lookup hang path /sub/3")
+    with subprocess.Popen(["cat", str(hfs.path / "sub" / "3")], stdout=subprocess.PIPE) as reader:
+        while not slow.counters()["parked"]:
+            assert reader.poll() is None
+        yield
+        slow.order("clear")
+        assert reader.communicate()[0] == pattern(3, 0, SIZE)
+    assert reader.returncode == 0
+
+
+def crash_until_all_is_refused(hfs: Hfs) -> None:
+    """The cache directory is of no use to the daemons that follow the one that is killed: none of them can start."""
+    hfs.expect_warning("WARNING|ERROR|Traceback")
+    (hfs.cache / "lock").unlink()
+    (hfs.cache / "lock").mkdir()
+    kill(hfs.pid)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        (hfs.path / "file").read_bytes()
+
+
 def test_opens_and_look_ups_go_on_after_a_crash(source: Path, hfs_mount: HfsMount) -> None:
     """kill -9 of the daemon: names, listings and files are there again without anybody doing anything."""
     hfs = hfs_mount(source)
@@ -76,14 +100,8 @@ def test_a_request_that_was_taken_is_answered_by_the_next_daemon(
     slow = slow_source(source)
     hfs = hfs_mount(slow.path, "-o", "push=no")
     hfs.expect_warning("was ended by SIGKILL .*; the next one is started")
-    slow.order("fault lookup hang path /sub/3")
-    with subprocess.Popen(["cat", str(hfs.path / "sub" / "3")], stdout=subprocess.PIPE) as reader:
-        while not slow.counters()["parked"]:
-            assert reader.poll() is None
+    with reader_that_waits(slow, hfs):
         os.kill(hfs.pid, signal.SIGKILL)
-        slow.order("clear")
-        assert reader.communicate()[0] == pattern(3, 0, SIZE)
-    assert reader.returncode == 0
     hfs.look()
 
 
@@ -160,12 +178,7 @@ def test_signals_unmount(source: Path, hfs_mount: HfsMount, number: signal.Signa
 def test_a_daemon_that_fails_leaves_no_empty_directory(source: Path, hfs_mount: HfsMount) -> None:
     """Its cache directory is of no use any more: the daemons that follow cannot start, and readers are told."""
     hfs = hfs_mount(source)
-    hfs.expect_warning("WARNING|ERROR|Traceback")
-    (hfs.cache / "lock").unlink()
-    (hfs.cache / "lock").mkdir()
-    kill(hfs.pid)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        (hfs.path / "file").read_bytes()
+    crash_until_all_is_refused(hfs)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         os.listdir(hfs.path)
     said = must("sh", "-c", f"hfs status {hfs.path} 2>&1; true")
@@ -317,20 +330,14 @@ def test_a_take_over_answers_what_waits(
     """A look-up that the old daemon had taken and could not answer is answered by the new one."""
     slow = slow_source(source)
     hfs = hfs_mount(slow.path, "-o", "push=no")
-    slow.order("fault lookup hang path /sub/3")
-    with subprocess.Popen(["cat", str(hfs.path / "sub" / "3")], stdout=subprocess.PIPE) as reader:
-        while not slow.counters()["parked"]:
-            assert reader.poll() is None
+    with reader_that_waits(slow, hfs):
         take = subprocess.Popen(
             [hfs_command(), "mount", "--take-over", hfs.source, hfs.path, "--cache", hfs.cache, *hfs.options],
             env=environment({"HFS_LOG_FILE": str(hfs.log)}),
         )
         while b"makes room" not in hfs.log.read_bytes():
             assert take.poll() is None
-        slow.order("clear")
-        assert reader.communicate()[0] == pattern(3, 0, SIZE)
-        assert take.wait() == 0
-    assert reader.returncode == 0
+    assert take.wait() == 0
     hfs.look()
 
 
@@ -373,12 +380,7 @@ def test_what_a_take_over_cannot_change(source: Path, hfs_mount: HfsMount, tmp_p
 def test_a_take_over_mends_a_mount_that_refuses(source: Path, hfs_mount: HfsMount) -> None:
     """After a loop of crashes all is refused; a release that works ends that."""
     hfs = hfs_mount(source)
-    hfs.expect_warning("WARNING|ERROR|Traceback")
-    (hfs.cache / "lock").unlink()
-    (hfs.cache / "lock").mkdir()
-    kill(hfs.pid)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        (hfs.path / "file").read_bytes()
+    crash_until_all_is_refused(hfs)
     (hfs.cache / "lock").rmdir()
     done = take_over(hfs)
     assert done.returncode == 0, done.stderr

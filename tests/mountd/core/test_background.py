@@ -15,7 +15,7 @@ from mountd.core.background import call_guarded, faults, guarded, note_fault, st
 from mountd.core.flight import SingleFlight
 from mountd.core.metrics import Metrics
 from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.namespace.asking import Asking
+from mountd.namespace.namespace import open_namespace
 from mountd.namespace.node import Node
 from policies.prefetch.siblings import Siblings
 from tests.conftest import Logs
@@ -38,6 +38,16 @@ FAULT = "unforeseen error in the background"
 async def fails(times: list[float]) -> None:
     times.append(trio.current_time())
     raise ValueError("a defect")
+
+
+async def fails_while_cancelled() -> bytes:
+    """Its cancellation and its fault leave it together."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("on the way out")
 
 
 async def test_a_fault_costs_its_task_only(logs: Logs) -> None:
@@ -96,20 +106,12 @@ async def test_a_task_for_life_that_returns_is_over() -> None:
 async def test_cancellation_passes_alone_and_beside_a_fault(logs: Logs) -> None:
     logs.expect(FAULT)
 
-    async def both() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            try:
-                await trio.sleep_forever()
-            finally:
-                raise ValueError("on the way out")
-
     with trio.move_on_after(1) as scope:
         await guarded("alone", trio.sleep_forever)
     assert scope.cancelled_caught
     with trio.move_on_after(1) as scope:
         async with trio.open_nursery() as nursery:
-            start_guarded(nursery, "both", both)
+            start_guarded(nursery, "both", fails_while_cancelled)
             await trio.sleep_forever()
     assert scope.cancelled_caught
     assert faults() == {"both": 1}
@@ -165,21 +167,13 @@ async def test_waiters_of_a_dead_fetch_get_an_error() -> None:
 async def test_a_fetch_that_fails_while_it_is_cancelled_gives_its_waiters_an_error(logs: Logs) -> None:
     logs.expect(FAULT)
 
-    async def fetch() -> bytes:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            try:
-                await trio.sleep_forever()
-            finally:
-                raise ValueError("on the way out")
-
     heard: list[BaseException] = []
     async with trio.open_nursery() as waiting, trio.open_nursery() as fetching:
         flights: SingleFlight[str, bytes] = SingleFlight(fetching)
 
         async def wait() -> None:
             try:
-                await flights.run("chunk", fetch)
+                await flights.run("chunk", fails_while_cancelled)
             except SourceError as error:
                 heard.append(error)
 
@@ -193,7 +187,6 @@ async def test_who_waits_for_names_asked_for_ahead_asks_for_itself(logs: Logs) -
     logs.expect(FAULT)
     source = FakeSource()
     source.file(b"f", 11, 5)
-    root = Node(source.tree[b""], None, None, b"")
 
     async def broken(*_: object) -> None:
         await trio.sleep(1)
@@ -201,7 +194,8 @@ async def test_who_waits_for_names_asked_for_ahead_asks_for_itself(logs: Logs) -
 
     source.stats = broken  # type: ignore[method-assign, assignment]  # a fault that no rule foresees
     async with trio.open_nursery() as nursery:
-        asking = Asking(source, Metrics(), nursery, lambda *_: None, lambda *_: None, shared=True)  # type: ignore[arg-type]  # a fake
+        namespace = await open_namespace(source, Metrics(), nursery, ttl_s=60, strict=False)  # type: ignore[arg-type]  # a fake
+        root, asking = namespace.root, namespace.asking
         asking.ahead_nowait(root, [b"f"])
         flight = asking.flight(root, b"f")
         assert flight is not None
