@@ -15,7 +15,7 @@ from collections.abc import Callable
 from mountd.supervisor.connection import Connection
 from mountd.supervisor.loop import Loop
 
-__all__ = ["Refusal"]
+__all__ = ["Refusing"]
 
 _IN_HEADER = struct.Struct("=IIQ")  # the start of struct fuse_in_header: len, opcode, unique
 _OUT_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
@@ -33,7 +33,7 @@ _AT_ONCE = 1000
 """Requests answered before the caller has its turn again."""
 
 
-class Refusal:
+class Refusing:
     """Of one mount's requests. Off until it begins."""
 
     def __init__(self, loop: Loop) -> None:

@@ -20,7 +20,7 @@ from mountd.supervisor.desk import Reply
 from mountd.supervisor.log import Log
 from mountd.supervisor.loop import Loop
 from mountd.supervisor.mounts import KeptMount
-from mountd.supervisor.refusing import Refusal
+from mountd.supervisor.refusing import Refusing
 from mountd.supervisor.restarts import Restarts
 from mountd.supervisor.standby import Standby
 from mountd.supervisor.starter import Starter
@@ -53,7 +53,7 @@ class Succession:
         self._current: Daemon | None = None
         self._standby = Standby(self.children, log, wanted=standby)
         self._taking: TakeOver | None = None
-        self._refusal = Refusal(loop)
+        self._refusing = Refusing(loop)
         self._restarts = Restarts()
         self._last_end = ""
         self._stopping = False
@@ -68,7 +68,7 @@ class Succession:
         return {
             "daemon": None if self._current is None else self._current.pid,
             "answers": self._current is not None and self._current.ready_s is not None,
-            "refusing": self._refusal.why,
+            "refusing": self._refusing.why,
             "restarts": self._restarts.count,
             "last_end": self._last_end,
         }
@@ -193,7 +193,7 @@ class Succession:
             why = f"{self._restarts.young} daemons ended as soon as they had begun, the last {how}"
             why = f"{why}; every request gets an I/O error; see {self._log.name}, end it: hfs umount"
             self._log.warning(why)
-            self._refusal.begin(self._mount.connection, why, lambda: self._finish(0))
+            self._refusing.begin(self._mount.connection, why, lambda: self._finish(0))
 
     def _start_next(self) -> None:
         if self._stopping or self.code is not None or self._current is not None:
@@ -232,7 +232,7 @@ class Succession:
     def take_over(self, request: dict[str, Any], reply: Reply) -> None:
         """Have another program go on; `reply` tells what has come of it. Raises TakeOverRefused."""
         taking = TakeOver.begin(request, self._program, reply)
-        if self._taking is not None or self._stopping or (not self._refusal.why and self._current is None):
+        if self._taking is not None or self._stopping or (not self._refusing.why and self._current is None):
             raise TakeOverRefused("the mount is changing just now; try again", 1)
         if self._current is not None and self._current.ready_s is None:
             raise TakeOverRefused("the mount's daemon is just starting; try again", 1)
@@ -259,7 +259,7 @@ class Succession:
         """Nobody serves the mount: the successor's turn."""
         successor = taking.successor
         assert successor is not None
-        self._refusal.end()
+        self._refusing.end()
         self._standby.dismiss()  # of the old program
         taking.successor, taking.given = None, successor
         self._current = successor
@@ -275,7 +275,7 @@ class Succession:
         self._log.warning(f"{text}; the program before it goes on")
         code = daemon.said.get("code", 1)
         taking.reply({"error": f"{text}; {self._program.command[0]} goes on", "code": code})
-        if self._current is None and not self._refusal.why:
+        if self._current is None and not self._refusing.why:
             self._start_next()
 
     def _finish(self, code: int, error: dict[str, Any] | None = None) -> None:
