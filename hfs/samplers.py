@@ -211,11 +211,11 @@ class LocalityAwareSampler:
     @property
     def digest(self) -> str:
         """The same text on all learners that will divide the same batches in the same way."""
-        learners, homes = [], b""
+        learners, owners = [], b""
         if self._division is not None:
-            learners, homes = self._division.learners, self._division.homes.tobytes()
+            learners, owners = self._division.learners, self._division.owners.tobytes()
         plain = (self.n, self.batch, self.seed, self.num_replicas, self.drop_last, learners)
-        return xxhash.xxh3_128_hexdigest(repr(plain).encode() + homes)
+        return xxhash.xxh3_128_hexdigest(repr(plain).encode() + owners)
 
     def global_order(self) -> NDArray[np.int64]:
         """The samples of all learners in this epoch: int64, step s is [s batch, (s + 1) batch)."""

@@ -53,8 +53,6 @@ STILL_LARGER = {
     "mountd/hints/hints.py: lines",
     "mountd/hints/hints.py: methods of HintFollower",
     "mountd/hints/learners.py: lines",
-    # peers
-    "mountd/peers/read_slots.py: constructor of ReadSlots",
     # prefetch
     "policies/prefetch/siblings.py: methods of Siblings",
     # schedule

@@ -1,7 +1,7 @@
 """The directory of a job: which node has which sample cached, computed from what the daemon of a mount says once.
 
-The homes of chunks follow from the list of nodes (`policies/cluster/placement.py`), so one small answer is enough for
-any number of samples, and every learner comes to the same homes. Nodes that a daemon has lost meanwhile count as if
+The owners of chunks follow from the list of nodes (`policies/cluster/placement.py`), so one small answer is enough for
+any number of samples, and every learner comes to the same owners. Nodes that a daemon has lost meanwhile count as if
 they were there: another daemon may not have noticed yet, and learners that disagree would train on other batches.
 
 Used by `hfs/samplers.py` inside training jobs. Looks at no file of the data set, asks nobody but the daemon.
@@ -21,7 +21,7 @@ from hfs.client.client import Client, find_socket
 from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
-from policies.cluster.placement import Nodes, Placement, homes, keys
+from policies.cluster.placement import Nodes, Placement, keys, owners
 
 __all__ = ["ClusterMap", "NoClusterMap"]
 
@@ -108,10 +108,10 @@ class ClusterMap:
             found.append(number)
         return found
 
-    def homes(self, layout: Layout) -> NDArray[np.int32]:
+    def owners(self, layout: Layout) -> NDArray[np.int32]:
         """int32 [samples]: the node that most bytes of each sample belong to; of equals the first.
 
-        A file whose size the layout does not know counts as small: its home is that of its first chunk.
+        A file whose size the layout does not know counts as small: its owner is that of its first chunk.
         """
         names = layout.names.split(b"\0")
         hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
@@ -119,16 +119,16 @@ class ClusterMap:
         table = self.nodes.table()
         known = layout.sample_bytes
         if not layout.extent_count and (known is None or int(layout.file_sizes.max(initial=0)) <= self.chunk_bytes):
-            return homes(table, keys(hashes, np.zeros(len(hashes), np.int64)))
+            return owners(table, keys(hashes, np.zeros(len(hashes), np.int64)))
         mean_pieces = (known or 0) // (layout.samples * self.chunk_bytes) + 1
         block = max(1, min(1 << 16, _PIECES // mean_pieces))
         found = np.empty(layout.samples, np.int32)
         for start in range(0, layout.samples, block):
             samples = np.arange(start, min(start + block, layout.samples))
-            found[samples] = self._homes_of(layout, samples, hashes, table)
+            found[samples] = self._owners_of(layout, samples, hashes, table)
         return found
 
-    def _homes_of(
+    def _owners_of(
         self, layout: Layout, samples: NDArray[np.int64], hashes: NDArray[np.uint64], table: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         counts, files, offsets, sizes = layout.extents_of_each(samples)
@@ -139,11 +139,11 @@ class ClusterMap:
         chunks = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         starts = np.maximum(offsets[of], chunks * self.chunk_bytes)
         ends = np.minimum((offsets + sizes)[of], (chunks + 1) * self.chunk_bytes)
-        owners = homes(table, keys(hashes[files[of]], chunks))
+        of_pieces = owners(table, keys(hashes[files[of]], chunks))
         # A sample without bytes can be read anywhere; all learners must mean the same place.
         found = (samples % self.count).astype(np.int32)
         sample_of = np.repeat(np.arange(len(samples)), counts)[of]
-        pairs, inverse = np.unique(sample_of * self.count + owners, return_inverse=True)
+        pairs, inverse = np.unique(sample_of * self.count + of_pieces, return_inverse=True)
         together = np.bincount(inverse, weights=ends - starts, minlength=len(pairs))
         order = np.lexsort((pairs, -together, pairs // self.count))
         with_bytes, best = np.unique(pairs[order] // self.count, return_index=True)

@@ -72,9 +72,9 @@ class Locality:
         if not found.divided:
             return None
         nodes = self._nodes_of_learners(found, rank, world)
-        homes = found.homes(files_layout(files, found.root) if layout is None else layout)
+        owners = found.owners(files_layout(files, found.root) if layout is None else layout)
         counts = np.bincount(nodes, minlength=found.count).tolist()
-        return Division(homes, counts, nodes[rank], nodes[:rank].count(nodes[rank]))
+        return Division(owners, counts, nodes[rank], nodes[:rank].count(nodes[rank]))
 
     def _directory(self) -> ClusterMap | None:
         if isinstance(self.directory, ClusterMap):
@@ -121,7 +121,7 @@ class Locality:
 class Division:
     """How the batches of an epoch are divided by what nodes have cached, as one learner sees it."""
 
-    homes: NDArray[np.int32]
+    owners: NDArray[np.int32]
     """int32 [n]: the node that has each sample."""
     learners: list[int]
     """Of each node, how many."""
@@ -133,7 +133,7 @@ class Division:
     def divide(self, order: NDArray[np.int64], batch: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Of the samples of all learners, `batch` a step: this learner's, and for each step the share that is not
         trained on where it is cached, 0..1."""
-        positions, moved = node_epoch(self.homes[order], batch, self.learners, self.node)
+        positions, moved = node_epoch(self.owners[order], batch, self.learners, self.node)
         # Dealt out in turn: those that come from other nodes, the last of each step, are spread over the learners.
         mine = positions.reshape(-1, self.learners[self.node])[:, self.number]
         sizes = np.full(len(moved), batch)

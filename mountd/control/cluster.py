@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mountd.cache import Cache
 from mountd.core.metrics import Metrics
-from mountd.peers import Peers
+from mountd.peers import ClusterView
 
 __all__ = ["ClusterStatus"]
 
@@ -12,8 +12,8 @@ __all__ = ["ClusterStatus"]
 class ClusterStatus:
     """This node among the others."""
 
-    def __init__(self, peers: Peers, cache: Cache, metrics: Metrics) -> None:
-        self._peers = peers
+    def __init__(self, view: ClusterView, cache: Cache, metrics: Metrics) -> None:
+        self._view = view
         self._cache = cache
         self._metrics = metrics
 
@@ -33,8 +33,8 @@ class ClusterStatus:
 
     def directory(self) -> dict[str, object]:
         """What `protocol.Directory` says."""
-        return self._peers.directory()
+        return self._view.directory()
 
     async def all_nodes(self) -> dict[str, object]:
         """What `protocol.Cluster` says. Takes seconds where a node does not answer."""
-        return {"nodes": await self._peers.cluster(self.own_figures())}
+        return {"nodes": await self._view.figures(self.own_figures())}

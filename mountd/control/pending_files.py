@@ -132,7 +132,8 @@ class PendingFiles:
     def _is_durable(self, entry: PendingFile) -> bool:
         file, path = entry.file, entry.node.path
         return file.committed.full or all(
-            index in file.committed or not self._fetcher.keeps(path, index) for index in range(file.committed.count)
+            index in file.committed or not self._fetcher.caches_locally(path, index)
+            for index in range(file.committed.count)
         )
 
     def _is_under_way(self, entry: PendingFile) -> bool:

@@ -31,6 +31,9 @@ _FAULTS = (
     "unexpected_errors",
 )
 
+FORMER_COUNTERS = {"peer_turns": "peer_read_slots", "peer_turn_wait_ns": "peer_read_slot_wait_ns"}
+"""Names before, shown beside the new ones for one release."""
+
 
 class StatusSection(Protocol):
     """What one room tells of itself: the values of some of KEYS, which no other section has."""
@@ -65,8 +68,9 @@ class CounterStatus:
     def gather(self) -> dict[str, object]:
         """The figures of this moment."""
         metrics = self._metrics
+        counters = {name: {"value": metrics[name], "meaning": meaning} for name, meaning in COUNTERS.items()}
         return {
             "faults": {name: metrics[name] for name in _FAULTS},
             "interrupted": metrics["interrupted"],
-            "counters": {name: {"value": metrics[name], "meaning": meaning} for name, meaning in COUNTERS.items()},
+            "counters": counters | {former: counters[name] for former, name in FORMER_COUNTERS.items()},
         }

@@ -163,7 +163,7 @@ class Warming:
 
     async def _lacks_bytes(self, node: Node) -> int:
         file = await self._file(node)
-        if file.complete or not self._fetcher.keeps(node.path, 0):
+        if file.complete or not self._fetcher.caches_locally(node.path, 0):
             return 0
         return blocks_bytes(file.size) + object_overhead_bytes(1)
 
@@ -190,7 +190,9 @@ class Warming:
     async def _fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""
         file, path = entry.file, entry.node.path
-        lacks_bytes = sum(file.raw_room_bytes(i) for i in file.present.missing() if self._fetcher.keeps(path, i))
+        lacks_bytes = sum(
+            file.raw_room_bytes(i) for i in file.present.missing() if self._fetcher.caches_locally(path, i)
+        )
         lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
         is_part = lacks_bytes > self._cache.room.limit_bytes()
         if not is_part and self._is_too_much(lacks_bytes):

@@ -274,8 +274,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "stagger-job",
             FETCHED,
             THREADS.within("how many chunks of one file all nodes of a job read at a time, from 1 to 1024"),
-            "The same for all nodes of a job together: see [many nodes](nodes.md). Smaller jobs need not agree on "
-            "whose turn it is; 64 chunks of 8 MiB keep ten gigabytes a second busy that take 50 ms each.",
+            "The same for all nodes of a job together: see [many nodes](nodes.md). Smaller jobs need no read slots; "
+            "64 chunks of 8 MiB keep ten gigabytes a second busy that take 50 ms each.",
         ),
     ] = 64
     source_direct: Annotated[

@@ -27,13 +27,13 @@ COUNTERS: dict[str, str] = {
     # other nodes
     "peer_reads": "chunks, small files and parts of chunks that came from other nodes",
     "peer_read_bytes": "bytes that came from other nodes",
-    "peer_misses": "chunks and small files that their home node did not give, so the source was asked",
-    "peer_turns": "reads of large files that waited for the turn of this node among all of the job",
-    "peer_turn_wait_ns": "nanoseconds that they have waited",
+    "peer_misses": "chunks and small files that their owner node did not give, so the source was asked",
+    "peer_read_slots": "reads of large files that waited for a read slot among all nodes of the job",
+    "peer_read_slot_wait_ns": "nanoseconds that they have waited",
     "peer_faults": "other nodes that did not answer, and answers that were wrong",
     "peer_served": "answers given to other nodes",
     "peer_served_bytes": "bytes given to other nodes",
-    "peer_refused_busy": "wishes of other nodes that were refused because too many waited",
+    "peer_refused_busy": "requests of other nodes that were refused because too many waited",
     # what the daemon answered, by tier
     "reads_staged": "reads answered from staged files",
     "reads_flight": "reads that joined a fetch of a chunk under way",

@@ -7,7 +7,7 @@ import trio
 from mountd.cache import Encoder
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
-from mountd.peers import JobLimits, JobPeers, Joining, Peers
+from mountd.peers import JobLimits, Joining, Membership
 from policies.cache.encoding import choose
 
 __all__ = ["join"]
@@ -19,15 +19,15 @@ _LOOK_THROUGH_S = 10.0
 """What a look at the whole source may take when a job starts; 100 000 files of a Lustre on one thread."""
 
 
-async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio.Nursery) -> Peers:
+async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio.Nursery) -> Membership:
     """The peers, once all have said who they are; what is staged is encoded from now on, if that is worth it."""
     config, source, cache = basics.config, storage.source, storage.cache
     encoder = await basics.workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
     capacity_bytes = cache.room.limit_bytes()
     if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
-        capacity_bytes = 0  # home of nothing
+        capacity_bytes = 0  # owner of nothing
     data_bytes = await _data_bytes(basics, storage, joining, capacity_bytes)
-    peers = await joining.join(
+    joined = await joining.join(
         nursery,
         basics.metrics,
         basics.workers.run_sync,
@@ -45,10 +45,10 @@ async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio
             stagger_job=config.stagger_job,
         ),
     )
-    share_bytes = peers.share_bytes if isinstance(peers, JobPeers) else data_bytes
+    share_bytes = data_bytes if joined.peers is None else joined.peers.owners.share_bytes
     choice = choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=cache.room.limit_bytes())
     cache.encoding.choose(choice, encoder)
-    return peers
+    return joined
 
 
 async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_most: int) -> int | None:

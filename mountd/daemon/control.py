@@ -30,7 +30,7 @@ from mountd.fetch import FetchStatus, Serving
 from mountd.files import FilesStatus
 from mountd.hints import HintsStatus
 from mountd.namespace import NamesStatus
-from mountd.peers import JobPeers, Peers, PeersStatus
+from mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
 from mountd.source import SourceStatus
 
 __all__ = ["ControlService", "open_control"]
@@ -48,7 +48,7 @@ class ControlService:
 async def open_control(
     basics: Basics,
     storage: Storage,
-    peers: Peers,
+    joined: Membership,
     names: NameService,
     files: FileService,
     ending: Ending,
@@ -57,9 +57,9 @@ async def open_control(
     """Answer until the block is left. Raises MountError."""
     metrics, cache = basics.metrics, storage.cache
     daemon = DaemonStatus(basics, ending, files.buffers)
-    cluster = ClusterStatus(peers, cache, metrics)
+    cluster = ClusterStatus(joined.view, cache, metrics)
     commands = Commands(
-        _status(basics, storage, peers, names, files, daemon),
+        _status(basics, storage, joined.view, names, files, daemon),
         CacheCommands(
             names.namespace, cache, storage.source, files.read_path, files.fetcher, files.small_files, metrics
         ),
@@ -67,21 +67,31 @@ async def open_control(
         Recordings(files.recorder),
         storage.learners,
     )
-    with socket_path(basics.config) as path, _answering(basics, storage, peers, names, files, cluster):
+    with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files):
             yield ControlService(daemon, OwnXattrs(cache, path))
 
 
 @contextmanager
 def _answering(
-    basics: Basics, storage: Storage, peers: Peers, names: NameService, files: FileService, cluster: ClusterStatus
+    basics: Basics,
+    storage: Storage,
+    peers: JobPeers | None,
+    names: NameService,
+    files: FileService,
+    cluster: ClusterStatus,
 ) -> Iterator[None]:
     """The other nodes are answered until the block is left; then they are told."""
-    if not isinstance(peers, JobPeers):
+    if peers is None:
         yield
         return
     answers = Serving(
-        names.namespace, storage.cache, files.fetcher, storage.source, peers.is_mine, basics.workers.run_sync
+        names.namespace,
+        storage.cache,
+        files.fetcher,
+        storage.source,
+        peers.owners.owned_here,
+        basics.workers.run_sync,
     )
     peers.answer(answers, cluster.own_figures)
     try:
@@ -91,7 +101,7 @@ def _answering(
 
 
 def _status(
-    basics: Basics, storage: Storage, peers: Peers, names: NameService, files: FileService, daemon: DaemonStatus
+    basics: Basics, storage: Storage, view: ClusterView, names: NameService, files: FileService, daemon: DaemonStatus
 ) -> StatusReport:
     """What each room tells."""
     metrics, source = basics.metrics, storage.source
@@ -100,7 +110,7 @@ def _status(
             daemon,
             SourceStatus(source, metrics),
             CacheStatus(storage.cache, metrics, basics.config.stage_encoding),
-            PeersStatus(peers, metrics),
+            PeersStatus(view, metrics),
             NamesStatus(names.permissions, metrics),
             FetchStatus(files.fetcher, files.prefetch, source.threads, files.buffers, basics.workers, metrics),
             HintsStatus(storage.learners),

@@ -87,10 +87,10 @@ async def _serve(
         ends.append(lambda: end_mpi(joining))
         storage = await enter(open_storage(basics))
         nursery = await enter(_cancelled_at_exit())
-        peers = await cluster.join(basics, storage, joining, nursery)
+        joined = await cluster.join(basics, storage, joining, nursery)
         names = await enter(open_names(basics, storage, nursery))
-        files = await enter(open_file_service(basics, storage, peers, names, device, nursery))
-        service = await enter(open_service(basics, storage, peers, names, files, device, nursery))
+        files = await enter(open_file_service(basics, storage, joined.peers, names, device, nursery))
+        service = await enter(open_service(basics, storage, joined, names, files, device, nursery))
         await service.run(ready)
         log.info("%s: not served any more", config.mountpoint)
 

@@ -17,7 +17,7 @@ from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Readers, Recorder, S
 from mountd.files import IoMode, Opening, Passthrough, ReadPath, Residency, open_again
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import HintFollower, HintsFiles, PageCacheWarmer, SpaceReservation
-from mountd.peers import Peers
+from mountd.peers import JobPeers
 from policies.prefetch.siblings import Siblings
 
 __all__ = ["FileService", "open_file_service"]
@@ -43,7 +43,7 @@ class FileService:
 
 @asynccontextmanager
 async def open_file_service(
-    basics: Basics, storage: Storage, peers: Peers, names: NameService, device: DevFuse, nursery: trio.Nursery
+    basics: Basics, storage: Storage, peers: JobPeers | None, names: NameService, device: DevFuse, nursery: trio.Nursery
 ) -> AsyncIterator[FileService]:
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
     config, metrics = basics.config, basics.metrics

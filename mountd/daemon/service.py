@@ -26,7 +26,7 @@ from mountd.files import have_names_looked_up
 from mountd.fuse import DevFuse, Fuse
 from mountd.kernel import fastpath, tune
 from mountd.namespace import Believing, Namespace
-from mountd.peers import Peers
+from mountd.peers import Membership
 from mountd.supervisor.connection import device_at
 from mountd.wire.handover import Handover
 
@@ -71,7 +71,7 @@ class Service:
 async def open_service(
     basics: Basics,
     storage: Storage,
-    peers: Peers,
+    joined: Membership,
     names: NameService,
     files: FileService,
     device: DevFuse,
@@ -82,7 +82,7 @@ async def open_service(
     Raises MountError.
     """
     ending = Ending(basics.config.mountpoint, basics.handover)
-    async with open_control(basics, storage, peers, names, files, ending, nursery) as control:
+    async with open_control(basics, storage, joined, names, files, ending, nursery) as control:
         fuse = fuse_of(basics, storage, names, files, control.own_xattrs, device, nursery)
         async with mounted(basics, storage, files, fuse, device, ending):
             believing = Believing(storage.cache, names.namespace, nursery)

@@ -1,12 +1,11 @@
 """Fetching: one chunk of one version, from a peer or the source into a buffer, once for however many want it.
 
-A fetch is a single flight in the daemon's nursery: take a buffer, have the chunk's home node fill it or else read the
-source, wake the waiters; only then is the
-chunk put to staging and, where it pays, pushed into the kernel's page cache. Until staging has written it the chunk is
-answered from its buffer (`held_nowait`), so no byte is read from the source twice. Chunks that staging does not take
-stay for a moment in a small ring, since the next read of a sequential reader wants the other half of its chunk.
-
-Called by `read_path` for demand and, through it, by `prefetch`. Never decides what to fetch, never answers a reader.
+A fetch is a single flight in the daemon's nursery: take a buffer, have the node that owns the chunk fill it or else
+read the source, wake the waiters; only then is the chunk put to staging and, where it pays, pushed into the kernel's
+page cache. Until staging has written it the chunk is answered from its buffer (`held_nowait`), so no byte is read from
+the source twice. Chunks that staging does not take
+stay for a moment in a small ring, since the next read of a sequential reader wants the other half of its chunk. It
+never decides what to fetch and never answers a reader.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from mountd.fetch.blocks import Blocks
 from mountd.fetch.recorder import Recorder
 from mountd.fetch.stagger import Staggered
 from mountd.namespace import Node, by_any_name
-from mountd.peers import PeerAnswer, Peers
+from mountd.peers import JobPeers, PeerAnswer
 from mountd.source import Source
 from policies.geometry import Extent, chunk_extent
 from policies.iomode import SMALL_BYTES
@@ -102,7 +101,7 @@ class Fetcher:
         page_cache: PageCache | None,
         memory: Memory,
         recorder: Recorder,
-        peers: Peers,
+        peers: JobPeers | None,
         *,
         reads_a_file: int,
     ) -> None:
@@ -250,27 +249,29 @@ class Fetcher:
             )
         return True
 
-    def is_elsewhere(self, path: bytes, index: int) -> bool:
-        """Whether another node of the job is home of a chunk, and is asked for it before the source."""
-        return (
-            self._peers.active
-            and self._peers.is_elsewhere(path, index)
-            and not self._source.file_systems.is_passing(path)
-        )
+    def owned_remotely(self, path: bytes, index: int) -> bool:
+        """Whether another node of the job owns a chunk, and is asked for it before the source."""
+        if self._peers is None or self._source.file_systems.is_passing(path):
+            return False
+        return self._peers.owners.owned_remotely(path, index)
 
-    def keeps(self, path: bytes, index: int) -> bool:
-        """Whether a chunk is to be staged on this node, and not only on its home."""
-        return not self._peers.active or self._peers.keeps(path, index) or self._source.file_systems.is_passing(path)
+    def caches_locally(self, path: bytes, index: int) -> bool:
+        """Whether a chunk is to be staged on this node, and not only on its owner."""
+        if self._peers is None or self._source.file_systems.is_passing(path):
+            return True
+        return self._peers.owners.caches_locally(path, index)
 
     async def have_staged(self, node: Node, file: StagedFile, index: int) -> bool:
-        """Have another node, its home, stage a chunk. False if that could not be."""
+        """Have another node, its owner, stage a chunk. False if that could not be."""
+        if self._peers is None:
+            return False
         return await self._peers.have_staged(node.path, file.version, file.chunk_bytes, file.chunk(index))
 
     def _peers_room(self, node: Node, index: int, size: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
         """To be entered before memory is taken that a peer may fill."""
-        return (
-            self._peers.room(size, urgent=urgent) if self.is_elsewhere(node.path, index) else contextlib.nullcontext()
-        )
+        if self._peers is None or not self.owned_remotely(node.path, index):
+            return contextlib.nullcontext()
+        return self._peers.room(size, urgent=urgent)
 
     def land_nowait(
         self, node: Node, file: StagedFile, data: memoryview, *, wanted: bool, push: bool, stage: bool, hold: bool
@@ -319,7 +320,7 @@ class Fetcher:
     async def alone(self, node: Node, file: StagedFile, extent: Extent, *, peers_asked: bool = False) -> memoryview:
         """The bytes of a page-aligned `extent`, for one reader, not staged. Raises SourceError, VersionChanged.
 
-        `peers_asked`: its home has just said that it has not got them.
+        `peers_asked`: its owner has just said that it has not got them.
         """
         data = None if peers_asked else await self.part(node, file, extent)
         if data is not None:
@@ -330,11 +331,11 @@ class Fetcher:
         return self._kept_block(file, extent, into)
 
     async def part(self, node: Node, file: StagedFile, extent: Extent) -> memoryview | None:
-        """As `alone`, from the chunk's home if that has it staged; else None."""
+        """As `alone`, from its owner if that has it staged; else None."""
         index = extent.start // file.chunk_bytes
-        if not self.is_elsewhere(node.path, index) or extent.end > file.chunk(index).end:
+        if not self.owned_remotely(node.path, index) or extent.end > file.chunk(index).end:
             return None
-        async with self._peers.room(extent.size, urgent=True):
+        async with self._peers_room(node, index, extent.size, urgent=True):
             into = await self.take_urgent(extent.size)
             came = await self._from_peers(node, file, index, extent, into, here_only=True)
         return self._kept_block(file, extent, into) if came is PeerAnswer.HIT else None
@@ -391,7 +392,7 @@ class Fetcher:
                 awaited.set()  # they look again when this has been kept, or has failed
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
-        if not stage or not self.keeps(node.path, index) or not self._stage(key, file, data):
+        if not stage or not self.caches_locally(node.path, index) or not self._stage(key, file, data):
             wanted = buffer is not None or version.size > SMALL_BYTES
             if wanted and push is not Push.NEVER:  # else who waits for it pushes it itself
                 push = Push.WHOLE  # nobody keeps it but the page cache
@@ -411,11 +412,11 @@ class Fetcher:
         from_peers: bool,
         began: Callable[[], None] | None,
     ) -> memoryview:
-        """A buffer with the bytes of a chunk: from its home, or from the source."""
+        """A buffer with the bytes of a chunk: from its owner, or from the source."""
         version, index = key
         urgent = buffer is None
         into, came = buffer, PeerAnswer.MISS
-        if from_peers and self.is_elsewhere(node.path, index):
+        if from_peers and self.owned_remotely(node.path, index):
             if into is None:
                 async with self._peers_room(node, index, extent.size, urgent=True):
                     into = await self.take_urgent(extent.size)
@@ -431,7 +432,7 @@ class Fetcher:
             into = await self.take_urgent(extent.size)
         if began is not None:
             began()
-        async with self._staggered.turn(version, index, urgent=urgent), self._turn_of_job(node, extent, index, urgent):
+        async with self._staggered.turn(version, index, urgent=urgent), self._slot_of_job(node, extent, index, urgent):
             await self._read(node, version, extent, into, urgent=urgent)
         return into
 
@@ -440,15 +441,15 @@ class Fetcher:
             node, lambda directory, name: self._source.files.read(directory, name, version, extent, into, urgent=urgent)
         )
 
-    def _turn_of_job(self, node: Node, extent: Extent, index: int, urgent: bool) -> AbstractAsyncContextManager[None]:
-        if not self._peers.active or extent.size >= node.attributes.size:
+    def _slot_of_job(self, node: Node, extent: Extent, index: int, urgent: bool) -> AbstractAsyncContextManager[None]:
+        if self._peers is None or extent.size >= node.attributes.size:
             return contextlib.nullcontext()  # one read of a small file is in order
-        return self._peers.turn(node.path, index, urgent=urgent)
+        return self._peers.read_slot(node.path, index, urgent=urgent)
 
     async def _from_peers(
         self, node: Node, file: StagedFile, index: int, extent: Extent, into: memoryview, *, here_only: bool = False
     ) -> PeerAnswer:
-        if not self.is_elsewhere(node.path, index):
+        if self._peers is None or not self.owned_remotely(node.path, index):
             return PeerAnswer.MISS
         return await self._peers.fetch(node.path, file.version, file.chunk_bytes, extent, into, here_only=here_only)
 

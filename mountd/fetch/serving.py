@@ -6,7 +6,7 @@
     source   read once, for whoever wants it here and there, and staged
 
 Implements `peers_answering.Answers`. No peer is asked in turn, and a fetch under way is joined only where this node is
-home, since that of another node may be waiting for the one that asks.
+owner, since that of another node may be waiting for the one that asks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HASH_IN_THREAD_BYTES = 256 << 10
 
 
 class Serving:
-    """Event loop only. `is_mine(path, index)`: whether this node is home of a chunk."""
+    """Event loop only. `owned_here(path, index)`: whether this node owns a chunk."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Serving:
         cache: Cache,
         fetcher: Fetcher,
         source: Source,
-        is_mine: Callable[[bytes, int], bool],
+        owned_here: Callable[[bytes, int], bool],
         run_in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
         self._namespace = namespace
@@ -49,7 +49,7 @@ class Serving:
         self._fetcher = fetcher
         self._knows = source.file_systems.knows
         self._doubts = source.doubts.holds
-        self._is_mine = is_mine
+        self._owned_here = owned_here
         self._run_in_thread = run_in_thread
 
     async def bytes_of(
@@ -84,7 +84,7 @@ class Serving:
         held = self._fetcher.held_nowait(version, index)
         if held is not None:
             return await self._part(file, index, extent, held)
-        mine, coming = self._is_mine(path, index), self._fetcher.is_coming(version, index)
+        mine, coming = self._owned_here(path, index), self._fetcher.is_coming(version, index)
         if (here_only and not (mine and coming)) or (coming and not mine):
             return None
         node = await self._namespace.lookups.resolve(path)

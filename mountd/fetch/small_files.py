@@ -159,7 +159,7 @@ class SmallFiles:
                 left.append(place)
             else:
                 outcomes[place] = known
-        elsewhere = [place for place in left if self._is_elsewhere(place)]
+        elsewhere = [place for place in left if self._owned_remotely(place)]
         if elsewhere:
             left = [place for place in left if place not in set(elsewhere)]
             await self._from_peers(elsewhere, outcomes, push=push, stage=stage, hold=hold, wanted=wanted)
@@ -252,8 +252,8 @@ class SmallFiles:
 
     # -- other nodes --------------------------------------------------------------------------------------------------
 
-    def _is_elsewhere(self, place: Place) -> bool:
-        return self._fetcher.is_elsewhere(_path(place), 0)
+    def _owned_remotely(self, place: Place) -> bool:
+        return self._fetcher.owned_remotely(_path(place), 0)
 
     async def _from_peers(
         self,
@@ -265,14 +265,14 @@ class SmallFiles:
         hold: bool,
         wanted: Wanted,
     ) -> None:
-        """Files whose home is another node: what they are is asked for together, each comes by itself."""
+        """Files that another node owns: what they are is asked for together, each comes by itself."""
         await self._look_up([place for place in places if self._is_unknown(place)])
 
         async def one(place: Place) -> None:
             node = self._node(place)
             if node is not None and not wanted(place):
                 outcomes[place] = Small(node, Become.HERE)
-            elif stage and not self._fetcher.keeps(_path(place), 0):
+            elif stage and not self._fetcher.caches_locally(_path(place), 0):
                 outcomes[place] = await self._staged_at_home(place)
             else:
                 outcomes[place] = await self._alone(place, push=push, stage=stage, hold=hold)
@@ -282,7 +282,7 @@ class SmallFiles:
                 nursery.start_soon(one, place)
 
     async def _staged_at_home(self, place: Place) -> Small | HfsError:
-        """Have its home stage it: there it belongs, and nobody waits for it here."""
+        """Have its owner stage it: there it belongs, and nobody waits for it here."""
         try:
             (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             if dentry.node is None or dentry.node.version is None:
@@ -291,7 +291,7 @@ class SmallFiles:
             if file.present.count > 1:
                 return Small(dentry.node, Become.LARGE)
             if not await self._fetcher.have_staged(dentry.node, file, 0):
-                return StagingError("its home among the nodes could not stage it")
+                return StagingError("its owner among the nodes could not stage it")
         except HfsError as error:
             return error
         return Small(dentry.node, Become.HERE)

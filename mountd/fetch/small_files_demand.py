@@ -91,7 +91,7 @@ class SmallDemand:
         ):
             return False
         path = directory.path + b"/" + name if directory.parent is not None else name
-        return not self._cache.writer.was_put(path) and not self._fetcher.is_elsewhere(path, 0)
+        return not self._cache.writer.was_put(path) and not self._fetcher.owned_remotely(path, 0)
 
     async def _fetch(self, place: Place) -> None:
         """Have the file of a new name in memory, and what it is known; nothing of both if it cannot be had so."""

@@ -110,7 +110,7 @@ class ReadPath:
         self._history = History(metrics)
         self._faults: OrderedDict[Version, Faults] = OrderedDict()
         self._told: OrderedDict[Version, set[int]] = OrderedDict()
-        """Chunks that their homes, other nodes, were told to stage."""
+        """Chunks that their owners, other nodes, were told to stage."""
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class ReadPath:
             return block
         node = handle.node
         coming = self._fetcher.is_coming(file.version, index)
-        asked = not coming and not self._fetcher.keeps(node.path, index) and _is_part(file, extent, advice)
+        asked = not coming and not self._fetcher.caches_locally(node.path, index) and _is_part(file, extent, advice)
         if asked:
             part = await self._part(node, file, extent)
             if part is not None:
@@ -334,7 +334,7 @@ class ReadPath:
             indexes = [i for i in chunk_range(window, file.chunk_bytes) if i not in file.present]
             if not self._cache.admission.admits_nowait(file, file.chunk_bytes):
                 indexes = indexes[:1]  # what is not staged must not be far ahead: nobody keeps it
-            elsewhere = [i for i in indexes if not self._fetcher.keeps(handle.node.path, i)]
+            elsewhere = [i for i in indexes if not self._fetcher.caches_locally(handle.node.path, i)]
             if len(elsewhere) > _NEXT_ELSEWHERE:
                 indexes = [i for i in indexes if i not in elsewhere[_NEXT_ELSEWHERE:]]
             if indexes:
@@ -378,9 +378,9 @@ class ReadPath:
             return
         if self._fetcher.held_nowait(file.version, index) is not None:
             return
-        if not soon and not self._fetcher.keeps(node.path, index):
+        if not soon and not self._fetcher.caches_locally(node.path, index):
             began()
-            await self._told_home(node, file, index)
+            await self._told_owner(node, file, index)
             return
         density = self._densities.get(file.version)
         random = density is not None and density.touches >= _PUSH_TOUCHES
@@ -390,8 +390,8 @@ class ReadPath:
         if await self._fetcher.ahead(node, file, index, push=push, unless_held=True, began=began):
             self._metrics.add("prefetched_chunks")
 
-    async def _told_home(self, node: Node, file: StagedFile, index: int) -> None:
-        """A chunk whose home is another node is filled there; each is told once."""
+    async def _told_owner(self, node: Node, file: StagedFile, index: int) -> None:
+        """A chunk that another node owns is filled there; each is told once."""
         told = self._told.setdefault(file.version, set())
         if len(self._told) > _MAX_FAULTS:
             self._told.popitem(last=False)
@@ -446,9 +446,9 @@ class ReadPath:
 
         async def stream() -> None:
             for index in missing:
-                if not self._fetcher.keeps(node.path, index):
+                if not self._fetcher.caches_locally(node.path, index):
                     if not await self._fetcher.have_staged(node, file, index):
-                        raise StagingError("another node, which is its home, could not stage all of it")
+                        raise StagingError("another node, which owns it, could not stage all of it")
                     continue
                 if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
                     raise self._cache.admission.refusal(file.chunk(index).size)

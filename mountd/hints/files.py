@@ -24,8 +24,8 @@ class HintsFile:
     node: Node
     file: StagedFile
     fetched: bool
-    at_home: bool = False
-    """Another node, its home, has it staged, and its reader gets it there."""
+    at_owner: bool = False
+    """Another node, its owner, has it staged, and its reader gets it there."""
 
 
 class HintsFiles:
@@ -75,5 +75,5 @@ class HintsFiles:
             fetched |= self._fetcher.held_nowait(node.version, 0) is not None  # since a moment ago
         if small.become is Become.LARGE and file.present.count == 1:
             fetched = await self._fetcher.ahead(node, file, 0, stage=stay)
-        at_home = stay and not file.complete and not self._fetcher.keeps(path, 0)
-        return HintsFile(node, file, fetched, at_home)
+        at_owner = stay and not file.complete and not self._fetcher.caches_locally(path, 0)
+        return HintsFile(node, file, fetched, at_owner)

@@ -304,7 +304,7 @@ class HintFollower:
                     plan.held.add(unit)
                 schedule.arrived(unit, file.size)
                 self._metrics.add("hinted_bytes", file.size)
-            elif file.complete or result.at_home or self._fetcher.is_coming(file.version, 0):
+            elif file.complete or result.at_owner or self._fetcher.is_coming(file.version, 0):
                 schedule.here(unit, file.size)
             else:
                 if file.present.count > 1:
@@ -355,9 +355,9 @@ class HintFollower:
                 left.discard(unit)
                 schedule.here(unit, file.chunk(index).size)
                 return
-            if not self._fetcher.keeps(path, index) and await self._fetcher.have_staged(node, file, index):
+            if not self._fetcher.caches_locally(path, index) and await self._fetcher.have_staged(node, file, index):
                 left.discard(unit)
-                schedule.here(unit, file.chunk(index).size)  # its readers get it from its home
+                schedule.here(unit, file.chunk(index).size)  # its readers get it from its owner
                 return
             stays = await self._room.stays(plan, [unit])
             try:

@@ -133,7 +133,7 @@ class PageCacheWarmer:
             if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
                 continue
             if not file.complete:
-                if file.present.count == 1 and not self._fetcher.keeps(node.path, 0):
+                if file.present.count == 1 and not self._fetcher.caches_locally(node.path, 0):
                     elsewhere.append((node, file))
                 continue
             if not self._memory.has_room(_READY_BYTES):

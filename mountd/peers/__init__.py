@@ -1,15 +1,27 @@
-"""The daemons of other nodes: who owns a chunk, asking them, answering them, and turns at the source.
+"""The daemons of other nodes: who owns a chunk, asking them, answering them, and read slots at the source.
 
 Transports (MPI) are imported here only, once they are asked for. A peer that is slow, lost or wrong costs time, never a
 read: every question has an end and the next rung follows. It never reads the source.
 """
 
 from mountd.peers.answering import Bytes
+from mountd.peers.asking import PeerAnswer
+from mountd.peers.cluster_view import ClusterView
 from mountd.peers.ending import end_mpi
 from mountd.peers.job import JobPeers
 from mountd.peers.joining import JobLimits
-from mountd.peers.opening import Joining, open_joining
-from mountd.peers.peers import PeerAnswer, Peers
+from mountd.peers.opening import Joining, Membership, open_joining
 from mountd.peers.status import PeersStatus
 
-__all__ = ["Bytes", "JobLimits", "JobPeers", "Joining", "PeerAnswer", "Peers", "PeersStatus", "end_mpi", "open_joining"]
+__all__ = [
+    "Bytes",
+    "ClusterView",
+    "JobLimits",
+    "JobPeers",
+    "Joining",
+    "Membership",
+    "PeerAnswer",
+    "PeersStatus",
+    "end_mpi",
+    "open_joining",
+]

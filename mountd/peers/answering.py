@@ -1,10 +1,8 @@
-"""Answering peers: what they wish of this node, a bounded number at a time.
+"""Answering peers: what they request of this node, a bounded number at a time.
 
 Few are answered at a time, since each holds a chunk in memory until it has left; some more wait, which costs next to
 nothing; beyond that the answer is no, at once. A peer that does not take its bytes is not answered any more until it
-has. While a wish takes its time its peer is told so.
-
-Called by `peers.job`. The bytes come from `ChunkAnswers`, handed in by the daemon.
+has. While a request takes its time its peer is told so. The bytes come from `ChunkAnswers`.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from mountd.base.errors import HfsError
 from mountd.base.version import Version
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
+from mountd.peers.allowance import ByteAllowance
 from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from mountd.peers.transport import Transport
 from policies.geometry import Extent
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 16
 """As many as there are prefetch threads: each may wait for the source."""
 _WAITING = 1024
-"""1 KB each. Seven peers with 16 threads that fetch ahead, and as many readers, wish for 224 at a time."""
+"""1 KB each. Seven peers with 16 threads that fetch ahead, and as many readers, request 224 at a time."""
 TAKEN_S = 10.0
 """A peer that has not taken its bytes by then hangs."""
 _SHARE = 4
@@ -72,78 +71,69 @@ class Answering:
         self._nursery = nursery
         self._metrics = metrics
         self._patience_s = patience_s
-        self._limit_bytes = buffer_bytes // _SHARE
+        self._memory = ByteAllowance(buffer_bytes // _SHARE)
         self._begun = 0
         self._slots = trio.CapacityLimiter(_AT_ONCE)
-        self._sending_bytes = 0
-        self._room = trio.lowlevel.ParkingLot()
         self._stuck: Counter[int] = Counter()
         """Nodes that have not taken what was sent."""
 
-    def wished(self, sender: int, wish: ChunkRequest) -> None:
-        """A wish has come."""
+    def requested(self, sender: int, request: ChunkRequest) -> None:
+        """A request has come."""
         if self._begun >= _AT_ONCE + _WAITING or self._stuck[sender] > 0:
             self._metrics.add("peer_refused_busy")
-            self._transport.send_nowait(sender, encode(Refusal(wish.request, busy=True)))
+            self._transport.send_nowait(sender, encode(Refusal(request.request, busy=True)))
             return
         self._begun += 1
-        start_guarded(self._nursery, "answer to a peer", self._answer, sender, wish)
+        start_guarded(self._nursery, "answer to a peer", self._answer, sender, request)
 
-    async def _answer(self, sender: int, wish: ChunkRequest) -> None:
+    async def _answer(self, sender: int, request: ChunkRequest) -> None:
         came = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._be_patient, sender, wish, came)
-                await self._serve(sender, wish, came)
+                nursery.start_soon(self._be_patient, sender, request, came)
+                await self._serve(sender, request, came)
                 came.set()
                 nursery.cancel_scope.cancel()
         except Exception:  # a defect: its reader goes to the source
             self._metrics.add("unexpected_errors")
             log.exception("unforeseen error while a peer was answered")
-            self._transport.send_nowait(sender, encode(Refusal(wish.request)))
+            self._transport.send_nowait(sender, encode(Refusal(request.request)))
         finally:
             self._begun -= 1
 
-    async def _be_patient(self, sender: int, wish: ChunkRequest, came: trio.Event) -> None:
+    async def _be_patient(self, sender: int, request: ChunkRequest, came: trio.Event) -> None:
         while True:
             await trio.sleep(self._patience_s)
             if came.is_set():
                 return
-            self._transport.send_nowait(sender, encode(Patience(wish.request)))
+            self._transport.send_nowait(sender, encode(Patience(request.request)))
 
-    async def _serve(self, sender: int, wish: ChunkRequest, came: trio.Event) -> None:
-        async with self._slots:
-            while self._sending_bytes and self._sending_bytes + wish.size > self._limit_bytes:
-                await self._room.park()
-            self._sending_bytes += wish.size
-            try:
-                await self._send(sender, wish, came)
-            finally:
-                self._sending_bytes -= wish.size
-                self._room.unpark_all()
+    async def _serve(self, sender: int, request: ChunkRequest, came: trio.Event) -> None:
+        async with self._slots, self._memory.taken(request.size):
+            await self._send(sender, request, came)
 
-    async def _send(self, sender: int, wish: ChunkRequest, came: trio.Event) -> None:
-        extent = Extent(wish.start, wish.start + wish.size)
+    async def _send(self, sender: int, request: ChunkRequest, came: trio.Event) -> None:
+        extent = Extent(request.start, request.start + request.size)
         try:
             found = await self._answers.bytes_of(
-                wish.path, wish.version, wish.chunk_bytes, extent, here_only=wish.here_only
+                request.path, request.version, request.chunk_bytes, extent, here_only=request.here_only
             )
         except HfsError as error:
-            log.debug("peers: %r for node %d: %s", wish.path, sender, error)
+            log.debug("peers: %r for node %d: %s", request.path, sender, error)
             found = None
         came.set()
         if found is None or self._stuck[sender] > 0:
-            self._transport.send_nowait(sender, encode(Refusal(wish.request)))
+            self._transport.send_nowait(sender, encode(Refusal(request.request)))
             return
-        self._transport.send_nowait(sender, encode(Offer(wish.request, wish.size, found.checksum)))
+        self._transport.send_nowait(sender, encode(Offer(request.request, request.size, found.checksum)))
         self._metrics.add("peer_served")
-        self._metrics.add("peer_served_bytes", wish.size)
-        if wish.size:
-            await self._give(sender, wish, found.data)
+        self._metrics.add("peer_served_bytes", request.size)
+        if request.size:
+            await self._give(sender, request, found.data)
 
-    async def _give(self, sender: int, wish: ChunkRequest, data: memoryview) -> None:
+    async def _give(self, sender: int, request: ChunkRequest, data: memoryview) -> None:
         taken = trio.Event()
-        self._transport.give_nowait(sender, wish.request, data, taken.set)
+        self._transport.give_nowait(sender, request.request, data, taken.set)
         del data
         with trio.move_on_after(TAKEN_S):
             await taken.wait()

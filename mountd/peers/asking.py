@@ -1,15 +1,16 @@
-"""Asking peers: one wish, its answer, and what may go wrong between the two.
+"""Asking peers: one request, its answer, and what may go wrong between the two.
 
 A peer that says nothing for a while (`peer-timeout`) is left alone for some time, and the source is asked; as long as
 it says that its answer comes, it is waited for, since its source is ours and would not be faster. Bytes whose checksum
 is wrong are not used. An answer that comes too late is taken off the network into memory of its own: the bytes of a
-wish that was given up must not land in a buffer that is used again, and a sender must not wait for ever.
+request that was given up must not land in a buffer that is used again, and a sender must not wait for ever.
 
-Called by `peers.job`. Event loop only; knows nothing of homes.
+Event loop only; knows nothing of which node owns what.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -21,12 +22,11 @@ import xxhash
 from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
-from mountd.peers.peers import PeerAnswer
 from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
 from policies.geometry import Extent
 
-__all__ = ["PeerAsking"]
+__all__ = ["PeerAnswer", "PeerAsking"]
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,23 @@ _HASH_IN_THREAD_BYTES = 256 << 10
 """20 us of xxh3: less than the way into a thread and back."""
 
 
+class PeerAnswer(enum.Enum):
+    """How asking a peer has ended."""
+
+    HIT = enum.auto()
+    MISS = enum.auto()
+    """The source is next."""
+    BUFFER_IN_USE = enum.auto()
+    """The source is next, and it must not use the buffer: a peer may still write to it."""
+
+
 class _Asked:
-    """A wish under way."""
+    """A request under way."""
 
-    __slots__ = ("answer", "checksum", "heard", "home", "size", "taking")
+    __slots__ = ("answer", "checksum", "heard", "owner", "size", "taking")
 
-    def __init__(self, home: int, size: int) -> None:
-        self.home = home
+    def __init__(self, owner: int, size: int) -> None:
+        self.owner = owner
         self.size = size
         self.heard = trio.Event()
         """Something has come: looked at, and replaced."""
@@ -64,7 +74,7 @@ class PeerAsking:
         total_limit_s: float,
     ) -> None:
         """`silence_s`: a peer that has said nothing for so long hangs: the bytes of a chunk take milliseconds, and
-        while it waits itself it says so several times in that time. `total_limit_s`: as long a wish lasts at most,
+        while it waits itself it says so several times in that time. `total_limit_s`: so long a request lasts at most,
         however often patience is asked for; 0: for ever."""
         self._transport = transport
         self._metrics = metrics
@@ -74,13 +84,13 @@ class PeerAsking:
         self._total_limit_s = total_limit_s or math.inf
         self._asked: dict[int, tuple[_Asked, memoryview]] = {}
         self._given_up: dict[int, int] = {}
-        """Wishes that nobody waits for any more, and their sizes."""
+        """Requests that nobody waits for any more, and their sizes."""
         self._next = 0
         self._warned_s = -math.inf
 
     async def ask(
         self,
-        home: int,
+        owner: int,
         path: bytes,
         version: Version,
         chunk_bytes: int,
@@ -89,19 +99,19 @@ class PeerAsking:
         *,
         here_only: bool,
     ) -> PeerAnswer:
-        """Ask `home` for `extent`; with an empty `into`, only to stage its chunk. Never raises."""
+        """Ask `owner` for `extent`; with an empty `into`, only to stage its chunk. Never raises."""
         number = self._number()
-        asked = _Asked(home, len(into))
+        asked = _Asked(owner, len(into))
         self._asked[number] = asked, into
-        wish = ChunkRequest(number, path, version, chunk_bytes, extent.start, len(into), here_only)
-        self._transport.send_nowait(home, encode(wish))
+        request = ChunkRequest(number, path, version, chunk_bytes, extent.start, len(into), here_only)
+        self._transport.send_nowait(owner, encode(request))
         try:
             with trio.move_on_after(self._total_limit_s):
                 while asked.answer is None:
                     with trio.move_on_after(self._silence_s) as silence:
                         await asked.heard.wait()
                     if silence.cancelled_caught and asked.answer is None:
-                        self._hangs(home)
+                        self._hangs(owner)
                         break
                     asked.heard = trio.Event()
         finally:
@@ -116,33 +126,33 @@ class PeerAsking:
             else:
                 found = await self._run_in_thread(xxhash.xxh3_64_intdigest, into)
             if found != asked.checksum:
-                self._fault(f"node {home} has sent bytes of {path!r} whose checksum is wrong")
+                self._fault(f"node {owner} has sent bytes of {path!r} whose checksum is wrong")
                 return PeerAnswer.MISS
         return asked.answer
 
     # -- what comes from the transport --------------------------------------------------------------------------------
 
-    def heard(self, sender: int, word: Offer | Refusal | Patience) -> None:
+    def heard(self, sender: int, message: Offer | Refusal | Patience) -> None:
         """An answer."""
         self._silent.answered(sender)
-        number = word.request
+        number = message.request
         if number in self._given_up:
-            self._heard_late(sender, word)
+            self._heard_late(sender, message)
             return
         entry = self._asked.get(number)
-        if entry is None or entry[0].home != sender or entry[0].taking:
+        if entry is None or entry[0].owner != sender or entry[0].taking:
             return  # nothing that was asked for, or asked twice
         asked, into = entry
-        if isinstance(word, Refusal):
+        if isinstance(message, Refusal):
             asked.answer = PeerAnswer.MISS
-        elif isinstance(word, Offer):
-            if word.size != asked.size:
-                self._fault(f"node {sender} offers {word.size} bytes for {asked.size}")
+        elif isinstance(message, Offer):
+            if message.size != asked.size:
+                self._fault(f"node {sender} offers {message.size} bytes for {asked.size}")
                 asked.answer = PeerAnswer.MISS
             elif not asked.size:
                 asked.answer = PeerAnswer.HIT
             else:
-                asked.checksum = word.checksum
+                asked.checksum = message.checksum
                 asked.taking = True
 
                 def came(whole: bool) -> None:
@@ -153,21 +163,21 @@ class PeerAsking:
         asked.heard.set()
 
     def lost(self, node: int) -> None:
-        """A node has gone: whoever waits for it need not."""
+        """A node has gone: what waits for it need not."""
         for asked, _ in self._asked.values():
-            if asked.home == node and asked.answer is None:
+            if asked.owner == node and asked.answer is None:
                 asked.answer = PeerAnswer.BUFFER_IN_USE if asked.taking else PeerAnswer.MISS
                 asked.heard.set()
 
-    def _heard_late(self, sender: int, word: Offer | Refusal | Patience) -> None:
-        if isinstance(word, Patience):
+    def _heard_late(self, sender: int, message: Offer | Refusal | Patience) -> None:
+        if isinstance(message, Patience):
             return
-        size = self._given_up.pop(word.request)
-        if isinstance(word, Offer) and size and word.size == size:
-            self._transport.take_nowait(sender, word.request, memoryview(bytearray(size)), lambda _whole: None)
+        size = self._given_up.pop(message.request)
+        if isinstance(message, Offer) and size and message.size == size:
+            self._transport.take_nowait(sender, message.request, memoryview(bytearray(size)), lambda _whole: None)
 
     def _number(self) -> int:
-        """A tag that no wish under way or given up has."""
+        """A tag that no request under way or given up has."""
         while True:
             self._next = self._next % self._transport.last_tag + 1
             if self._next not in self._asked and self._next not in self._given_up:

@@ -1,7 +1,7 @@
 """The end of a daemon that speaks MPI with others: when it may go, and how.
 
-MPI's end waits for the daemons of all nodes, whose mounts may be used for hours still. Called by `daemon` when all else
-has ended, without an event loop.
+MPI's end waits for the daemons of all nodes, whose mounts may be used for hours still. So it comes when all else has
+ended, without an event loop.
 """
 
 from __future__ import annotations

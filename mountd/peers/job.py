@@ -1,13 +1,15 @@
-"""The peers of a job: where a chunk's home is, asking there, answering others. Implements `peers.Peers`.
+"""The peers of a job: asking the owner node of a chunk, answering others, and read slots at the source.
 
-Made by `peers.opening` once all have joined; `answer` is called when this daemon can. Event loop only.
+Made once all have joined; `answer` is called when this daemon can. Peers can only make it faster: whatever goes wrong
+with one, the answer is "not from here", and the source is next. Works over MPI (`peers.mpi`) or, in tests, over a fake
+network. Event loop only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import trio
@@ -15,14 +17,14 @@ import trio
 from mountd.base.version import Version
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
+from mountd.peers.allowance import ByteAllowance
 from mountd.peers.answering import Answering, ChunkAnswers
-from mountd.peers.asking import PeerAsking
-from mountd.peers.homes import Homes
+from mountd.peers.asking import PeerAnswer, PeerAsking
+from mountd.peers.cluster_view import JobView
 from mountd.peers.joining import Agreed, JobLimits
 from mountd.peers.messages import (
     ChunkRequest,
     Figures,
-    Message,
     MessageError,
     Question,
     Refusal,
@@ -33,7 +35,7 @@ from mountd.peers.messages import (
     decode,
     encode,
 )
-from mountd.peers.peers import PeerAnswer
+from mountd.peers.owner_table import OwnerTable
 from mountd.peers.read_slots import ReadSlots
 from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
@@ -47,38 +49,12 @@ log = logging.getLogger(__name__)
 _SHARE = 4
 """A quarter of the buffers may wait for peers for readers, and a quarter for what is fetched ahead."""
 
-
 _HEARD_OF = 5
 """So often a node says that it is there, in the time after which it is taken for one that hangs."""
 
-_FIGURES_S = 5.0
-"""A node answers from memory, whatever it waits for itself."""
-
-
-class _Allowance:
-    """A number of bytes; who wants more than are left waits, unless he is alone."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._used_bytes = 0
-        self._lot = trio.lowlevel.ParkingLot()
-
-    @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        while self._used_bytes and self._used_bytes + size > self._limit_bytes:
-            await self._lot.park()
-        self._used_bytes += size
-        try:
-            yield
-        finally:
-            self._used_bytes -= size
-            self._lot.unpark_all()
-
 
 class JobPeers:
-    """See the file's story."""
-
-    active = True
+    """See the file's story. `owners` says whom to ask, `view` tells of all nodes."""
 
     def __init__(
         self,
@@ -94,11 +70,10 @@ class JobPeers:
         self._transport = transport
         self._nursery = nursery
         self._metrics = metrics
-        self._chunk_bytes = chunk_bytes
         self._limits = limits
-        self._homes = Homes(agreed, transport.number, run_in_thread)
-        self._partition = agreed.placement == "partition"
         self._silent = SilentPeers()
+        self.owners = OwnerTable(agreed, transport.number, run_in_thread)
+        self.view = JobView(transport, self.owners, self._silent, chunk_bytes)
         self._asking = PeerAsking(
             transport,
             metrics,
@@ -110,12 +85,9 @@ class JobPeers:
         self._answering: Answering | None = None
         self._left = False
         self._figures: Callable[[], dict[str, int]] = dict
-        self._questions: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
-        self._question = 0
-        self._turns = ReadSlots(
-            transport.number,
-            self._say,
-            self._homes.home,
+        self._read_slots = ReadSlots(
+            transport,
+            self.owners.owner,
             nursery,
             metrics,
             self._silent,
@@ -123,9 +95,9 @@ class JobPeers:
             silence_s=limits.peer_timeout_s,
             patience_s=limits.peer_timeout_s / _HEARD_OF,
         )
-        self._staggers = limits.stagger * transport.count > limits.stagger_job
-        """Else there are turns for all, and nobody needs to ask."""
-        self._rooms = {urgent: _Allowance(limits.buffer_bytes // _SHARE) for urgent in (False, True)}
+        self._needs_slots = limits.stagger * transport.count > limits.stagger_job
+        """Else there are slots for all, and nobody needs to ask."""
+        self._rooms = {urgent: ByteAllowance(limits.buffer_bytes // _SHARE) for urgent in (False, True)}
         transport.received = self._received
         transport.lost = self._lost
 
@@ -147,27 +119,11 @@ class JobPeers:
         self._left = True
         self._transport.leave_nowait()
 
-    # -- peers.Peers --------------------------------------------------------------------------------------------------
-
-    def keeps(self, path: bytes, index: int) -> bool:
-        """See `Peers`."""
-        return not self._partition or self._homes.home(path, index) in (self._transport.number, NOBODY)
-
-    def is_elsewhere(self, path: bytes, index: int) -> bool:
-        """See `Peers`."""
-        return self._homes.home(path, index) not in (self._transport.number, NOBODY)
-
-    @property
-    def share_bytes(self) -> int | None:
-        """How much data this node would keep; None: too much to tell, or nobody has looked."""
-        return self._homes.agreed.share_bytes(self._transport.number)
-
-    def is_mine(self, path: bytes, index: int) -> bool:
-        """Whether this node is its home."""
-        return self._homes.home(path, index) == self._transport.number
-
     def room(self, size: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
-        """See `Peers`."""
+        """Waits until a buffer of so many bytes may be taken to be filled by a peer.
+
+        Only part of the memory may wait for peers: their answers need memory there, and what they wait for may be ours.
+        """
         return self._rooms[urgent].taken(size)
 
     async def fetch(
@@ -180,7 +136,10 @@ class JobPeers:
         *,
         here_only: bool = False,
     ) -> PeerAnswer:
-        """See `Peers`."""
+        """Fill `into[:extent.size]` with `extent`, which lies in one chunk, from the chunk's owner. Never raises.
+
+        `here_only`: not if the owner would have to ask the source for it.
+        """
         came = await self._ask(path, version, chunk_bytes, extent, into[: extent.size], here_only=here_only)
         if came is PeerAnswer.HIT:
             self._metrics.add("peer_reads")
@@ -190,108 +149,51 @@ class JobPeers:
         return came
 
     async def have_staged(self, path: bytes, version: Version, chunk_bytes: int, extent: Extent) -> bool:
-        """See `Peers`."""
+        """Have a chunk's owner stage it, and wait for that. False if that could not be. Never raises."""
         return await self._ask(path, version, chunk_bytes, extent, memoryview(b""), here_only=False) is PeerAnswer.HIT
 
     async def _ask(
         self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, into: memoryview, *, here_only: bool
     ) -> PeerAnswer:
-        home = self._homes.home(path, extent.start // chunk_bytes)
-        if home in (self._transport.number, NOBODY) or self._silent.rests(home):
+        owner = self.owners.owner(path, extent.start // chunk_bytes)
+        if owner in (self.owners.number, NOBODY) or self._silent.rests(owner):
             return PeerAnswer.MISS
-        return await self._asking.ask(home, path, version, chunk_bytes, extent, into, here_only=here_only)
+        return await self._asking.ask(owner, path, version, chunk_bytes, extent, into, here_only=here_only)
 
-    def turn(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
-        """See `Peers`."""
-        if not self._staggers:
-            return nullcontext()
-        return self._turns.turn(path, index, urgent=urgent)
-
-    def directory(self) -> dict[str, object]:
-        """See `Peers`."""
-        agreed = self._homes.agreed
-        return {
-            "nodes": list(agreed.names),
-            "hashes": list(agreed.nodes.hashes),
-            "weights": list(agreed.nodes.weights),
-            "node": self._transport.number,
-            "placement": agreed.placement,
-            "chunk_bytes": self._chunk_bytes,
-            "gone": sorted(self._homes.gone),
-        }
-
-    async def cluster(self, own: dict[str, int]) -> list[dict[str, object]]:
-        """See `Peers`."""
-        others = set(range(self._transport.count)) - {self._transport.number} - self._homes.gone
-        self._question += 1
-        number, event, found = self._question, trio.Event(), {self._transport.number: own}
-        self._questions[number] = event, found
-        for node in others:
-            self._transport.send_nowait(node, encode(Question(number)))
-        try:
-            with trio.move_on_after(_FIGURES_S):
-                while others - found.keys() - self._homes.gone:
-                    await event.wait()
-                    event = trio.Event()
-                    self._questions[number] = event, found
-        finally:
-            del self._questions[number]
-        names = enumerate(self._homes.agreed.names)
-        return [
-            {"node": name, "figures": found[node]}
-            if node in found
-            else {"node": name, "error": "gone" if node in self._homes.gone else "no answer"}
-            for node, name in names
-        ]
-
-    def shown(self) -> dict[str, object]:
-        """See `Peers`."""
-        names = self._homes.agreed.names
-        return {
-            "mode": "mpi",
-            "node": names[self._transport.number],
-            "nodes": len(names),
-            "placement": self._homes.agreed.placement,
-            "gone": [names[node] for node in sorted(self._homes.gone)],
-            "resting": [name for node, name in enumerate(names) if self._silent.rests(node)],
-        }
+    def read_slot(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
+        """Waits until this node may read a chunk of a large file from the source (`peers.read_slots`). Never fails."""
+        return self._read_slots.held(path, index, urgent=urgent) if self._needs_slots else nullcontext()
 
     # -- what comes from the transport --------------------------------------------------------------------------------
 
-    def _received(self, sender: int, message: bytes) -> None:
+    def _received(self, sender: int, data: bytes) -> None:
         if self._left:
             return
         try:
-            word = decode(message)
+            message = decode(data)
         except MessageError as error:
             self._metrics.add("peer_faults")
             log.debug("peers: node %d: %s", sender, error)
             return
-        if isinstance(word, ChunkRequest):
+        if isinstance(message, ChunkRequest):
             if self._answering is None:
-                self._transport.send_nowait(sender, encode(Refusal(word.request)))
+                self._transport.send_nowait(sender, encode(Refusal(message.request)))
             else:
-                self._answering.wished(sender, word)
-        elif isinstance(word, SlotRequest | SlotPending | SlotGranted | SlotDone):
-            self._turns.heard(sender, word)
-        elif isinstance(word, Question):
-            self._transport.send_nowait(sender, encode(Figures(word.request, self._figures())))
-        elif isinstance(word, Figures):
-            if word.request in self._questions:
-                event, found = self._questions[word.request]
-                found[sender] = word.figures
-                event.set()
+                self._answering.requested(sender, message)
+        elif isinstance(message, SlotRequest | SlotPending | SlotGranted | SlotDone):
+            self._read_slots.heard(sender, message)
+        elif isinstance(message, Question):
+            self._transport.send_nowait(sender, encode(Figures(message.request, self._figures())))
+        elif isinstance(message, Figures):
+            self.view.heard(sender, message)
         else:
-            self._asking.heard(sender, word)
+            self._asking.heard(sender, message)
 
     def _lost(self, node: int) -> None:
-        if self._left or node in self._homes.gone or node == self._transport.number:
+        if self._left or node in self.owners.gone or node == self._transport.number:
             return
-        log.info("peers: %s has gone; its share belongs to the others now", self._homes.agreed.names[node])
-        start_guarded(self._nursery, "share of a lost node", self._homes.lose, node)
+        log.info("peers: %s has gone; its share belongs to the others now", self.owners.agreed.names[node])
+        start_guarded(self._nursery, "share of a lost node", self.owners.lose, node)
         self._silent.lost(node)
         self._asking.lost(node)
-        self._turns.lost(node)
-
-    def _say(self, to: int, word: Message) -> None:
-        self._transport.send_nowait(to, encode(word))
+        self._read_slots.lost(node)

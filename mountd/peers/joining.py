@@ -1,7 +1,6 @@
 """Joining: the daemons of a job agree on who they are, or all refuse with the difference that keeps them apart.
 
-Pure but for the card's encoding: every node has the same cards, so every node comes to the same answer. Called by
-`peers.opening`.
+Pure but for encoding: every node has the same `NodeInfo` of all, so every node comes to the same answer.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from mountd.base.errors import ConfigError
 from mountd.peers.messages import NodeInfo
 from policies.cluster.placement import Nodes, Placement, choose
 
-__all__ = ["Agreed", "JobLimits", "agree", "card_bytes", "read_cards"]
+__all__ = ["Agreed", "JobLimits", "agree", "decode_infos", "encode_info"]
 
 _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
-    ("the version of hfs", lambda card: card.hfs_version, "install the same release on all nodes"),
-    ("the source", lambda card: card.source_id, "give all the same SOURCE, or its identity with --source-id"),
-    ("the directory of the source", lambda card: card.root_inode, "give all the same SOURCE"),
-    ("--chunk", lambda card: card.chunk_bytes, "give all the same"),
-    ("--placement", lambda card: card.placement, "give all the same"),
-    ("-o stagger-job", lambda card: card.stagger_job, "give all the same"),
-    ("-o peer-timeout", lambda card: card.peer_timeout_s, "give all the same"),
+    ("the version of hfs", lambda info: info.hfs_version, "install the same release on all nodes"),
+    ("the source", lambda info: info.source_id, "give all the same SOURCE, or its identity with --source-id"),
+    ("the directory of the source", lambda info: info.root_inode, "give all the same SOURCE"),
+    ("--chunk", lambda info: info.chunk_bytes, "give all the same"),
+    ("--placement", lambda info: info.placement, "give all the same"),
+    ("-o stagger-job", lambda info: info.stagger_job, "give all the same"),
+    ("-o peer-timeout", lambda info: info.peer_timeout_s, "give all the same"),
 )
-"""What, of a card, and the remedy."""
+"""What must be the same, where `NodeInfo` has it, and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class JobLimits:
 
     buffer_bytes: int
     source_timeout_s: float
-    """As long a wish lasts at most, however often its home asks for patience; 0: for ever."""
+    """So long a request lasts at most, however often the owner asks for patience; 0: for ever."""
     peer_timeout_s: float
     stagger: int
     """Chunks of one file that each node reads from the source at a time."""
@@ -58,22 +57,22 @@ class Agreed:
     """How much data there is; None: nobody has looked, or more than could be told."""
 
     def share_bytes(self, number: int) -> int | None:
-        """How much of it node `number` would keep; None: see `data_bytes`."""
+        """How much of it node `number` would stage; None: see `data_bytes`."""
         weights = self.nodes.weights
         if self.data_bytes is None or self.placement == "replicate":
             return self.data_bytes
         return int(self.data_bytes * weights[number] / sum(weights)) if weights[number] else 0
 
 
-def card_bytes(card: NodeInfo) -> bytes:
-    """A card as it is sent."""
-    return msgspec.msgpack.encode(card)
+def encode_info(info: NodeInfo) -> bytes:
+    """As it is sent."""
+    return msgspec.msgpack.encode(info)
 
 
-def read_cards(cards: Sequence[bytes]) -> list[NodeInfo]:
-    """The cards of all nodes. Raises ConfigError where one is not of this release."""
+def decode_infos(infos: Sequence[bytes]) -> list[NodeInfo]:
+    """Those of all nodes. Raises ConfigError where one is not of this release."""
     found = []
-    for number, data in enumerate(cards):
+    for number, data in enumerate(infos):
         try:
             found.append(msgspec.msgpack.decode(data, type=NodeInfo))
         except msgspec.DecodeError:
@@ -83,30 +82,30 @@ def read_cards(cards: Sequence[bytes]) -> list[NodeInfo]:
     return found
 
 
-def agree(cards: Sequence[NodeInfo]) -> Agreed:
-    """What follows from the cards, the same on every node. Raises ConfigError, with what differs and where."""
-    names = _names([card.host for card in cards])
+def agree(infos: Sequence[NodeInfo]) -> Agreed:
+    """What follows from those of all nodes, the same on every node. Raises ConfigError, with what differs and where."""
+    names = _names([info.host for info in infos])
     faults = [
-        f"peers: {name} cannot start: {card.fault}" for name, card in zip(names, cards, strict=True) if card.fault
+        f"peers: {name} cannot start: {info.fault}" for name, info in zip(names, infos, strict=True) if info.fault
     ]
     if faults:
         raise ConfigError("\n".join(faults))
     for what, of, remedy in _SAME:
         values: dict[object, list[str]] = {}
-        for name, card in zip(names, cards, strict=True):
-            values.setdefault(of(card), []).append(name)
+        for name, info in zip(names, infos, strict=True):
+            values.setdefault(of(info), []).append(name)
         if len(values) > 1:
             shown = "; ".join(f"{value} on {_some(nodes)}" for value, nodes in values.items())
             faults.append(f"peers: {what} differs: {shown}; {remedy}")
     if faults:
         raise ConfigError("\n".join(faults))
-    capacities = [card.capacity_bytes for card in cards]
-    placement: Placement = "replicate" if cards[0].placement == "replicate" else "partition"
-    if cards[0].placement == "auto" and cards[0].data_bytes is not None:
-        placement = choose(cards[0].data_bytes, capacities)
+    capacities = [info.capacity_bytes for info in infos]
+    placement: Placement = "replicate" if infos[0].placement == "replicate" else "partition"
+    if infos[0].placement == "auto" and infos[0].data_bytes is not None:
+        placement = choose(infos[0].data_bytes, capacities)
     hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
     return Agreed(
-        names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, cards[0].data_bytes
+        names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, infos[0].data_bytes
     )
 
 

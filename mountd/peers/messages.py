@@ -1,4 +1,4 @@
-"""What the daemons of a job say to each other: small messages, and one card each when they join.
+"""What the daemons of a job say to each other: small messages, and one `NodeInfo` each when they join.
 
     asks                                     answers
       ChunkRequest(request, path, extent) ------->
@@ -103,7 +103,7 @@ class SlotRequest(_Message, frozen=True, tag=7):
     """Chunk `index` of a file is to be read from the source."""
 
     request: int
-    """Of the turns of the node that says it: they have numbers of their own."""
+    """Of the read slots of the node that says it: they have numbers of their own."""
     path: bytes
     index: int
     urgent: bool
@@ -111,7 +111,7 @@ class SlotRequest(_Message, frozen=True, tag=7):
 
 
 class SlotPending(_Message, frozen=True, tag=8):
-    """Others read; your turn comes."""
+    """Others read; your slot comes."""
 
     request: int
 
@@ -155,23 +155,23 @@ class NodeInfo(msgspec.Struct, frozen=True):
 
 
 _DIGEST_BYTES = 8
-"""A wish with one wrong bit would be answered with wrong bytes, their checksum right."""
+"""A request with one wrong bit would be answered with wrong bytes, their checksum right."""
 
 _encoder = msgspec.msgpack.Encoder()
-_words: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-def encode(word: Message) -> bytes:
-    """The message of a word."""
-    body = _encoder.encode(word)
+def encode(message: Message) -> bytes:
+    """As it is sent."""
+    body = _encoder.encode(message)
     return xxhash.xxh3_64_digest(body) + body
 
 
-def decode(message: bytes | memoryview) -> Message:
-    """The word of a message. Raises MessageError."""
-    if len(message) < _DIGEST_BYTES or xxhash.xxh3_64_digest(message[_DIGEST_BYTES:]) != message[:_DIGEST_BYTES]:
+def decode(data: bytes | memoryview) -> Message:
+    """The message that was sent. Raises MessageError."""
+    if len(data) < _DIGEST_BYTES or xxhash.xxh3_64_digest(data[_DIGEST_BYTES:]) != data[:_DIGEST_BYTES]:
         raise MessageError("a message of a peer whose checksum is wrong")
     try:
-        return _words.decode(message[_DIGEST_BYTES:])
+        return _decoder.decode(data[_DIGEST_BYTES:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"a message of a peer that means nothing: {error}") from None

@@ -4,7 +4,7 @@ A blocking receive spins a core, so the thread polls: every 0.2 ms while somethi
 intervals when nothing is. Orders of the event loop wake it at once; what comes from other nodes waits for the next
 poll. Large messages are received straight into the buffer that they are wanted in, and sent from where they lie.
 
-Implements `peers_transport.Transport`; used by `peers.opening`. The only file of the daemon that imports mpi4py. Calls
+Implements `peers.transport.Transport`. The only file of the daemon that imports mpi4py. Calls
 back on the event loop only. Errors of MPI are returned: a lost node is no error here, it is told of.
 """
 
@@ -46,7 +46,7 @@ _END_LIMIT_S = 5.0
 """All have left: MPI's end is a matter of milliseconds."""
 
 _WORDS_TAG = 0
-_CARD_BYTES = 8192
+_INFO_BYTES = 8192
 _END = None
 
 
@@ -68,7 +68,7 @@ class _Take:
 
 @dataclass(slots=True)
 class _Gather:
-    card: bytes
+    info: bytes
     limit_s: float
     done: Callable[[list[bytes] | None], None]
 
@@ -117,18 +117,18 @@ class MpiTransport:
         if self._fault is not None:
             raise MountError(f"peers: MPI does not start: {self._fault}")
 
-    async def gather(self, card: bytes, limit_s: float) -> list[bytes]:
-        """The cards of all nodes. Raises MountError if one of them does not come."""
-        if len(card) > _CARD_BYTES - 4:
-            raise MountError(f"peers: a card of {len(card)} bytes")
+    async def gather(self, info: bytes, limit_s: float) -> list[bytes]:
+        """What all nodes say of themselves. Raises MountError if one of them does not come."""
+        if len(info) > _INFO_BYTES - 4:
+            raise MountError(f"peers: a description of {len(info)} bytes")
         event = trio.Event()
         found: list[list[bytes] | None] = []
 
-        def done(cards: list[bytes] | None) -> None:
-            found.append(cards)
+        def done(infos: list[bytes] | None) -> None:
+            found.append(infos)
             event.set()
 
-        self._orders.put(_Gather(card, limit_s, done))
+        self._orders.put(_Gather(info, limit_s, done))
         await event.wait()
         if found[0] is None:
             raise MountError(f"peers: not all {self.count} daemons of the job came to join; see their logs")
@@ -172,7 +172,7 @@ class MpiTransport:
 
     def _hear(self) -> None:
         while self._told:
-            call_guarded("word of a peer", self._told.popleft())
+            call_guarded("message of a peer", self._told.popleft())
 
     def _run(self, started: Callable[[], None]) -> None:
         from mpi4py import MPI
@@ -185,7 +185,7 @@ class MpiTransport:
             self._comm.Set_errhandler(MPI.ERRORS_RETURN)
             self.number, self.count = self._comm.rank, self._comm.size
             self.last_tag = int(self._comm.Get_attr(MPI.TAG_UB))
-        except Exception as error:  # noqa: BLE001 - told to who waits, in his own thread
+        except Exception as error:  # noqa: BLE001 - told to the caller that waits, in its own thread
             self._fault = str(error)
             self._tell(started)
             return
@@ -317,10 +317,10 @@ class MpiTransport:
             self._tell(partial(self._lose, node))
 
     def _gather(self, order: _Gather, mpi: Any) -> None:  # noqa: ANN401 - as above
-        mine = bytearray(_CARD_BYTES)
-        mine[:4] = len(order.card).to_bytes(4, "big")
-        mine[4 : 4 + len(order.card)] = order.card
-        everybody = bytearray(_CARD_BYTES * self.count)
+        mine = bytearray(_INFO_BYTES)
+        mine[:4] = len(order.info).to_bytes(4, "big")
+        mine[4 : 4 + len(order.info)] = order.info
+        everybody = bytearray(_INFO_BYTES * self.count)
         limit_s = time.monotonic() + order.limit_s
         try:
             request = self._comm.Iallgather([mine, mpi.BYTE], [everybody, mpi.BYTE])
@@ -334,5 +334,5 @@ class MpiTransport:
             log.debug("peers: %s", error)
             self._tell(partial(order.done, None))
             return
-        cards = [bytes(everybody[at : at + _CARD_BYTES]) for at in range(0, len(everybody), _CARD_BYTES)]
-        self._tell(partial(order.done, [card[4 : 4 + int.from_bytes(card[:4], "big")] for card in cards]))
+        infos = [bytes(everybody[at : at + _INFO_BYTES]) for at in range(0, len(everybody), _INFO_BYTES)]
+        self._tell(partial(order.done, [info[4 : 4 + int.from_bytes(info[:4], "big")] for info in infos]))

@@ -1,6 +1,6 @@
-"""Opening the peers: MPI is started first, everybody joins when he knows his part, and MPI ends last.
+"""Opening the peers: MPI is started first, each daemon joins once it knows its part, and MPI ends last.
 
-Called by `daemon`. A daemon that cannot start tells the others why in place of joining, so that nobody waits for it.
+A daemon that cannot start tells the others why in place of joining, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -10,24 +10,32 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
 from mountd.core.metrics import Metrics
+from mountd.peers.cluster_view import ClusterView, LoneView
 from mountd.peers.job import JobPeers
-from mountd.peers.joining import JobLimits, agree, card_bytes, read_cards
+from mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
 from mountd.peers.messages import NodeInfo
 from mountd.peers.mpi import MpiTransport
-from mountd.peers.peers import NoPeers
 
-__all__ = ["Joining", "open_joining"]
+__all__ = ["Joining", "Membership", "open_joining"]
 
 log = logging.getLogger(__name__)
 
 _JOIN_LIMIT_S = 120.0
 """Between the start of MPI and joining lies the opening of source and cache: a damaged index is made anew meanwhile."""
 _FAULT_LIMIT_S = 10.0
+
+
+class Membership(NamedTuple):
+    """What this daemon has of its job."""
+
+    peers: JobPeers | None
+    """None: there is nobody to ask."""
+    view: ClusterView
 
 
 class Joining:
@@ -66,16 +74,16 @@ class Joining:
         capacity_bytes: int,
         data_bytes: int | None,
         limits: JobLimits,
-    ) -> JobPeers | NoPeers:
+    ) -> Membership:
         """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
         if self.transport is None:
-            return NoPeers(self._why_alone, chunk_bytes, wanted=self._why_alone != "--peers none")
+            return Membership(None, LoneView(self._why_alone, chunk_bytes, wanted=self._why_alone != "--peers none"))
         if self.transport.count == 1:
             reason = "the only daemon of its job: started without mpirun, or started again, after which none can rejoin"
             log.warning("peers: this is %s; it runs alone", reason)
             self.joined = True
-            return NoPeers(reason, chunk_bytes, wanted=True)
-        card = NodeInfo(
+            return Membership(None, LoneView(reason, chunk_bytes, wanted=True))
+        info = NodeInfo(
             host=socket.gethostname(),
             hfs_version=metadata.version("hfs-cache"),
             source_id=source_id,
@@ -87,13 +95,13 @@ class Joining:
             stagger_job=limits.stagger_job,
             peer_timeout_s=limits.peer_timeout_s,
         )
-        cards = await self._gather(card, _JOIN_LIMIT_S)
-        agreed = agree(read_cards(cards))
+        infos = await self._gather(info, _JOIN_LIMIT_S)
+        agreed = agree(decode_infos(infos))
         names = agreed.names
         log.info(
             "peers: %s is one of %d nodes, placement %s", names[self.transport.number], len(names), agreed.placement
         )
-        return JobPeers(
+        peers = JobPeers(
             self.transport,
             agreed,
             nursery,
@@ -102,11 +110,12 @@ class Joining:
             chunk_bytes=chunk_bytes,
             limits=limits,
         )
+        return Membership(peers, peers.view)
 
-    async def _gather(self, card: NodeInfo, limit_s: float) -> list[bytes]:
+    async def _gather(self, info: NodeInfo, limit_s: float) -> list[bytes]:
         assert self.transport is not None
         self.joined = True
-        return await self.transport.gather(card_bytes(card), limit_s)
+        return await self.transport.gather(encode_info(info), limit_s)
 
     async def refuse(self, fault: str) -> None:
         """Tell the others, who wait for this daemon, why it does not come."""

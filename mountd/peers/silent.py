@@ -1,10 +1,10 @@
 """Silent peers: which nodes hang, and for how long each is left alone.
 
-A node that lives and says nothing costs whoever waits for it, so it is not asked again for a while; each time in a row
+A node that lives and says nothing costs whatever waits for it, so it is not asked again for a while; each time in a row
 that it hangs that while is twice as long, since not every MPI tells who is dead. What one kind of question has found
 out holds for all kinds: one of these is shared by `peers.asking` and `peers.read_slots`.
 
-Called by these two, and by `peers.job` to show it. Event loop only; knows nothing of why a node was asked.
+Event loop only; knows nothing of why a node was asked.
 """
 
 import math

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mountd.core.metrics import Metrics
-from mountd.peers.peers import Peers
+from mountd.peers.cluster_view import ClusterView
 
 __all__ = ["PeersStatus"]
 
@@ -16,9 +16,9 @@ _COUNTED = ("reads", "read_bytes", "misses", "faults", "served", "served_bytes",
 class PeersStatus:
     """The key `peers`."""
 
-    peers: Peers
+    view: ClusterView
     metrics: Metrics
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment."""
-        return {"peers": {**self.peers.shown(), **{name: self.metrics["peer_" + name] for name in _COUNTED}}}
+        return {"peers": {**self.view.shown(), **{name: self.metrics["peer_" + name] for name in _COUNTED}}}

@@ -1,6 +1,6 @@
 """What the peers need of a network: small messages in order, and bytes under a tag. MPI is one; tests have another.
 
-Called by the peers' files on the event loop; implemented by `peers.mpi` and, in tests, by a fake in virtual time.
+Implemented by `peers.mpi` and, in tests, by a fake in virtual time.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def shares(samples: int, learners: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A global batch, divided. `node_of`: int32 [samples], who trains on each; `moved`: how many of them their home
+    """A global batch, divided. `node_of`: int32 [samples], who trains on each; `moved`: how many of them their owner
     gives to another node; `loaded`: how many nobody has cached."""
 
     node_of: NDArray[np.int32]
@@ -78,21 +78,21 @@ class Assignment:
     moves: int
 
 
-def assign(homes: NDArray[np.int32], learners: Sequence[int]) -> Assignment:
-    """Divide one global batch. `homes`: int32 [samples], the node that has each cached, or negative for none.
+def assign(owners: NDArray[np.int32], learners: Sequence[int]) -> Assignment:
+    """Divide one global batch. `owners`: int32 [samples], the node that has each cached, or negative for none.
 
     Each node gets what `shares` gives it. Of a node with a surplus the samples that come last in the batch are given.
     """
     nodes = len(learners)
-    cached = np.flatnonzero(homes >= 0)
-    wanted = np.array(shares(len(homes), learners))
-    order = cached[np.argsort(homes[cached], kind="stable")]
-    have = np.bincount(homes[cached], minlength=nodes)
-    node_of = np.empty(len(homes), np.int32)
-    node_of[cached] = homes[cached]
+    cached = np.flatnonzero(owners >= 0)
+    wanted = np.array(shares(len(owners), learners))
+    order = cached[np.argsort(owners[cached], kind="stable")]
+    have = np.bincount(owners[cached], minlength=nodes)
+    node_of = np.empty(len(owners), np.int32)
+    node_of[cached] = owners[cached]
     surplus = have - wanted
     # What nobody has goes where something is missing, the largest deficit first.
-    loaded = np.flatnonzero(homes < 0)
+    loaded = np.flatnonzero(owners < 0)
     fill = [Move(-1, int(node), int(count)) for node, count in _filled(-surplus, len(loaded))]
     start = 0
     for one in fill:

@@ -2,7 +2,7 @@
 
 `policies/cluster/balance.py` divides one batch and says of each sample who trains on it. A learner of a thousand wants
 only its own samples, of all the batches of an epoch, before it begins: here the samples are counted and sorted by their
-homes once for the epoch, and Algorithm 1 then works on counts. 1.28 million samples of 1 024 nodes take well under a
+owners once for the epoch, and Algorithm 1 then works on counts. 1.28 million samples of 1 024 nodes take well under a
 second.
 
 Called by `hfs/samplers.py` on every learner, which come to the same answer without asking each other. Pure.
@@ -21,30 +21,30 @@ __all__ = ["node_epoch", "slice_epoch"]
 
 
 def node_epoch(
-    homes: NDArray[np.int32], batch: int, learners: Sequence[int], node: int
+    owners: NDArray[np.int32], batch: int, learners: Sequence[int], node: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What `node` trains on: (positions in the order of the epoch, int64 [all], samples moved in each step, int64).
 
-    `homes`: int32 [samples], the node that has each sample of the epoch's order, in [0, len(learners)). Step s is the
+    `owners`: int32 [samples], the node that has each sample of the epoch's order, in [0, len(learners)). Step s is the
     global batch [s batch, (s + 1) batch) of it, the last may be smaller. `learners`: of each node; each trains on as
     many samples of a step as any other, so their sum must divide `batch` and the last batch (ValueError). The positions
-    are in order of the steps, and in each step those whose home this is come first.
+    are in order of the steps, and in each step those that it owns come first.
     """
     world, nodes = sum(learners), len(learners)
-    if not world or batch % world or len(homes) % batch % world:
-        raise ValueError(f"batches of {batch} and {len(homes) % batch} samples do not divide among {world} learners")
-    steps = -(-len(homes) // batch)
+    if not world or batch % world or len(owners) % batch % world:
+        raise ValueError(f"batches of {batch} and {len(owners) % batch} samples do not divide among {world} learners")
+    steps = -(-len(owners) // batch)
     wanted = np.array(learners, np.int64) * (batch // world)
-    keys = np.arange(len(homes)) // batch * nodes + homes
+    keys = np.arange(len(owners)) // batch * nodes + owners
     have = np.bincount(keys, minlength=steps * nodes).reshape(steps, nodes)
-    # Stable: samples of one home keep the order of the batch.
+    # Stable: samples of one owner keep the order of the batch.
     order = np.argsort(keys, kind="stable")
     ends = np.cumsum(have).reshape(steps, nodes)
     found: list[NDArray[np.int64]] = []
     moved = np.zeros(steps, np.int64)
     for step in range(steps):
-        if (step + 1) * batch > len(homes):
-            wanted = np.array(learners, np.int64) * (len(homes) % batch // world)
+        if (step + 1) * batch > len(owners):
+            wanted = np.array(learners, np.int64) * (len(owners) % batch // world)
         surplus = have[step] - wanted
         moved[step] = np.maximum(surplus, 0).sum()
         mine, end = int(min(have[step, node], wanted[node])), int(ends[step, node])

@@ -1,13 +1,12 @@
-"""Placement: which node of a job is the home of a chunk or a small file, so that nobody has to ask where it is.
+"""Placement: which node of a job owns a chunk or a small file, so that nobody has to ask where it is.
 
 Rendezvous hashing (Thaler and Ravishankar, 1998): each node draws a number for each key, weighted by its capacity, and
-the highest draw is the home. So every daemon and every training job computes the same homes from the same list of nodes
+the highest draw owns it. So every daemon and every training job computes the same owners from the same list of nodes
 (the directory of locality-aware loading: Yang and Cong, 2019), and when a node is lost only its keys move. Keys are
 drawn for in 262 144 slots and not one by one: a million keys of 1 024 nodes are a look-up each, and the largest node of
 1 024 has some 20 % more than its share, of 8 less than 2 %.
 
-Called by `mountd/peers/peers.py`, `hfs/samplers.py` and `hfs plan`. Pure; hashes no paths: a key starts as the 64-bit
-xxh3 of a path relative to the root of the mount.
+Pure; hashes no paths: a key starts as the 64-bit xxh3 of a path relative to the root of the mount.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOBODY", "Nodes", "Placement", "choose", "homes", "keys"]
+__all__ = ["NOBODY", "Nodes", "Placement", "choose", "keys", "owners"]
 
 Placement = Literal["partition", "replicate"]
-"""partition: each node stages its share, and reads the rest from its peers. replicate: each stages all, which its home
+"""partition: each node stages its share, and reads the rest from its peers. replicate: each stages all, which its owner
 has read from the source."""
 
 _SLOT_BITS = 18
@@ -80,7 +79,7 @@ class Nodes:
             raise ValueError("a weight that is negative or no number")
 
     def table(self, gone: Collection[int] = ()) -> NDArray[np.int32]:
-        """int32 [slots]: the home of each slot, a number in [0, len(hashes)), or NOBODY; none of `gone`."""
+        """int32 [slots]: the owner of each slot, a number in [0, len(hashes)), or NOBODY; none of `gone`."""
         members = [i for i, weight in enumerate(self.weights) if weight > 0 and i not in gone]
         if not members:
             return np.full(_SLOTS, NOBODY, np.int32)
@@ -100,6 +99,6 @@ class Nodes:
         return np.array(members, np.int32)[best]
 
 
-def homes(table: NDArray[np.int32], wanted: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """int32 [n]: the home of each key, by a table of `Nodes.table`."""
+def owners(table: NDArray[np.int32], wanted: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """int32 [n]: the owner of each key, by a table of `Nodes.table`."""
     return table[(wanted >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)]

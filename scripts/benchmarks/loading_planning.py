@@ -1,6 +1,6 @@
 """What it costs each learner to divide an epoch of ImageNet between 1 024 learners: time and memory of one rank.
 
-A process of its own for each measurement, from the making of the sampler (the homes of all files) to the end of the
+A process of its own for each measurement, from the making of the sampler (the owners of all files) to the end of the
 first epoch's batches; the list of paths is the job's, and not counted. Nothing is asked of other learners.
 """
 
@@ -63,7 +63,7 @@ def planning(_: Work, options: Options, command: str) -> list[Row]:
             what = f"{samples} samples, {LEARNERS} learners on {LEARNERS // a_node} nodes, {steps} steps{scale}"
             rows += [
                 got.row(f"{what}: one rank plans an epoch", keys[0], at_most(5), "s"),
-                got.row("  of it the homes of all samples, once", keys[1], unit="s"),
+                got.row("  of it the owners of all samples, once", keys[1], unit="s"),
                 got.row("  of it the epoch", keys[2], unit="s"),
                 got.row("  memory above the list of paths, at most", keys[3], at_most(500), "MB"),
             ]

@@ -1,7 +1,7 @@
 """The cost model at 16 to 1 024 nodes against the speed-ups that Yang and Cong measured on up to 256. A simulation.
 
 Loading alone, as in their figures 8 to 11: an epoch of the regular loader over one of the locality-aware loader. The
-share of a batch that moves comes from the policies themselves (homes by rendezvous hashing, Algorithm 1). What the
+share of a batch that moves comes from the policies themselves (owners by rendezvous hashing, Algorithm 1). What the
 paper says: the data sets, 4 learners a node with batches of 128, at most 800 samples/s a learner (ImageNet), 100 Gbit/s
 a node. What it does not say, and is assumed here:
 
@@ -22,7 +22,7 @@ import numpy as np
 from hfs.cli.plan_plot import new_figure
 from policies.cluster.cost_model import Job, costs
 from policies.cluster.locality import node_epoch
-from policies.cluster.placement import Nodes, homes, keys
+from policies.cluster.placement import Nodes, keys, owners
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options
@@ -61,11 +61,11 @@ PAPER = (
 
 @cache
 def moved(nodes: int, seed: int) -> float:
-    """The share of two global batches that moves, with the homes of samples as the directory computes them."""
+    """The share of two global batches that moves, with the owners of samples as the directory computes them."""
     batch = nodes * A_NODE * BATCH
     table = Nodes(tuple(range(1, nodes + 1)), (1.0,) * nodes).table()
     paths = np.random.default_rng(seed).integers(0, 1 << 63, 2 * batch).astype(np.uint64)
-    found = homes(table, keys(paths, np.zeros(len(paths), np.int64)))
+    found = owners(table, keys(paths, np.zeros(len(paths), np.int64)))
     return float(node_epoch(found, batch, [A_NODE] * nodes, 0)[1].sum()) / len(paths)
 
 

@@ -54,7 +54,7 @@ def planning(_work: Work, options: Options, command: str) -> list[Row]:
             got.add("s", seconds(answer))
             got.add("MB", answer["peak_bytes"] / 1e6)
     what = (
-        f"planning one epoch: {samples} files, {LEARNERS} learners on as many nodes, homes and all{{}}"
+        f"planning one epoch: {samples} files, {LEARNERS} learners on as many nodes, owners and all{{}}"
         f"{options.scale(SAMPLES, SAMPLES_QUICK)}"
     )
     return [

@@ -1,7 +1,7 @@
 """Rows of one large file that all nodes of a job read at once: how many reads the storage sees, and in what order.
 
-All nodes begin at its front, and each reads from the source what it is home of: without turns as many chunks at a time
-as all of them together may, with turns (`-o stagger-job`) as many as are given.
+All nodes begin at its front, and each reads from the source what it owns: without read slots as many chunks at a time
+as all of them together may, with read slots (`-o stagger-job`) as many as are given.
 """
 
 from scripts.benchmarks.common import Work, slowfs
@@ -13,7 +13,7 @@ from scripts.benchmarks.peers_nodes import learners, nodes
 from scripts.benchmarks.table import Row, at_least, at_most
 
 COUNT = 4
-TURNS = 2
+SLOTS = 2
 FREE = 1024
 """More than all nodes read at a time: they do not ask."""
 
@@ -29,15 +29,15 @@ _BESIDES = 1
 
 def stagger(work: Work, options: Options, command: str) -> list[Row]:
     got, data = Results(command), one_large(work, options)
-    kinds = {"turns": TURNS, "free": FREE}
+    kinds = {"slots": SLOTS, "free": FREE}
     for seed in range(options.runs):
-        for kind, turns in kinds.items():
+        for kind, slots in kinds.items():
             keys = [f"{kind} {what}" for what in ("source", "at once", "ordered", "epoch")]
             with got.attempt(*keys), slowfs(work, data.folder, "none") as slow:
                 slow.tell(f"set shared_bps {SHARED_BPS}")
-                turn_options = ("-o", f"stagger-job={turns}")
+                slot_options = ("-o", f"stagger-job={slots}")
                 with (
-                    nodes(work, slow, COUNT, "partition", memory=MEMORY, options=turn_options) as running,
+                    nodes(work, slow, COUNT, "partition", memory=MEMORY, options=slot_options) as running,
                     learners(running.paths, data) as group,
                 ):
                     slow.tell("reset")
@@ -48,15 +48,15 @@ def stagger(work: Work, options: Options, command: str) -> list[Row]:
                     got.add(f"{kind} ordered", found["read_ordered"] / max(1, found["read"]))
                     got.add(f"{kind} epoch", epoch_s)
             if kind == "free":
-                got.add("longer", got.last("turns epoch") / got.last("free epoch"))
+                got.add("longer", got.last("slots epoch") / got.last("free epoch"))
     scale = options.scale(ONE, ONE_QUICK)
-    what = f"{COUNT} nodes read one file of {data.bytes >> 20} chunks{scale}, partition, stagger-job={TURNS}"
+    what = f"{COUNT} nodes read one file of {data.bytes >> 20} chunks{scale}, partition, stagger-job={SLOTS}"
     return [
-        got.row(f"{what}: requests at the source at a time, at most", "turns at once", at_most(TURNS + _BESIDES), ""),
-        got.row("  without turns", "free at once", unit=""),
-        got.row(f"{what}: share of reads in the order of the file", "turns ordered", at_least(0.75), ""),
-        got.row("  without turns", "free ordered", unit=""),
-        got.row(f"{what}: source bytes / data set", "turns source", READ_ONCE),
-        got.row(f"{what}: time, as multiple of that without turns", "longer", at_most(1.1)),
-        got.row("  with turns", "turns epoch", unit="s"),
+        got.row(f"{what}: requests at the source at a time, at most", "slots at once", at_most(SLOTS + _BESIDES), ""),
+        got.row("  without read slots", "free at once", unit=""),
+        got.row(f"{what}: share of reads in the order of the file", "slots ordered", at_least(0.75), ""),
+        got.row("  without read slots", "free ordered", unit=""),
+        got.row(f"{what}: source bytes / data set", "slots source", READ_ONCE),
+        got.row(f"{what}: time, as multiple of that without read slots", "longer", at_most(1.1)),
+        got.row("  with read slots", "slots epoch", unit="s"),
     ]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from mountd.control.status import FORMER_COUNTERS
 from mountd.core.config import KEYS
 from mountd.core.metrics import COUNTERS
 from tests.fuse.modes import HfsMount
@@ -58,7 +59,7 @@ STATUS_KEYS = {
     "page_cache": "note sampled_files sampled_bytes resident_bytes",
     "kernel": "read_ahead_kb max_background notes",
     "config": " ".join(key.name for key in KEYS),
-    "counters": " ".join(COUNTERS),
+    "counters": " ".join([*COUNTERS, *FORMER_COUNTERS]),
 }
 """Each key of the object with those of what it holds."""
 

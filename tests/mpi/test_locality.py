@@ -56,7 +56,7 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     def epoch(number: int) -> int:
         """Bytes of the samples that move."""
         moved = 0
-        homes = ClusterMap.ask(str(nodes.path(0))).homes(Layout("\0".join(names()).encode()))
+        owners = ClusterMap.ask(str(nodes.path(0))).owners(Layout("\0".join(names()).encode()))
         for rank, sampler in enumerate(samplers):
             sampler.set_epoch(number)
             for batch in sampler:
@@ -64,7 +64,7 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
                     path = nodes.path(rank) / names()[index]
                     assert path.read_bytes() == pattern(index + 1, 0, size(index))
                     drop_pages(path)
-                    moved += size(index) * (homes[index] != rank)
+                    moved += size(index) * (owners[index] != rank)
         return moved
 
     def read_bytes() -> tuple[int, int]:
@@ -86,11 +86,11 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     layout = Layout(
         b"large", np.array([40 * CHUNK_BYTES]), np.array([-1]), offsets * 0, offsets, offsets * 0 + CHUNK_BYTES
     )
-    homes = ClusterMap.ask(str(nodes.path(1))).homes(layout)
+    owners = ClusterMap.ask(str(nodes.path(1))).owners(layout)
     nodes.job._wait_for(lambda: sum(staged()) + dropped() >= total, "the samples are not staged")
     before, dropped_before = staged(), nodes.counters("staging_dropped")
     assert (nodes.path(0) / "large").read_bytes() == pattern(1000, 0, 40 * CHUNK_BYTES)
-    wanted = (np.array(before) + np.bincount(homes, minlength=NODES) * CHUNK_BYTES).tolist()
+    wanted = (np.array(before) + np.bincount(owners, minlength=NODES) * CHUNK_BYTES).tolist()
 
     def staged_at_home() -> bool:
         """All but what the cache disk was too slow for, or what a home gave too late, so that it was read elsewhere."""

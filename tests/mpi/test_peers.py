@@ -60,7 +60,7 @@ def test_the_source_is_read_once_for_all(placement: str, data: Path, daemons: Ca
         assert sum(again) == pytest.approx(2 * TOTAL_BYTES, rel=0.1)  # less what memory held
 
 
-def test_parts_of_a_large_file_read_at_random_come_from_their_homes(
+def test_parts_of_a_large_file_read_at_random_come_from_their_owners(
     tmp_path: Path, daemons: Callable[..., Daemons]
 ) -> None:
     """Epochs of random reads in partition: the first reads the source once, the second not at all."""
@@ -88,7 +88,7 @@ def test_parts_of_a_large_file_read_at_random_come_from_their_homes(
 
 
 def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: Callable[..., Daemons]) -> None:
-    """kill -9 in mid-epoch: readers of the other mounts see no error, and its share has another home."""
+    """kill -9 in mid-epoch: readers of the other mounts see no error, and its share has another owner."""
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES}").wait()
     read_all(nodes.path(2))
     names = sorted(FILES)
@@ -108,7 +108,7 @@ def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: 
     for rank in (0, 2):
         read_all(nodes.path(rank))
     read_again = sum(nodes.counters("source_read_bytes")) - before
-    assert read_again <= nodes.dropped_bytes(CHUNK_BYTES), "what the lost one had is staged again, by its next home"
+    assert read_again <= nodes.dropped_bytes(CHUNK_BYTES), "what the lost one had is staged again, by its next owner"
     unmount_lazily(nodes.path(1))
 
 
@@ -146,10 +146,10 @@ def test_a_daemon_that_hangs_costs_the_others_nothing_but_time(data: Path, daemo
 
 
 def test_nodes_take_turns_at_one_large_file(data: Path, daemons: Callable[..., Daemons]) -> None:
-    """Where all of them together may read less at a time than each could; one is killed with a turn or without."""
+    """Where all of them together may read less at a time than each could; one is killed with a read slot or without."""
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},stagger-job=1").wait()
     read_all(nodes.path(0))
-    assert sum(nodes.counters("peer_turns")) >= FILES[b"large.bin"][1] // CHUNK_BYTES
+    assert sum(nodes.counters("peer_read_slots")) >= FILES[b"large.bin"][1] // CHUNK_BYTES
     assert_read_once(nodes)
     nodes.kill(1)
     for rank in (0, 2):
@@ -199,7 +199,7 @@ def test_one_alone_has_no_peers_and_says_so(data: Path, daemons: Callable[..., D
 
 
 def test_a_node_without_room_reads_from_the_others(data: Path, daemons: Callable[..., Daemons]) -> None:
-    """Its cache holds nothing: it is home of nothing, and reads all from its peers."""
+    """Its cache holds nothing: it owns nothing, and reads all from its peers."""
     nodes = daemons(data, 3, "1:--cache-size=64K", "--placement", "replicate").wait()
     read_all(nodes.path(0))
     read_all(nodes.path(1))

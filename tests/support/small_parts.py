@@ -20,7 +20,6 @@ from mountd.fetch.recorder import Recorder
 from mountd.fetch.small_files import Small, SmallFiles
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Node
-from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
@@ -97,7 +96,7 @@ async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[
             Pushes(),
             Memory(trio.current_time),
             Recorder(),
-            NoPeers(""),
+            None,  # no peers
             reads_a_file=8,
         )  # type: ignore[arg-type]  # fakes
         small = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=CHUNK)  # type: ignore[arg-type]  # fakes

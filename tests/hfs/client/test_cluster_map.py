@@ -1,4 +1,4 @@
-"""The directory of a job: what a daemon says, and the homes of samples against a plain computation of them."""
+"""The directory of a job: what a daemon says, and the owners of samples against a plain computation of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfs.client.client import DaemonSilent
 from hfs.client.cluster_map import ClusterMap, NoClusterMap
 from hfs.layouts.files import files_layout
 from hfs.layouts.layout import Layout
-from policies.cluster.placement import Nodes, homes, keys
+from policies.cluster.placement import Nodes, keys, owners
 from tests.hfs.daemon import FakeCommands, serving
 
 ANSWER: dict[str, Any] = {
@@ -33,7 +33,7 @@ TABLE = Nodes((11, 12, 13), (1.0, 2.5, 0.0)).table()
 
 def home(path: bytes, index: int) -> int:
     """Of one chunk, by itself."""
-    return int(homes(TABLE, keys(np.array([xxhash.xxh3_64_intdigest(path)], np.uint64), np.array([index])))[0])
+    return int(owners(TABLE, keys(np.array([xxhash.xxh3_64_intdigest(path)], np.uint64), np.array([index])))[0])
 
 
 def test_an_answer_over_the_socket(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_nodes_by_name_and_number() -> None:
 def test_homes_of_small_files_are_of_their_paths_below_the_mount() -> None:
     found = ClusterMap.of(ANSWER, "/data")
     layout = files_layout(["/data/x/1", "x/2", "/data//x/./3"], found.root)
-    assert found.homes(layout).tolist() == [home(name, 0) for name in (b"x/1", b"x/2", b"x/3")]
+    assert found.owners(layout).tolist() == [home(name, 0) for name in (b"x/1", b"x/2", b"x/3")]
 
 
 @given(st.integers(0, 99), st.integers(1, 30), st.integers(1, 4), st.integers(1, 700), st.booleans())
@@ -113,7 +113,7 @@ def test_a_sample_is_at_home_where_most_of_its_bytes_are(
     offsets, sizes = draw.integers(0, 1000, extents), draw.integers(1, largest + 1, extents)
     starts = np.concatenate([[0], np.cumsum(counts)])
     layout = Layout(b"\0".join(names), np.array(file_sizes), np.array([-1, -1]), files, offsets, sizes, starts)
-    found = ClusterMap.of(ANSWER).homes(layout)
+    found = ClusterMap.of(ANSWER).owners(layout)
     for sample in range(samples):
         owned: Counter[int] = Counter()
         for file, offset, size in layout.extents_of(sample):
@@ -129,15 +129,15 @@ home_of = {(file, index): home(name, index) for file, name in enumerate((b"one",
 def test_large_whole_files_count_by_all_their_chunks() -> None:
     layout = Layout(b"p\0q\0r", np.array([250, 0, -1]))
     owned = Counter({home(b"p", 0): 100}) + Counter({home(b"p", 1): 100}) + Counter({home(b"p", 2): 50})
-    assert ClusterMap.of(ANSWER).homes(layout).tolist()[1:] == [home(b"q", 0), home(b"r", 0)]
+    assert ClusterMap.of(ANSWER).owners(layout).tolist()[1:] == [home(b"q", 0), home(b"r", 0)]
     layout = Layout(b"p\0q", np.array([250, 0]))
     wanted = [max(sorted(owned), key=lambda node: owned[node]), home(b"q", 0)]
-    assert ClusterMap.of(ANSWER).homes(layout).tolist() == wanted
+    assert ClusterMap.of(ANSWER).owners(layout).tolist() == wanted
 
 
 def test_one_huge_sample_and_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 100 << 12
     layout = Layout(b"big", np.array([size]), np.array([-1]), np.zeros(9, int), np.zeros(9, int), np.full(9, size))
-    at_once = ClusterMap.of(ANSWER).homes(layout).tolist()
+    at_once = ClusterMap.of(ANSWER).owners(layout).tolist()
     monkeypatch.setattr("hfs.client.cluster_map._PIECES", 1 << 13)
-    assert ClusterMap.of(ANSWER).homes(layout).tolist() == at_once == [at_once[0]] * 9
+    assert ClusterMap.of(ANSWER).owners(layout).tolist() == at_once == [at_once[0]] * 9

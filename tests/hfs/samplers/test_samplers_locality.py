@@ -69,7 +69,7 @@ def at_epoch(epoch: int, samplers: list[LocalityAwareSampler]) -> list[LocalityA
 placed = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
 
-@settings(max_examples=40)  # each learner makes the table of homes
+@settings(max_examples=40)  # each learner makes the table of owners
 @given(st.integers(1, 120), st.integers(1, 6), placed, st.booleans(), st.integers(0, 9))
 def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size(
     n: int, each: int, of: list[int], drop_last: bool, epoch: int
@@ -97,21 +97,21 @@ def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size(
 def test_samples_are_trained_on_where_they_are_cached() -> None:
     of = [0, 0, 1, 1, 2, 2, 3, 3]
     samplers = learners(1000, 64, of)
-    homes = nodes(4).homes(Layout("\0".join(files(1000)).encode()))
+    owners = nodes(4).owners(Layout("\0".join(files(1000)).encode()))
     order = samplers[0].global_order()
     epochs = [list(sampler) for sampler in samplers]
     for step in range(len(samplers[0])):
         batch = order[step * 64 : (step + 1) * 64]
-        moved = sum(homes[index] != of[rank] for rank, own in enumerate(epochs) for index in own[step])
-        assert moved == assign(homes[batch], [2] * 4).moved
+        moved = sum(owners[index] != of[rank] for rank, own in enumerate(epochs) for index in own[step])
+        assert moved == assign(owners[batch], [2] * 4).moved
         assert moved / len(batch) == samplers[5].moved()[step]
     assert 0.5 < samplers[0].moved().mean() / expected_imbalance(4, 16) < 1.5
 
 
 def test_what_comes_from_other_nodes_is_spread_over_the_learners_of_a_node() -> None:
     samplers = learners(4000, 200, [0] * 4 + [1] * 4)
-    homes = nodes(2).homes(Layout("\0".join(files(4000)).encode()))
-    taken = np.array([[sum(homes[own] != rank // 4) for own in s] for rank, s in enumerate(samplers)])
+    owners = nodes(2).owners(Layout("\0".join(files(4000)).encode()))
+    taken = np.array([[sum(owners[own] != rank // 4) for own in s] for rank, s in enumerate(samplers)])
     assert taken.sum() > 0
     for node in (taken[:4], taken[4:]):
         assert np.all(node.max(axis=0) - node.min(axis=0) <= 1)

@@ -39,7 +39,6 @@ from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Node
-from mountd.peers.peers import NoPeers
 from policies.geometry import Extent
 from policies.iomode import Choice
 from policies.prefetch.siblings import Siblings
@@ -148,7 +147,7 @@ async def daemon(
             Pushes() if push else None,
             memory := Memory(trio.current_time),
             recorder := Recorder(),
-            NoPeers(""),
+            None,  # no peers
             reads_a_file=8,
         )
         queue = PrefetchQueue(metrics)

@@ -19,10 +19,10 @@ from mountd.base.errors import ConfigError, SourceError
 from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.peers.answering import TAKEN_S, Bytes
+from mountd.peers.asking import PeerAnswer
 from mountd.peers.job import JobPeers
-from mountd.peers.joining import JobLimits, agree, card_bytes, read_cards
+from mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
 from mountd.peers.messages import ChunkRequest, MessageError, NodeInfo, Offer, Patience, Refusal, decode, encode
-from mountd.peers.peers import PeerAnswer
 from mountd.peers.silent import REST_S
 from policies.geometry import Extent
 from tests.conftest import Logs
@@ -88,16 +88,16 @@ class Job:
         for node, store in zip(self.nodes, self.stores, strict=True):
             node.answer(store, lambda: {"staged": 5})
 
-    def path_at(self, home: int, asker: int = 0) -> bytes:
-        """A path whose first chunk is at home there."""
+    def path_at(self, owner: int, asker: int = 0) -> bytes:
+        """A path whose first chunk that node owns."""
         return next(
-            path for path in (b"file-%d" % i for i in range(10_000)) if self.nodes[asker]._homes.home(path, 0) == home
+            path for path in (b"file-%d" % i for i in range(10_000)) if self.nodes[asker].owners.owner(path, 0) == owner
         )
 
     async def fetch(
         self, path: bytes, into: bytearray | None = None, asker: int = 0, *, here_only: bool = False
     ) -> PeerAnswer:
-        """The first chunk, from its home."""
+        """The first chunk, from its owner."""
         buffer = memoryview(bytearray(CHUNK) if into is None else into)
         came = await self.nodes[asker].fetch(path, VERSION, CHUNK, Extent(0, CHUNK), buffer, here_only=here_only)
         if came is PeerAnswer.HIT:
@@ -118,18 +118,18 @@ async def job(count: int = 2, placement: str = "partition") -> AsyncIterator[Job
         nursery.cancel_scope.cancel()
 
 
-async def test_a_chunk_comes_from_its_home_and_one_s_own_from_nowhere() -> None:
+async def test_a_chunk_comes_from_its_owner_and_one_s_own_from_nowhere() -> None:
     async with job() as nodes:
         assert await nodes.fetch(nodes.path_at(1)) is PeerAnswer.HIT
         assert await nodes.fetch(nodes.path_at(0)) is PeerAnswer.MISS
         assert (nodes.metrics[0]["peer_reads"], nodes.metrics[1]["peer_served"]) == (1, 1)
-        assert nodes.nodes[0].keeps(nodes.path_at(0), 0)
-        assert not nodes.nodes[0].keeps(nodes.path_at(1), 0)
+        assert nodes.nodes[0].owners.caches_locally(nodes.path_at(0), 0)
+        assert not nodes.nodes[0].owners.caches_locally(nodes.path_at(1), 0)
 
 
-async def test_replicate_keeps_everything() -> None:
+async def test_replicate_caches_everything_locally() -> None:
     async with job(placement="replicate") as nodes:
-        assert nodes.nodes[0].keeps(nodes.path_at(1), 0)
+        assert nodes.nodes[0].owners.caches_locally(nodes.path_at(1), 0)
 
 
 @pytest.mark.parametrize("lost", [ChunkRequest, Offer])
@@ -176,7 +176,7 @@ async def test_a_late_answer_does_not_land_in_a_buffer_that_is_used_again(logs: 
 
 
 async def test_a_buffer_that_bytes_are_coming_into_is_not_given_back(logs: Logs) -> None:
-    """The home hangs in the middle of its answer, or dies there."""
+    """The owner hangs in the middle of its answer, or dies there."""
     logs.expect("node 1 has not answered for 10 s")
     async with job(3) as nodes:
         nodes.network.transfer_s = 1000
@@ -231,10 +231,10 @@ async def test_what_a_lost_node_was_home_of_belongs_to_another() -> None:
             nodes.network.kill(1)
         assert trio.current_time() < 2, "who waited for it waits no longer"
         await trio.sleep(1)
-        homes = [nodes.nodes[number]._homes.home(path, 0) for number in (0, 2)]
-        assert homes[0] == homes[1] != 1
-        assert nodes.nodes[0].directory()["gone"] == [1]
-        asker = 2 - homes[0]
+        owners = [nodes.nodes[number].owners.owner(path, 0) for number in (0, 2)]
+        assert owners[0] == owners[1] != 1
+        assert nodes.nodes[0].view.directory()["gone"] == [1]
+        asker = 2 - owners[0]
         assert await nodes.fetch(path, asker=asker) is PeerAnswer.HIT
 
 
@@ -291,7 +291,7 @@ async def test_all_nodes_say_how_they_are_and_who_does_not_is_named() -> None:
         nodes.network.fault = lambda _sender, to, message: None if to == 2 else message
         nodes.network.kill(3)
         start_s = trio.current_time()
-        assert await nodes.nodes[0].cluster({"staged": 7}) == [
+        assert await nodes.nodes[0].view.figures({"staged": 7}) == [
             {"node": "host#0", "figures": {"staged": 7}},
             {"node": "host#1", "figures": {"staged": 5}},
             {"node": "host#2", "error": "no answer"},
@@ -366,7 +366,7 @@ def test_cards_that_differ_are_told_with_nodes_and_values() -> None:
         with pytest.raises(ConfigError, match=said):
             agree([card(), card(), card(host="new", **change)])
     with pytest.raises(ConfigError, match="daemon 1 is of another release"):
-        read_cards([card_bytes(card()), b"what"])
+        decode_infos([encode_info(card()), b"what"])
 
 
 def test_auto_replicates_what_fits_every_node() -> None:

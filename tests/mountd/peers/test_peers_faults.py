@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.peers.peers import PeerAnswer
+from mountd.peers.asking import PeerAnswer
 from mountd.peers.silent import REST_S
 from tests.mountd.peers.test_peers import CHUNK, SILENCE_S, Job, job
 

@@ -77,8 +77,8 @@ def test_parts_of_learners_differ_by_one_at_most(samples: int, learners: list[in
 
 
 @given(st.lists(st.integers(-1, 4), max_size=80), st.lists(st.integers(1, 3), min_size=5, max_size=5))
-def test_every_sample_has_one_node_and_stays_at_home_if_it_can(homes: list[int], learners: list[int]) -> None:
-    batch = np.array(homes, np.int32)
+def test_every_sample_has_one_node_and_stays_at_home_if_it_can(owners: list[int], learners: list[int]) -> None:
+    batch = np.array(owners, np.int32)
     divided = assign(batch, learners)
     wanted = shares(len(batch), learners)
     assert np.bincount(divided.node_of, minlength=5).tolist() == wanted

@@ -16,19 +16,19 @@ def test_an_epoch_is_its_batches(learners: list[int], each: int, data: st.DataOb
     world, nodes = sum(learners), len(learners)
     batch = each * world
     samples = batch * data.draw(st.integers(0, 3)) + world * data.draw(st.integers(0, each - 1))
-    homes = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, nodes, samples, dtype=np.int32)
+    owners = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, nodes, samples, dtype=np.int32)
     if data.draw(st.booleans()):
-        homes //= 2  # some nodes have nothing
-    mine = [node_epoch(homes, batch, learners, node) for node in range(nodes)]
+        owners //= 2  # some nodes have nothing
+    mine = [node_epoch(owners, batch, learners, node) for node in range(nodes)]
     assert sorted(np.concatenate([positions for positions, _ in mine]).tolist()) == list(range(samples))
     for start in range(0, samples, batch):
-        found = assign(homes[start : start + batch], learners)
-        step, size = start // batch, len(homes[start : start + batch])
+        found = assign(owners[start : start + batch], learners)
+        step, size = start // batch, len(owners[start : start + batch])
         for node, (positions, moved) in enumerate(mine):
             assert moved[step] == found.moved
             here = positions[start // world * learners[node] :][: size // world * learners[node]]
             assert sorted(here.tolist()) == (start + np.flatnonzero(found.node_of == node)).tolist()
-            own = homes[here] == node
+            own = owners[here] == node
             assert not np.any(own[1:] & ~own[:-1]), "what comes from others comes last"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.cluster.placement import NOBODY, Nodes, choose, homes, keys
+from policies.cluster.placement import NOBODY, Nodes, choose, keys, owners
 
 PINNED_KEYS = [10451216379200822465, 13757245211066428519, 17911839290282890590, 4638043754431676516]
 PINNED_HOMES = [4, 2, 4, 3]
@@ -26,18 +26,18 @@ def test_homes_never_change_from_version_to_version() -> None:
     """Daemons and jobs compute them apart; another hash would need another protocol."""
     wanted = keys(np.array([1, 1, 1, 2**64 - 1], np.uint64), np.array([0, 1, 2, 7]))
     assert wanted.tolist() == PINNED_KEYS
-    assert homes(nodes(1, 1, 1, 1, 1).table(), wanted).tolist() == PINNED_HOMES
-    assert homes(nodes(1, 2, 3, 4, 5).table(), wanted).tolist() == PINNED_WEIGHTED
+    assert owners(nodes(1, 1, 1, 1, 1).table(), wanted).tolist() == PINNED_HOMES
+    assert owners(nodes(1, 2, 3, 4, 5).table(), wanted).tolist() == PINNED_WEIGHTED
 
 
 @pytest.mark.parametrize(("count", "within"), [(2, 0.02), (8, 0.02), (64, 0.1)])
 def test_equal_nodes_have_equal_shares(count: int, within: float) -> None:
-    found = np.bincount(homes(nodes(*[1.0] * count).table(), some_keys(1_000_000)), minlength=count)
+    found = np.bincount(owners(nodes(*[1.0] * count).table(), some_keys(1_000_000)), minlength=count)
     assert abs(found / found.mean() - 1).max() < within
 
 
 def test_shares_are_as_the_weights() -> None:
-    found = np.bincount(homes(nodes(1, 2, 0, 5).table(), some_keys(400_000)), minlength=4)
+    found = np.bincount(owners(nodes(1, 2, 0, 5).table(), some_keys(400_000)), minlength=4)
     assert found[2] == 0
     assert (found / 50_000).tolist() == pytest.approx([1, 2, 0, 5], rel=0.03)
 
@@ -57,7 +57,7 @@ def test_where_nobody_has_room_nobody_is_home() -> None:
 
 
 def test_chunks_of_one_file_have_different_homes() -> None:
-    found = homes(nodes(1, 1, 1, 1).table(), keys(np.full(4000, 77, np.uint64), np.arange(4000)))
+    found = owners(nodes(1, 1, 1, 1).table(), keys(np.full(4000, 77, np.uint64), np.arange(4000)))
     assert np.bincount(found).tolist() == pytest.approx([1000] * 4, rel=0.12)
 
 

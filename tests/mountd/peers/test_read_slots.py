@@ -1,4 +1,4 @@
-"""ReadSlots of a job: so many reads of a file on all nodes together, in its order, and nothing stops them for long."""
+"""Read slots of a job: so many reads of a file on all nodes together, in its order, and nothing stops them for long."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.core.metrics import Metrics
-from mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, decode, encode
-from mountd.peers.read_slots import HELD_S, ReadSlots
+from mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, decode
+from mountd.peers.read_slots import ReadSlots
 from mountd.peers.silent import REST_S, SilentPeers
+from mountd.peers.slot_coordinator import HELD_S
 from policies.cluster.placement import NOBODY
 from tests.support.fake_transport import FakeNetwork, FakeTransport
 
@@ -23,13 +24,13 @@ SILENCE_S = 10.0
 
 
 class Nodes:
-    """`count` of them in virtual time. The path of a file ends with the number of its keeper: b"f0"."""
+    """`count` of them in virtual time. The path of a file ends with the number of its coordinator: b"f0"."""
 
     def __init__(self, nursery: trio.Nursery, count: int, most: int) -> None:
         self.network = FakeNetwork(nursery, count)
         self.metrics = [Metrics() for _ in range(count)]
         self.silent = [SilentPeers() for _ in self.metrics]
-        self.turns = [
+        self.slots = [
             self._node(end, metrics, silent, nursery, most)
             for end, metrics, silent in zip(self.network.nodes, self.metrics, self.silent, strict=True)
         ]
@@ -39,13 +40,12 @@ class Nodes:
 
     @staticmethod
     def _node(end: FakeTransport, metrics: Metrics, silent: SilentPeers, nursery: trio.Nursery, most: int) -> ReadSlots:
-        def keeper(path: bytes, _index: int) -> int:
+        def owner(path: bytes, _index: int) -> int:
             return NOBODY if path.endswith(b"?") else int(path[-1:])
 
-        turns = ReadSlots(
-            end.number,
-            lambda to, word: end.send_nowait(to, encode(word)),
-            keeper,
+        slots = ReadSlots(
+            end,
+            owner,
             nursery,
             metrics,
             silent,
@@ -54,17 +54,17 @@ class Nodes:
             patience_s=2,
         )
 
-        def received(sender: int, message: bytes) -> None:
-            word = decode(message)
-            assert isinstance(word, SlotRequest | SlotPending | SlotGranted | SlotDone)
-            turns.heard(sender, word)
+        def received(sender: int, data: bytes) -> None:
+            message = decode(data)
+            assert isinstance(message, SlotRequest | SlotPending | SlotGranted | SlotDone)
+            slots.heard(sender, message)
 
-        end.received, end.lost = received, turns.lost
-        return turns
+        end.received, end.lost = received, slots.lost
+        return slots
 
     async def read(self, node: int, index: int, *, path: bytes = b"f1", urgent: bool = False, for_s: float = 1) -> None:
         """Chunk `index`, by one node."""
-        async with self.turns[node].turn(path, index, urgent=urgent):
+        async with self.slots[node].held(path, index, urgent=urgent):
             self.began.append((node, index))
             self._reading[node] += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
@@ -80,7 +80,7 @@ class Nodes:
 
     def rest(self) -> None:
         """Nothing is wanted, held or kept any more."""
-        assert [len(turns) for turns in self.turns] == [0] * len(self.turns)
+        assert [len(slots) for slots in self.slots] == [0] * len(self.slots)
 
 
 @asynccontextmanager
@@ -132,7 +132,7 @@ async def test_files_do_not_wait_for_each_other() -> None:
 
 
 async def test_a_long_queue_is_waited_for() -> None:
-    """As long as its keeper says that the turn comes."""
+    """As long as its coordinator says that the slot comes."""
     async with nodes_of(most=1) as nodes:
         async with trio.open_nursery() as readers:
             for index in range(3):
@@ -164,7 +164,7 @@ async def test_a_holder_that_hangs_blocks_for_a_while() -> None:
         await nodes.read(0, 1)
         assert trio.current_time() - start_s == pytest.approx(HELD_S, abs=3)
         await trio.sleep(1)
-        nodes.network.release()  # what it says in the end takes nobody's turn away
+        nodes.network.release()  # what it says in the end takes nobody's slot away
         async with trio.open_nursery() as readers:
             for index in range(3):
                 readers.start_soon(nodes.read, 0, index)
@@ -172,7 +172,7 @@ async def test_a_holder_that_hangs_blocks_for_a_while() -> None:
         assert nodes.most_at_once == 1
 
 
-async def test_a_lost_keeper_blocks_nobody() -> None:
+async def test_a_lost_coordinator_blocks_nobody() -> None:
     async with nodes_of(most=1) as nodes, trio.open_nursery() as readers:
         readers.start_soon(lambda: nodes.read(0, 0, for_s=1000))
         readers.start_soon(lambda: nodes.read(2, 1, for_s=1000))
@@ -184,7 +184,7 @@ async def test_a_lost_keeper_blocks_nobody() -> None:
         readers.cancel_scope.cancel()
 
 
-async def test_a_keeper_that_hangs_is_asked_once_in_a_while() -> None:
+async def test_a_coordinator_that_hangs_is_asked_once_in_a_while() -> None:
     async with nodes_of(most=1) as nodes:
         nodes.network.fault = lambda _sender, to, message: None if to == 1 else message
         start_s = trio.current_time()
@@ -201,10 +201,10 @@ async def test_a_keeper_that_hangs_is_asked_once_in_a_while() -> None:
         await trio.sleep(REST_S)
         await nodes.read(0, 3)
         await trio.sleep(1)
-        assert len(nodes.turns[1]) == 0
+        assert len(nodes.slots[1]) == 0
 
 
-async def test_a_keeper_that_was_silent_when_asked_for_bytes_is_not_asked_for_turns() -> None:
+async def test_a_coordinator_that_was_silent_when_asked_for_bytes_is_not_asked_for_slots() -> None:
     async with nodes_of(most=1) as nodes:
         nodes.network.fault = lambda _sender, to, message: None if to == 1 else message
         assert nodes.silent[0].hangs(1) == REST_S
@@ -260,10 +260,10 @@ def test_all_read_and_never_too_many(
                     nodes.network.kill(dies[0])
             alive = [number for number, read in enumerate(reads) if dies is None or read[0] != dies[0]]
             assert set(alive) <= set(done)
-            if dies is None or dies[0] != 1:  # with its keeper the order is lost, not the reads
+            if dies is None or dies[0] != 1:  # with its coordinator the order is lost, not the reads
                 assert nodes.most_at_once <= most
             await trio.sleep(1)
-            for number, turns in enumerate(nodes.turns):
-                assert number == (dies or (None,))[0] or len(turns) == 0
+            for number, slots in enumerate(nodes.slots):
+                assert number == (dies or (None,))[0] or len(slots) == 0
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0), strict_exception_groups=True)

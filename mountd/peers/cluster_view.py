@@ -1,0 +1,135 @@
+"""What a node knows of all nodes, for people, launchers and samplers: who they are, what they own, how they are.
+
+`JobView` is that of a job, `LoneView` that of a node without one. Event loop only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import trio
+import xxhash
+
+from mountd.peers.messages import Figures, Question, encode
+from mountd.peers.owner_table import OwnerTable
+from mountd.peers.silent import SilentPeers
+from mountd.peers.transport import Transport
+
+__all__ = ["ClusterView", "JobView", "LoneView"]
+
+_FIGURES_S = 5.0
+"""A node answers from memory, whatever it waits for itself."""
+
+
+class ClusterView(Protocol):
+    """Of a job, or of one node alone."""
+
+    def directory(self) -> dict[str, object]:
+        """What is needed to compute owners: see `protocol.Directory`."""
+
+    async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
+        """All nodes, as `protocol.Cluster` says; `own`: the figures of this one. Takes 5 s at most."""
+
+    def shown(self) -> dict[str, object]:
+        """For `hfs status`."""
+
+
+class LoneView:
+    """One node alone; `reason` says why, for people. `wanted`: peers were asked for."""
+
+    def __init__(self, reason: str, chunk_bytes: int, *, wanted: bool) -> None:
+        self._reason = reason
+        self._chunk_bytes = chunk_bytes
+        self._wanted = wanted
+
+    def directory(self) -> dict[str, object]:
+        """One node, which owns everything."""
+        name = os.uname().nodename
+        return {
+            "nodes": [name],
+            "hashes": [xxhash.xxh3_64_intdigest(os.fsencode(name))],
+            "weights": [1.0],
+            "node": 0,
+            "placement": "replicate",
+            "chunk_bytes": self._chunk_bytes,
+            "gone": [],
+            **({"alone": self._reason} if self._wanted else {}),
+        }
+
+    async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
+        """This one."""
+        return [{"node": os.uname().nodename, "figures": own}]
+
+    def shown(self) -> dict[str, object]:
+        """Why it is alone."""
+        return {"mode": "none", "reason": self._reason}
+
+
+class JobView:
+    """All nodes of a job, which are asked for their figures."""
+
+    def __init__(self, transport: Transport, owners: OwnerTable, silent: SilentPeers, chunk_bytes: int) -> None:
+        self._transport = transport
+        self._owners = owners
+        self._silent = silent
+        self._chunk_bytes = chunk_bytes
+        self._asked: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
+        """Number of a question -> whether more has come, and the figures by node."""
+        self._question = 0
+
+    def directory(self) -> dict[str, object]:
+        """As all nodes have agreed, and which have gone since."""
+        agreed = self._owners.agreed
+        return {
+            "nodes": list(agreed.names),
+            "hashes": list(agreed.nodes.hashes),
+            "weights": list(agreed.nodes.weights),
+            "node": self._owners.number,
+            "placement": agreed.placement,
+            "chunk_bytes": self._chunk_bytes,
+            "gone": sorted(self._owners.gone),
+        }
+
+    async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
+        """An entry for each node: its figures, or why there are none."""
+        me, gone = self._owners.number, self._owners.gone
+        others = set(range(self._transport.count)) - {me} - gone
+        self._question += 1
+        number, more, found = self._question, trio.Event(), {me: own}
+        self._asked[number] = more, found
+        for node in others:
+            self._transport.send_nowait(node, encode(Question(number)))
+        try:
+            with trio.move_on_after(_FIGURES_S):
+                while others - found.keys() - gone:
+                    await more.wait()
+                    more = trio.Event()
+                    self._asked[number] = more, found
+        finally:
+            del self._asked[number]
+        return [
+            {"node": name, "figures": found[node]}
+            if node in found
+            else {"node": name, "error": "gone" if node in gone else "no answer"}
+            for node, name in enumerate(self._owners.agreed.names)
+        ]
+
+    def shown(self) -> dict[str, object]:
+        """Who is there, who has gone, and who is left alone for a while."""
+        names = self._owners.agreed.names
+        return {
+            "mode": "mpi",
+            "node": names[self._owners.number],
+            "nodes": len(names),
+            "placement": self._owners.agreed.placement,
+            "gone": [names[node] for node in sorted(self._owners.gone)],
+            "resting": [name for node, name in enumerate(names) if self._silent.rests(node)],
+        }
+
+    def heard(self, sender: int, message: Figures) -> None:
+        """Figures of another node have come."""
+        if message.request in self._asked:
+            more, found = self._asked[message.request]
+            found[sender] = message.figures
+            more.set()
