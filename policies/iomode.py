@@ -2,7 +2,7 @@
 
 Two questions, both answered without I/O. Of a mount: which of the modes that --io-mode names, given what is possible
 here (`choose`). Of one open of one node: through the page cache or passed through, given who has the node open
-(`answer`). Called by `mountd.files.passthrough` and the daemon.
+(`answer`).
 
 The kernel's rules (fs/fuse/iomode.c of Linux 6.9 and later), which an open must keep or fail with EIO:
 - a node has one mode at a time: with cached handles open none may be passed through, and the reverse;

@@ -3,7 +3,7 @@
 A mount with `default_permissions` lets a user do what mode bits and POSIX ACLs allow. On a file system that knows more
 (NFSv4 ACLs, a server that decides by the user's name) mode bits are a summary, and may allow what is denied. Only for
 file systems known to be decided by mode bits and POSIX ACLs alone that is enough; of all others, also of those that
-nobody here has heard of, it has to be asked as the user. Called by `mountd`; looks at nothing itself.
+nobody here has heard of, it has to be asked as the user. Looks at nothing itself.
 """
 
 from __future__ import annotations

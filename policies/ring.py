@@ -1,8 +1,7 @@
 """A ring of bytes: where batches of differing sizes go in one piece of memory, first in, first out; and who gets which
 part of a batch.
 
-Called by `hfs/shared/reader.py`, which fills the memory that the ranks of a node share. Pure arithmetic: touches no
-memory, never waits.
+Pure arithmetic: touches no memory, never waits.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class CacheSettings:
 
 
 class Cache:
-    """See the file's story. `mountd.cache.opening.open_cache` makes it."""
+    """`mountd.cache.opening.open_cache` makes it."""
 
     def __init__(self, context: CacheContext, settings: CacheSettings) -> None:
         self.context = context

@@ -34,7 +34,7 @@ BATCH = 256
 
 
 class Reclaimer:
-    """See the file's story. `run` is a task of staging's nursery."""
+    """`run` is a task of staging's nursery."""
 
     def __init__(
         self,

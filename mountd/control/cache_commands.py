@@ -30,8 +30,6 @@ EVERYTHING = (b"",)
 
 
 class CacheCommands:
-    """See the file's story."""
-
     def __init__(
         self,
         namespace: Namespace,

@@ -39,7 +39,7 @@ _WATCH_EVERY_S = 1.0
 
 
 class Warming:
-    """See the file's story. Made for one command."""
+    """Made for one command."""
 
     def __init__(
         self,

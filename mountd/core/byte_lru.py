@@ -1,7 +1,6 @@
 """ByteLRU: chunks in memory that staging has not taken, a bounded number of bytes of them; the oldest goes first.
 
-`fetcher` has two: one for what found no room and may be asked for again at once, one for what a hint says is read soon
-and would not be worth its place in the cache. Knows nothing of what they are.
+Knows nothing of what they are.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ path, fault and remedy:
 Directories above are not judged: all below is reached through the descriptor, so whoever can rename them takes the name
 away and nothing else. SQLite alone insists on paths: `check_opened` sees afterwards that what it opened lies here.
 
-Used by the index and the staged files, and by `hfs` before a daemon is started. All of it blocks. Knows nothing of what
-the files hold.
+All of it blocks. Knows nothing of what the files hold.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def open_cache_directory(path: str, *, make: bool) -> CacheDirectory:
 
 
 class CacheDirectory:
-    """See the file's story. Names are of files in it, without a slash unless it says so."""
+    """Names are of files in it, without a slash unless it says so."""
 
     def __init__(self, path: str, where: str, fd: int) -> None:
         self.path = path

@@ -4,7 +4,7 @@ A symbolic link is followed only if root or our own user made it: an administrat
 that is there; somebody who was quicker than we may not have a daemon of root fill, or empty, a directory of his choice.
 Everything is opened relative to what was opened before, so a directory that is replaced meanwhile leads nowhere.
 
-Called by `cache_directory`, and by `hfs` for the path as text. Blocks. Makes directories only if told to.
+Blocks. Makes directories only if told to.
 """
 
 from __future__ import annotations

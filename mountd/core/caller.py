@@ -1,9 +1,8 @@
 """Who asks: what /proc says of the thread behind a request. Is it being killed, which process does it belong to, who is
 it for file systems?
 
-Called by `interrupts`, `readers` and `permissions`, on the event loop: it reads only what the kernel makes from memory.
-Never /proc/N/cmdline, which waits for the address space of a process that may be in the middle of a page fault that
-waits for us.
+For the event loop: it reads only what the kernel makes from memory. Never /proc/N/cmdline, which waits for the address
+space of a process that may be in the middle of a page fault that waits for us.
 """
 
 from __future__ import annotations

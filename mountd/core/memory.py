@@ -1,9 +1,9 @@
 """Memory that may still be taken on this node, or in our control groups, for pages that nobody has asked for yet.
 
-Asked by `fetcher` before it pushes a chunk into the page cache. The kernel protects pages that are used again and again
-from ones that are merely pushed, but a push of more than what is available would only evict itself. A limit may stand
-at any control group above ours (Slurm sets it on the job, Kubernetes on the pod), in either version: the least holds.
-Never waits: a few small files of /proc and /sys, looked at once a second.
+The kernel protects pages that are used again and again from ones that are merely pushed, but a push of more than what
+is available would only evict itself. A limit may stand at any control group above ours (Slurm sets it on the job,
+Kubernetes on the pod), in either version: the least holds. Never waits: a few small files of /proc and /sys, looked at
+once a second.
 """
 
 from __future__ import annotations

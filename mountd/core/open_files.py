@@ -3,8 +3,6 @@
 Caches of descriptors say here what they keep (`add`); whoever is refused one (EMFILE, ENFILE) has them let go of half
 of it and tries again. What a call under way holds comes back by itself in a moment, so it is tried more than once.
 Refusals of ours say nothing about a file: nobody may take them for "it cannot be read".
-
-Made by the daemon, given to `source`, `staging` and `control`.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _PAUSES_S = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 class OpenFiles:
-    """See the file's story. `limit`: how many files this process may have open. Any thread."""
+    """`limit`: how many files this process may have open. Any thread."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -5,8 +5,7 @@ and the first read of a small file needs up to four. What makes the difference: 
 one eventfd behind them that is written only when nothing else is about to be collected, no contexts copied, and no
 more threads than there are calls under way, so that the interpreter's lock changes hands as seldom as possible.
 
-Made by the daemon, handed to `staging` and `source.threads`, which are given trio's own in tests. A few idle threads
-stay; one that hangs in a system call is left behind, as trio does.
+A few idle threads stay; one that hangs in a system call is left behind, as trio does.
 
 Where no thread can be started any more (pids.max, ulimit -u, memory), no call fails for it. `run_sync`, for what ends
 by itself, has two threads that were started before anything else and do nothing else. `run_patient`, for what may hang
@@ -74,7 +73,7 @@ class _Call:
 
 
 class Workers:
-    """See the file's story. `running` is entered before anything else, and left last."""
+    """`running` is entered before anything else, and left last."""
 
     def __init__(self, apart: Callable[[], int] | None = None) -> None:
         """`apart`: see the file's story; gives the descriptor that its calls work on, at the first call of a thread."""

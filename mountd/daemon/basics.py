@@ -18,8 +18,6 @@ __all__ = ["Basics"]
 
 @dataclass(frozen=True, slots=True)
 class Basics:
-    """See the file's story."""
-
     config: Config
     origins: Mapping[str, str]
     """Where each setting came from."""

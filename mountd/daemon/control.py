@@ -38,8 +38,6 @@ __all__ = ["ControlService", "open_control"]
 
 @dataclass(frozen=True, slots=True)
 class ControlService:
-    """See the file's story."""
-
     daemon: DaemonStatus
     own_xattrs: OwnXattrs
 

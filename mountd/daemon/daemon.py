@@ -10,8 +10,7 @@ first, so that nobody asks any more, then what fetches ahead, then staging gets 
     files     open and read
     service   the mount, the control socket, the tasks
 
-Signals: SIGTERM and SIGINT unmount and end cleanly (`ending`). A second one ends at once. Called by `hfs`; never by
-anything here.
+Signals: SIGTERM and SIGINT unmount and end cleanly (`ending`). A second one ends at once.
 """
 
 from __future__ import annotations

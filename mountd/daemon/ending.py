@@ -6,7 +6,7 @@ not answered then is answered by that one. If the keeper has died this daemon un
 any other reason, by a fault or by its own decision, leaves the mount where it is: dead, or taken up by the next one,
 and never an empty directory.
 
-Called by `daemon`. Event loop only.
+Event loop only.
 """
 
 from __future__ import annotations

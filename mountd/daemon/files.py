@@ -25,8 +25,6 @@ __all__ = ["FileService", "open_file_service"]
 
 @dataclass(frozen=True, slots=True)
 class FileService:
-    """See the file's story."""
-
     buffers: Buffers
     readers: Readers
     recorder: Recorder

@@ -27,8 +27,6 @@ directory or two, and no more than 3 GB."""
 
 @dataclass(frozen=True, slots=True)
 class NameService:
-    """See the file's story."""
-
     namespace: Namespace
     permissions: Permissions
     xattrs: Xattrs

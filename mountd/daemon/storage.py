@@ -31,8 +31,6 @@ _COALESCE_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """See the file's story."""
-
     source: Source
     cache: Cache
     handles: Handles

@@ -27,7 +27,7 @@ Entry = tuple[int, int, Attributes | None, float]
 
 
 class FastHandlers:
-    """See the file's story. The names are those of the handlers; the arguments are the extension's."""
+    """The names are those of the handlers; the arguments are the extension's."""
 
     def __init__(
         self,

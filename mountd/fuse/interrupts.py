@@ -11,7 +11,7 @@ to the daemon, a thread in the source stays until the source answers. Requests t
 entered here: a cancel scope costs 9 us, a quarter of what the rest of a look-up does.
 
 Without the extension nobody interrupts. A caller in a pid namespace that we cannot see (thread 0) is left to wait.
-Called by `fuse` only. Event loop only.
+Event loop only.
 """
 
 from __future__ import annotations

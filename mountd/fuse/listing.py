@@ -2,7 +2,7 @@
 
 A name costs nothing but its bytes: no question to the source, no node, no lookup count. An entry with its attributes
 spares its reader a look-up. So what is known goes in whole where the kernel would take it, everything else as a name.
-Called by `fuse`; decides, and sends nothing.
+Decides, and sends nothing.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the end of the session. So here it is given a trio of ours, as pyfuse3.asyncio g
 on after EAGAIN. The buffer of that one read is lost each time (1 MB of address space, of which what was used before is
 memory), since pyfuse3 keeps it in a variable of its own; after `_MOST` of them the descriptor blocks again.
 
-With the extension none of this is used: it asks by itself whether there is another request. Called by `fuse.session`.
+With the extension none of this is used: it asks by itself whether there is another request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """libfuse's session of a mount: made here with mount(8)'s help, or on the connection that the keeper holds.
 
-`fuse` calls `open_session` once. pyfuse3 does not tell its descriptor of /dev/fuse, which the extension and passthrough
-need; so it is found.
+pyfuse3 does not tell its descriptor of /dev/fuse, which the extension and passthrough need; so it is found.
 """
 
 from __future__ import annotations

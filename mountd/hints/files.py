@@ -1,7 +1,7 @@
 """Whole files that an order names: found, fetched and staged, many at a time.
 
-Called by `hints`. What it gives back says for each path what it leads to now; a file that cannot be had is an error
-among the results, never one that is raised. The work is done by `small_files`.
+What it gives back says for each path what it leads to now; a file that cannot be had is an error among the results,
+never one that is raised. The work is done by `small_files`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HintsFile:
 
 
 class HintsFiles:
-    """See the file's story. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, cache: Cache, fetcher: Fetcher, small_files: SmallFiles) -> None:
         self._cache = cache

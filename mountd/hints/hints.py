@@ -62,7 +62,7 @@ _NEAR_UNITS = 256
 
 
 class HintFollower:
-    """See the file's story. `changes`: those of the plans of `learners`; woken when there may be work."""
+    """`changes`: those of the plans of `learners`; woken when there may be work."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
 """Making ready: what is staged and read next is brought into memory a moment before its use.
 
-Called by `hints` with the units that are near. Names are asked for again where their time is over, so that a look-up is
-answered at once. Bytes go where their reader takes them from: into the page cache of the mount, or into that of the
-staged files if the kernel reads these by itself. Bounded by units and bytes; what is not ready in time its reader
-fetches, as always. Event loop only; opens no path.
+Names are asked for again where their time is over, so that a look-up is answered at once. Bytes go where their reader
+takes them from: into the page cache of the mount, or into that of the staged files if the kernel reads these by itself.
+Bounded by units and bytes; what is not ready in time its reader fetches, as always. Event loop only; opens no path.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _AGAIN_S = 60.0
 
 
 class PageCacheWarmer:
-    """See the file's story. `pushes_small`: whether small files are read through the page cache of the mount."""
+    """`pushes_small`: whether small files are read through the page cache of the mount."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ __all__ = ["PlanChanges"]
 
 
 class PlanChanges:
-    """See the file's story. `wake`: there may be something to fetch, also called at each change."""
+    """`wake`: there may be something to fetch, also called at each change."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self.wake = wake

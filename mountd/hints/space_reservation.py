@@ -5,8 +5,8 @@ window is kept ahead of the readers, and of each unit in it is asked when it is 
 sooner than what of the staged is needed last, it takes its place; if not, it is only held in memory until it is used.
 So nothing is written that would not be read again, and where the next epoch's order is not known yet nothing moves.
 
-Asked by `hints` before a fetch; the eviction itself is staging's. What no order names is not chosen here: other jobs
-may be reading it, and `policies.cache.eviction` decides about that.
+Asked before a fetch; the eviction itself is the cache's. What no order names is not chosen here: other jobs may be
+reading it, and `policies.cache.eviction` decides about that.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Victim:
 
 
 class SpaceReservation:
-    """See the file's story. Event loop only. `held_bytes`: how much may be held in memory."""
+    """Event loop only. `held_bytes`: how much may be held in memory."""
 
     def __init__(self, learners: Learners, cache: Cache, metrics: Metrics, held_bytes: int) -> None:
         self._learners = learners

@@ -32,7 +32,7 @@ class _Answer(NamedTuple):
 
 
 class Answers:
-    """See the file's story. `ttl_s`: math.inf for `--immutable`."""
+    """`ttl_s`: math.inf for `--immutable`."""
 
     def __init__(self, silence: Silence, clock: Callable[[], float], *, ttl_s: float) -> None:
         self._silence = silence

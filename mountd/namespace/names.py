@@ -7,8 +7,8 @@ leads to a node exactly if the node lists it. A directory has one name: found un
 Names that the kernel does not hold are bounded in number, as a clock does it: all names stand in a ring; each new one
 beyond the bound looks at a few of the oldest and drops those that nobody has asked for since the hand came by last. So
 the bound costs a new name some microseconds and the event loop never more. `sweep` drops what is past its time, in
-slices. Neither drops a node that the kernel, a handle or work under way holds. Used by `namespace` only. Event loop
-only; between two slices anything may change, so each name is looked at as it is then.
+slices. Neither drops a node that the kernel, a handle or work under way holds. Event loop only; between two slices
+anything may change, so each name is looked at as it is then.
 """
 
 from __future__ import annotations

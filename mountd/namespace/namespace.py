@@ -41,8 +41,6 @@ _NAMES_AT_MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """See the file's story."""
-
     nodes: NodeTable
     names: Names
     holds: NodeHolds

@@ -48,7 +48,7 @@ def wanted_by(flags: int) -> WantedAccess:
 
 
 class Permissions:
-    """See the file's story. Construct, then `await start()`."""
+    """Construct, then `await start()`."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ each component of its path, twice for the file, and waited 14 s in all."""
 
 
 class Silence:
-    """See the file's story. `strict`: the source is waited for instead, and nothing is served that may be old."""
+    """`strict`: the source is waited for instead, and nothing is served that may be old."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float], *, strict: bool) -> None:
         self._metrics = metrics

@@ -29,7 +29,7 @@ _MAX_SYSTEMS = 4096
 
 
 class Xattrs:
-    """See the file's story. `ttl_s`: as of `answers`."""
+    """`ttl_s`: as of `answers`."""
 
     def __init__(
         self,

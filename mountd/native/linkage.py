@@ -4,7 +4,7 @@ The extension stands in front of libfuse's functions and goes on to the next one
 built with another libfuse these are not the ones whose session it holds: requests are swallowed, or a structure is read
 past its end. Once loaded the extension cannot be taken away, and its libfuse stands in front of pyfuse3's, so the files
 are looked at instead: what they need, where the loader finds that, and which constructor of a session the one calls and
-the other defines. Called by `fastpath`. Reads a few kilobytes of two ELF files.
+the other defines. Reads a few kilobytes of two ELF files.
 """
 
 from __future__ import annotations

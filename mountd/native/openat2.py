@@ -1,6 +1,6 @@
 """openat2(2): opening a name below a directory under rules that open(2) does not know.
 
-Called by `beneath` (never leave the source), `statx` and `cache.objects.disk` (never wait). Knows no paths of its own.
+Knows no paths of its own.
 """
 
 from __future__ import annotations

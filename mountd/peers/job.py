@@ -54,7 +54,7 @@ _HEARD_OF = 5
 
 
 class JobPeers:
-    """See the file's story. `owners` says whom to ask, `view` tells of all nodes."""
+    """`owners` says whom to ask, `view` tells of all nodes."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class _Gather:
 
 
 class MpiTransport:
-    """See the file's story. `start` before anything else, `end` after everything."""
+    """`start` before anything else, `end` after everything."""
 
     def __init__(self) -> None:
         self.number, self.count, self.last_tag = 0, 1, 1

@@ -39,7 +39,7 @@ class Membership(NamedTuple):
 
 
 class Joining:
-    """See the file's story. `transport` None: there is nobody to join."""
+    """`transport` None: there is nobody to join."""
 
     def __init__(self, transport: MpiTransport | None, why_alone: str = "--peers none") -> None:
         self.transport = transport

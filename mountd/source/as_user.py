@@ -58,7 +58,7 @@ _FLAGS = {
 
 
 class SourceAsUser:
-    """See the file's story. `threads`: its own, used by nobody else, since they become users."""
+    """`threads`: its own, used by nobody else, since they become users."""
 
     def __init__(self, root_fd: int, threads: SourceThreads) -> None:
         self._root_fd = root_fd

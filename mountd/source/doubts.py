@@ -110,7 +110,7 @@ class Rewritten:
 
 
 class Doubts:
-    """See the file's story. `ttl_s`: a change is to be seen after it, and one tick."""
+    """`ttl_s`: a change is to be seen after it, and one tick."""
 
     def __init__(self, metrics: Metrics, *, ttl_s: float, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._metrics = metrics

@@ -9,7 +9,7 @@ __all__ = ["KeeperOrder"]
 
 @dataclass(frozen=True)
 class KeeperOrder:
-    """See hfs/mounting/mounting.py, where it is written."""
+    """Written by hfs/mounting/mounting.py."""
 
     daemon: list[str]
     """The command that is a daemon."""

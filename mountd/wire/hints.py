@@ -10,8 +10,7 @@
       At, Waited, Over           ---->     never answered
 
 Frames are those of `mountd/wire/protocol.py`. Indices are little-endian int64 arrays as bytes: an epoch of 1.28 million
-samples is one frame of 10 MB. Used by `mountd/control` and `hfs/hint.py`; knows nothing of what it is good
-for.
+samples is one frame of 10 MB. Knows nothing of what it is good for.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LayoutFault(HfsError):
 
 
 class UnitLayout:
-    """See the file's story. Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
+    """Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
 
     def __init__(self, digest: str, frame: LayoutFrame, chunk_bytes: int) -> None:
         """Raises LayoutFault."""

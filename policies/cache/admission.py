@@ -2,8 +2,7 @@
 
 Room is accounted before a byte is written, in whole blocks, so what the disk holds never exceeds what is accounted. Two
 limits: a capacity in bytes, if one was given, and a floor of free disk space that is left to everybody else, which is
-lower where a capacity was given.
-Called by `mountd/cache/objects/room.py`; knows neither the disk nor the clock.
+lower where a capacity was given. Knows neither the disk nor the clock.
 """
 
 from __future__ import annotations

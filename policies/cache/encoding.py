@@ -2,7 +2,7 @@
 
 An encoded chunk takes less of the cache disk and costs a decode at each read, and its file cannot be handed to the
 kernel. So it pays only where the cache is too small for the data: what it keeps then need not come from the source
-again, which is slower than any decoder. Called by `mountd/daemon/daemon.py` and `mountd/cache/objects/encoding.py`.
+again, which is slower than any decoder.
 """
 
 from __future__ import annotations

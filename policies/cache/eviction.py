@@ -9,7 +9,7 @@ What an order of a learner names (`mountd/hints/space_reservation.py`) is no bus
 says so. And while such orders lack room, fill-once gives up what nobody has opened for an hour.
 
 When the room is no longer ours (others fill the disk, the size was lowered) both give up the least recently used.
-Pinned (open) files never go. Called by `mountd/cache/evictor.py`, with a page of the oldest entries at a time.
+Pinned (open) files never go. Asked with a page of the oldest entries at a time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ find these is NP-complete), in O(p log p). The order inside a global batch does 
 1), so training is as with the regular sampler. Samples that nobody has cached fill the deficits first: they must be
 loaded anyway.
 
-Called by `hfs/samplers.py` on every rank, which all get the same answer, and by `policies/cluster/cost_model.py`. Pure.
+Every rank gets the same answer. Pure.
 """
 
 from __future__ import annotations

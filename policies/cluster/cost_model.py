@@ -4,7 +4,7 @@ Equations (1) to (8) of locality-aware loading (Yang and Cong, 2019), in their s
 second, times in seconds, p nodes. Training, preprocessing and loading overlap, so an epoch takes as long as the longer
 of training and loading. `imbalance` simulates the share of a global batch that has to move (their figure 6).
 
-Called by `hfs plan`, `scripts/bench loading` and `scripts/bench peers`. Pure; measures nothing.
+Pure; measures nothing.
 """
 
 from __future__ import annotations

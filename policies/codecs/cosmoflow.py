@@ -1,9 +1,9 @@
 """Lossless code for volumes of counts: keys of one or two bytes into tables of the distinct groups of four counts.
 
-Called by `hfs.codecs`. From Ibrahim & Oliker, "Preprocessing pipeline optimization for scientific deep learning
-workloads", section V.B: the particle counts of one voxel at four redshifts are coupled, so of the possible groups of
-four only some tens of thousands occur in a sample. A group of four counts (16 bits each) is an entry of 8 bytes in a
-table; a voxel is a key. What is done to each count (the logarithm) is done to the table before the keys are looked up.
+From Ibrahim & Oliker, "Preprocessing pipeline optimization for scientific deep learning workloads", section V.B: the
+particle counts of one voxel at four redshifts are coupled, so of the possible groups of four only some tens of
+thousands occur in a sample. A group of four counts (16 bits each) is an entry of 8 bytes in a table; a voxel is a key.
+What is done to each count (the logarithm) is done to the table before the keys are looked up.
 
 The groups of an array lie in the order of its values. They are cut into blocks with a table each, of at most 128^3
 groups and 2^16 distinct ones; a block whose groups hardly repeat has its groups as they are, in the place of the table.

@@ -1,11 +1,11 @@
 """The lossy line-wise differential code: how its lines look, and how they are decoded.
 
-Called by `hfs.codecs`; lines are made by `deepcam_encoding`. From Ibrahim & Oliker, "Preprocessing pipeline
-optimization for scientific deep learning workloads", section V.A and figure 4: weather fields are smooth along x except
-at storms, so a line is cut into segments of close values; a segment keeps its first value (head) and, for each value,
-the difference from its neighbour in 8 bits: sign, 3 bits of exponent above the segment's smallest one, 4 bits of
-mantissa. Lines that this makes larger stay raw, constant runs are a segment without differences, and each line is
-decoded from nothing but its own part. Arithmetic is in float32.
+Lines are made by `deepcam_encoding`. From Ibrahim & Oliker, "Preprocessing pipeline optimization for scientific deep
+learning workloads", section V.A and figure 4: weather fields are smooth along x except at storms, so a line is cut into
+segments of close values; a segment keeps its first value (head) and, for each value, the difference from its neighbour
+in 8 bits: sign, 3 bits of exponent above the segment's smallest one, 4 bits of mantissa. Lines that this makes larger
+stay raw, constant runs are a segment without differences, and each line is decoded from nothing but its own part.
+Arithmetic is in float32.
 
 What is ours: differences are whole multiples of the segment's unit, at most 1984 of it, so their sum is an integer that
 float32 holds exactly: every device, adding in any order, gives the same bits. Each difference is taken

@@ -1,7 +1,7 @@
 """Makes the lines of `deepcam`: where segments begin, which unit each has, and the difference of each value.
 
-Called by `hfs.codecs`. Steps along x are taken one after the other, since each difference begins at what the decoder
-has; each step is made for thousands of lines at once.
+Steps along x are taken one after the other, since each difference begins at what the decoder has; each step is made for
+thousands of lines at once.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class _Thread:
 
 
 class Followed:
-    """See the file's story. Thread 0, which is nobody the kernel could name, is never believed."""
+    """Thread 0, which is nobody the kernel could name, is never believed."""
 
     def __init__(self) -> None:
         self._threads: OrderedDict[int, _Thread] = OrderedDict()

@@ -1,10 +1,10 @@
 """Sweeps: which of the units that are needed next are fetched in the order of the file, and which in that of their use.
 
-Used by `policies/schedule/fetch_order.py` where units hold many samples (chunks of a file). In random order of small
-samples the next thousand of them need all the chunks of a gigabyte, and no reader gets far before nearly all of these
-are here: then their order of use is worth nothing, and the order of the file lets the source read from end to end
-(coalescing over many batches: LMDBIO, Pumma et al., 2019, section on COAL). Large samples, or groups of neighbours, are
-complete after a few chunks: then whoever fetches the last ones first lets a learner wait.
+For units that hold many samples (chunks of a file). In random order of small samples the next thousand of them need all
+the chunks of a gigabyte, and no reader gets far before nearly all of these are here: then their order of use is worth
+nothing, and the order of the file lets the source read from end to end (coalescing over many batches: LMDBIO, Pumma et
+al., 2019, section on COAL). Large samples, or groups of neighbours, are complete after a few chunks: then whoever
+fetches the last ones first lets a learner wait.
 
 So a window of units in order of use is swept as far as only a small part of it is used before its end. Sweeps go round:
 the next one begins where the last one was. Pure; keeps one plan and knows neither bytes nor time.

@@ -1,7 +1,6 @@
 """Merging what several learners want into one order of fetching, by time of use, within a budget that they share.
 
-Used by `policies/schedule/fetch_order.py` at every `take`, with the next few units of each learner. Pure arithmetic on
-arrays; keeps nothing.
+Asked at every `take`, with the next few units of each learner. Pure arithmetic on arrays; keeps nothing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A sampler is drawn in bursts: a loader draws some batches for each of its workers at once when the epoch begins, then
 one whenever a batch is done, and reports of it come late and together. So progress is measured over a second at least,
-the first second of an epoch does not count, and an average over ten seconds is what is told. Used by
-`policies/schedule/epoch_progress.py`; times are seconds of one clock that never goes back.
+the first second of an epoch does not count, and an average over ten seconds is what is told. Times are seconds of one
+clock that never goes back.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Belady's tables, made once by sorting: the next use of the same unit after each use, and the first pending use of each
 unit. All steps over many uses are done by numpy, so an epoch of 1.28 million uses is made in some 50 ms and gone
-through in some 20 ms altogether. Called by `policies/schedule/schedule.py`, which owns the states of the units; knows
-no time and no budget.
+through in some 20 ms altogether. Knows no time and no budget.
 
 Memory: 4 bytes a unit and, for a use, 5 bytes plus 8 where positions are given and 4 where a unit comes twice.
 """

@@ -1,7 +1,6 @@
 """What the groups of whole files share: the set of files, the job that reads them, the watch on the source.
 
-Used by async_io_images.py, async_io_chainer.py and async_io_belady.py. Answers of a job are judged here: too few bytes,
-or a hint that the daemon has not followed, is an error and no row.
+Answers of a job are judged here: too few bytes, or a hint that the daemon has not followed, is an error and no row.
 """
 
 import time

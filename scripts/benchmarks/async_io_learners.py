@@ -1,7 +1,6 @@
 """Two learners of a job that read an epoch, directly or through hfs, and what reached the source meanwhile.
 
-Used by the groups of `scripts/bench async-io`. A measurement gives an `Epoch`; which ones a group takes and what they
-are held against is the group's.
+A measurement gives an `Epoch`; which ones a group takes and what they are held against is the group's.
 """
 
 import contextlib

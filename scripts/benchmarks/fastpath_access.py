@@ -1,7 +1,7 @@
 """The ways of reading that are compared, and the comparison: the same reads in two places, taken in turn.
 
-Used by every group that reads staged data. A place is a folder with names; the native one is the staged copy itself.
-Knows nothing of hfs: rclone and bindfs are measured with the same code.
+A place is a folder with names; the native one is the staged copy itself. Knows nothing of hfs: rclone and bindfs are
+measured with the same code.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Reader processes of one LMDB, directly or through hfs, and what reached the source and the kernel meanwhile.
 
-Used by the groups of `scripts/bench lmdbio`. Nothing is computed between batches: the rows are about I/O.
+Nothing is computed between batches: the rows are about I/O.
 """
 
 import contextlib

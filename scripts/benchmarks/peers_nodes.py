@@ -1,7 +1,7 @@
 """Nodes of a job on one machine: a daemon each with its own cache and mount, over one source, and a learner each.
 
-Used by the groups of `scripts/bench peers`. The daemons are started as the tests start them (tests/mpi): by mpirun
-with ULFM, over shared memory, in a network of their own. Without peers they are plain mounts.
+The daemons are started as the tests start them (tests/mpi): by mpirun with ULFM, over shared memory, in a network of
+their own. Without peers they are plain mounts.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Rows of a benchmark: what was measured, the bar it is held against, and how both are shown and written.
 
-Used by every benchmark. Pure except for `write`; measures nothing.
+Pure except for `write`; measures nothing.
 """
 
 import json

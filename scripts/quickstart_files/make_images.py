@@ -1,8 +1,7 @@
 """Makes real JPEG files of the size of ImageNet's: DATA/class-N/NNNNN.jpg, about 110 KB each.
 
-Called by quickstart.py; `make(root, count)` may be imported by benchmarks. Pictures are smooth random textures with a
-little grain: the grain sets the size, the texture's colour and grid tell the class, so that a model has something to
-learn. Deterministic: the same number gives the same file.
+Pictures are smooth random textures with a little grain: the grain sets the size, the texture's colour and grid tell the
+class, so that a model has something to learn. Deterministic: the same number gives the same file.
 """
 
 import io

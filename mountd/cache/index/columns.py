@@ -5,7 +5,7 @@ SQLite does not notice a bit that was turned in its file. In a row that bit coul
 all that decides which bytes are whose. What merely orders evictions or helps people (last use, path) is left out, and
 so are the rows of chunks: a wrong one of these makes right bytes look damaged, never the reverse.
 
-Called by `mountd/cache/index/index.py`. Writes nothing.
+Writes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The index: what of which file is staged and committed. Everything it does not name is garbage.
 
-Used by the staging files only. All methods block; `Index` has one connection for writing and one for reading, and each
-is used by one thread at a time (the callers' limiters see to that). Rows come in with a group of synced chunks, go out
-durably before their object is removed, and never name an object number twice.
+All methods block; `Index` has one connection for writing and one for reading, and each is used by one thread at a time
+(the callers' limiters see to that). Rows come in with a group of synced chunks, go out durably before their object is
+removed, and never name an object number twice.
 
 Errors: IndexFailed for whatever SQLite reports. A cache may fail: the caller counts it and goes on without.
 """
@@ -69,7 +69,7 @@ class IndexFailed(StagingError):
 
 
 class Index:
-    """See the file's story. `connect` is sqlite3.connect, or a test's."""
+    """`connect` is sqlite3.connect, or a test's."""
 
     def __init__(
         self,

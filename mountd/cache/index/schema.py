@@ -2,7 +2,7 @@
 
 One SQLite database in WAL mode per cache directory. Only the process that holds `DIR/lock` opens it. Opening does the
 same small work whatever the number of rows: no scan, no integrity check; a damaged page found later is reported by the
-query that meets it. Called by `mountd/cache/index/index.py`.
+query that meets it.
 
 Numbers that may exceed a signed 64-bit integer (inodes, checksums) are stored as their two's complement.
 """

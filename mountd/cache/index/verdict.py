@@ -3,8 +3,7 @@
 SQLite says so of a page that the disk did not give for a moment, too (it takes EIO for a file system that is damaged).
 Who believes that gives up a cache of terabytes for one error of the disk.
 
-Called by `mountd/cache/index/index.py` only; blocks for as long as reading the index takes, a second for a million
-files.
+Blocks for as long as reading the index takes, a second for a million files.
 """
 
 from __future__ import annotations

@@ -116,8 +116,6 @@ class Trust(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheContext:
-    """See the file's story."""
-
     disk: Disk
     index: Index
     threads: Threads

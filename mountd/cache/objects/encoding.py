@@ -9,8 +9,8 @@ elements have in common, and what does not shrink stays as it is. What stands on
 The checksum is looked at before the decoder sees a byte, so the decoder, which is C, is only ever given what the
 encoder wrote. The checksum of the chunk itself, which the index holds, is verified by whoever asked.
 
-Called by the writers and readers of staging, in their threads. numcodecs is imported when the first chunk is encoded or
-decoded, and not at all where nothing is encoded. It does no I/O.
+Blocking: runs in threads. numcodecs is imported when the first chunk is encoded or decoded, and not at all where
+nothing is encoded. It does no I/O.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ names are tried: 10 ms."""
 
 
 class Unlinked:
-    """See the file's story. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, context: CacheContext) -> None:
         self._context = context

@@ -40,7 +40,7 @@ A data set of more files than these reads the others from the cache disk once mo
 
 
 class Journal:
-    """See the file's story. `Journal()` notes nothing."""
+    """`Journal()` notes nothing."""
 
     def __init__(
         self,

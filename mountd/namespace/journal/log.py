@@ -35,7 +35,7 @@ Key = tuple[int, int]
 
 
 class JournalLog:
-    """See the file's story. `memories`: the two halves, of any contents."""
+    """`memories`: the two halves, of any contents."""
 
     def __init__(self, memories: tuple[JournalMemory, JournalMemory], least_records: int = _LEAST_RECORDS) -> None:
         self._least_records = least_records

@@ -1,4 +1,4 @@
-"""The steps of LMDBIO that read explicitly: pread at known offsets. Used by lmdb_node.py, which tells what a step is.
+"""The steps of LMDBIO that read explicitly: pread at known offsets. lmdb_node.py tells what a step is.
 
 DIO     one process walks the tree first, by mmap, and gives the offsets to all.
 PROV    the offsets are in a layout file ("provenance"), made before.

@@ -1,4 +1,4 @@
-"""The steps of LMDBIO that read by mmap, as LMDB does. Used by lmdb_node.py, which tells what a step is.
+"""The steps of LMDBIO that read by mmap, as LMDB does. lmdb_node.py tells what a step is.
 
 LMM     one process of the node, the root, reads for all; the others have its data in shared memory.
 LMM-DM  each process reads what it needs itself. Where that begins is only known to a cursor that has got there: each

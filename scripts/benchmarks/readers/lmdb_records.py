@@ -1,6 +1,6 @@
 """Records of the LMDB of `scripts/bench lmdbio`: pictures in the framing of Caffe's Datum, which prove themselves.
 
-Used by the readers, which check each record they get, and by the benchmark, which writes them. Nothing is read here.
+Nothing is read here.
 
 A Datum is a protocol buffer: channels, height, width, data, label (fields 1 to 5). Before them stands a field that
 Caffe does not know and skips, with the record's number and a checksum of all that follows.

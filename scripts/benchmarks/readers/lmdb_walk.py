@@ -2,7 +2,7 @@
 
 By mmap, and only the pages of the tree are read, as a cursor of liblmdb does it in C. Cursors of py-lmdb read the first
 page of every value (400 000 of them here, seen in the counters of slowfs), so the tree is walked here, page by page as
-lmdb.h and mdb.c of LMDB 0.9 lay it out. Used by the step of LMDBIO that has no layout file, and pays for it.
+lmdb.h and mdb.c of LMDB 0.9 lay it out. For the step of LMDBIO that has no layout file, and pays for it.
 """
 
 import mmap
