@@ -1,7 +1,6 @@
 """The optional extension for small files, `_small_files.c`: many system calls for one release of the interpreter lock.
 
-Loaded by `source.small`, which reads with it, and `cache.objects.disk`, which writes; both can do without. Knows
-nothing of what the files are.
+Whoever reads or writes with it can do without. Knows nothing of what the files are.
 """
 
 from __future__ import annotations

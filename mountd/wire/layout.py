@@ -4,8 +4,8 @@ A list of files (sample i is the whole of file i), or extents of files ("provena
 layout divides what it names into *units*, the numbers that `policies.schedule.schedule` works with: a whole file where
 samples are files, since whoever uses one reads all of it and its size is not known yet; otherwise a chunk of a file.
 
-Made by `learners` from what came over the control socket, and checked here: a layout never names bytes outside its
-files. The paths are only looked at when their turn comes. Knows nothing of the source; opens nothing.
+Made from what came over the control socket, and checked here: a layout never names bytes outside its files. The paths
+are only looked at when their turn comes. Knows nothing of the source; opens nothing.
 """
 
 from __future__ import annotations

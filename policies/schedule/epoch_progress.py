@@ -6,7 +6,7 @@ nothing from us, so its uses come after all others', and what it leaves unused n
 Rates: a learner that is slow because its data does not come must not be given even less, so its rate counts as a
 quarter of the fastest one's at least; one that has shown no rate counts as the fastest.
 
-Owned by `policies/schedule/schedule.py`; knows nothing of units' bytes and of budgets.
+Knows nothing of units' bytes and of budgets.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ What was taken and is not used (`unit_table.py`) counts against the budget. Each
 equal share of what the others leave; learners that have stopped come last. Units that hold many samples are fetched in
 the order of their numbers where that delays nobody (`policies/prefetch/sweep.py`).
 
-Owned by `policies/schedule/schedule.py`. Never fetches, never decides whether the cache has room. Cost: `take` well
-below 2 ms.
+Never fetches, never decides whether the cache has room. Cost: `take` well below 2 ms.
 """
 
 from __future__ import annotations
