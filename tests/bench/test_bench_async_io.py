@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from scripts.benchmarks import async_io, common, data
+from scripts.benchmarks import common, data
 from scripts.benchmarks.async_io_learners import (
     ASYNC,
     ASYNC_DB,
@@ -41,11 +41,6 @@ def files(tmp_path: Path) -> list[Path]:
 def request(strategy: Strategy, **more: Any) -> dict[str, Any]:
     words = {"order": strategy.order, "read": strategy.read, "overlap": strategy.overlap, "hint": strategy.hint}
     return {**words, "batch": 4, "group": 5, "seed": 1, "count": None, "sample_compute_s": 0.0, **more}
-
-
-def test_every_group_can_be_called() -> None:
-    assert {"samples", "samples-busy", "cosmoflow", "cosmoflow-busy", "buffers", "buffers-busy"} <= set(async_io.GROUPS)
-    assert all(callable(group) for group in async_io.GROUPS.values())
 
 
 def test_learners_take_all_samples_between_them_whatever_the_strategy(files: list[Path]) -> None:

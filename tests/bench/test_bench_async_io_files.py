@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.benchmarks import async_io, async_io_images, common, data, table
+from scripts.benchmarks import async_io_images, common, data, table
 from scripts.benchmarks.async_io_belady_bound import least_source_bytes
 from scripts.benchmarks.async_io_files import FileSet, check_followed, job
 from scripts.benchmarks.async_io_images import copy_by_hand, use_of
@@ -30,10 +30,6 @@ def files(work: common.Work, tmp_path: Path) -> FileSet:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes([number]) * (1000 + number))
     return FileSet(work, tmp_path / "tree")
-
-
-def test_every_group_of_whole_files_can_be_called() -> None:
-    assert {"images", "chainer", "belady"} <= set(async_io.GROUPS)
 
 
 # --- The job

@@ -36,13 +36,6 @@ def read_together(database: Database, script: str, world: int, *flags: object, *
         return common.together(readers, {"seed": 1, "count": None, **request})[1]
 
 
-def test_every_group_can_be_called() -> None:
-    assert list(lmdbio.GROUPS) == [
-        *("random", "random-8", "random-lustre", "readahead", "layout", "ladder", "ladder-lustre")
-    ]
-    assert all(callable(group) for group in lmdbio.GROUPS.values())
-
-
 # --- Records
 
 
@@ -198,4 +191,3 @@ def test_a_group_measures_all_its_rows(tmp_path: Path, monkeypatch: pytest.Monke
     with common.work_folder(tmp_path / "bench") as work:
         rows = lmdbio.GROUPS["random-lustre"](work, Options(quick=True, runs=1), "the command")
     assert all(row.value is not None for row in rows)
-    assert len(rows) == 2 * (1 + 3 + 9 + 3) + 9

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import common, peers, peers_data, peers_epochs, peers_simulation
+from scripts.benchmarks import common, peers_data, peers_epochs, peers_simulation
 from scripts.benchmarks.common import BenchError, Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.peers_nodes import Data, Learners, learners, nodes
@@ -24,13 +24,6 @@ def work(tmp_path: Path) -> Iterator[Work]:
 def few(monkeypatch: pytest.MonkeyPatch, work: Work) -> Data:
     monkeypatch.setattr(peers_data, "TINY_QUICK", 64)
     return peers_data.tiny(work, QUICK)
-
-
-def test_every_group_can_be_called() -> None:
-    assert list(peers.GROUPS) == [
-        *("simulation", "planning", "source", "first", "shares", "stagger", "idle", "killed", "model")
-    ]
-    assert all(callable(group) for group in peers.GROUPS.values())
 
 
 def test_the_simulation_is_near_the_paper(monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
