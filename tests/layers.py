@@ -244,8 +244,8 @@ def breaches(file: str, text: str) -> list[str]:
         for call in loose_tasks(tree):
             breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/core/background.py")
 
-    if file.startswith("mountd/daemon/"):
-        for node, rule in knots(tree):
+    if package == "mountd":
+        for node, rule in knots(tree, any_attribute=file.startswith("mountd/daemon/")):
             breach(node, rule)
 
     path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
@@ -293,25 +293,59 @@ def loose_tasks(tree: ast.AST) -> Iterator[ast.Call]:
                     yield node
 
 
-def knots(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Where parts are tied together after they were built: an attribute set from outside, or a lambda of what is made
-    later. For the room that builds all others."""
-    for scope in ast.walk(tree):
-        if not isinstance(scope, ast.AsyncFunctionDef | ast.FunctionDef):
-            continue
+def knots(tree: ast.AST, *, any_attribute: bool) -> Iterator[tuple[ast.AST, str]]:
+    """Where parts are tied together after they were built: an object that gets itself, a method or a function of
+    another as an attribute, or a lambda of what is made later.
+
+    `any_attribute`: nothing may be set from outside; for the room that only builds. Elsewhere the attributes of records
+    are theirs to change who keep them.
+    """
+    for scope, methods in _functions(tree):
+        own = list(_of_scope(scope))
+        callables = methods | {f.name for f in own if isinstance(f, ast.AsyncFunctionDef | ast.FunctionDef)}
         made: dict[str, int] = {}
-        for node in _of_scope(scope):
+        for node in own:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 made.setdefault(node.id, node.lineno)
-        for node in _of_scope(scope):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            for target in targets:
+        for node in own:
+            for target, value in _assigned(node):
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
-                    yield node, f"{ast.unparse(target)} is set from outside: give it to the constructor"
+                    tied = isinstance(value, ast.Lambda) or ast.unparse(value) in {"self", *callables}
+                    if tied or any_attribute:
+                        yield node, f"{ast.unparse(target)} is set from outside: give it to the constructor"
             if isinstance(node, ast.Lambda):
+                given = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
                 for inner in ast.walk(node.body):
-                    if isinstance(inner, ast.Name) and made.get(inner.id, 0) > node.lineno:
+                    if isinstance(inner, ast.Name) and inner.id not in given and made.get(inner.id, 0) > node.lineno:
                         yield node, f"a lambda of {inner.id}, which is made later"
+
+
+def _functions(
+    tree: ast.AST, methods: frozenset[str] = frozenset()
+) -> Iterator[tuple[ast.AsyncFunctionDef | ast.FunctionDef, frozenset[str]]]:
+    """Every function, with the methods of the class that it is in: {"self.close", ...}."""
+    for node in ast.iter_child_nodes(tree):
+        inner = methods
+        if isinstance(node, ast.ClassDef):
+            inner = frozenset(
+                f"self.{part.name}"
+                for part in node.body
+                if isinstance(part, ast.AsyncFunctionDef | ast.FunctionDef) and not part.decorator_list
+            )
+        elif isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+            yield node, methods
+        yield from _functions(node, inner)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of every single assignment of a statement; `a, b = c, d` is two."""
+    if not isinstance(node, ast.Assign):
+        return
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=False)
+        else:
+            yield target, node.value
 
 
 def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:

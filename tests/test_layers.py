@@ -93,6 +93,17 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
             "def f():\n    a = A(lambda: b.c)\n    b = B(a)",
             "a lambda of b, which is made later",
         ),
+        (
+            "mountd/peers/job.py",
+            "class A:\n    def __init__(self, t):\n        t.heard = self.hear\n    def hear(self): ...",
+            "t.heard is set from outside",
+        ),
+        ("mountd/cache/cache.py", "def f(a):\n    a.b, a.c = 1, lambda: 2", "a.c is set from outside"),
+        (
+            "mountd/hints/hints.py",
+            "def f():\n    a = A(lambda: b.c)\n    b = B(a)",
+            "a lambda of b, which is made later",
+        ),
         ("mountd/daemon/daemon.py", "import hfs.cli", "may not import hfs"),
         ("mountd/daemon/daemon.py", "from .errors import HfsError", "relative import"),
         ("mountd/files/read_path.py", "import pyfuse3", "may import pyfuse3"),
@@ -141,6 +152,8 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
         ("mountd/core/config_loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
         ("policies/geometry.py", "import numpy as np\nfrom policies.prefetch.readahead import advise"),
         ("hfs/client/client.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trio"),
+        ("mountd/cache/files.py", "def f(file):\n    file.object_id = 1"),
+        ("mountd/hints/hints.py", "def f(paths):\n    a = A(lambda path: path)\n    path = paths[0]"),
         (
             "mountd/fetch/fetcher.py",
             "async def f():\n    async with trio.open_nursery() as n:\n        n.start_soon(work)",

@@ -98,8 +98,7 @@ class JobPeers:
         self._needs_slots = limits.stagger * transport.count > limits.stagger_job
         """Else there are slots for all, and nobody needs to ask."""
         self._rooms = {urgent: ByteAllowance(limits.buffer_bytes // _SHARE) for urgent in (False, True)}
-        transport.received = self._received
-        transport.lost = self._lost
+        transport.listen(self)
 
     def answer(self, answers: ChunkAnswers, figures: Callable[[], dict[str, int]]) -> None:
         """From now on peers are answered; before that they are refused. `figures`: what this node says of itself."""
@@ -166,7 +165,8 @@ class JobPeers:
 
     # -- what comes from the transport --------------------------------------------------------------------------------
 
-    def _received(self, sender: int, data: bytes) -> None:
+    def received(self, sender: int, data: bytes) -> None:
+        """As `Listener`."""
         if self._left:
             return
         try:
@@ -189,7 +189,8 @@ class JobPeers:
         else:
             self._asking.heard(sender, message)
 
-    def _lost(self, node: int) -> None:
+    def lost(self, node: int) -> None:
+        """As `Listener`."""
         if self._left or node in self.owners.gone or node == self._transport.number:
             return
         log.info("peers: %s has gone; its share belongs to the others now", self.owners.agreed.names[node])

@@ -25,6 +25,7 @@ import trio
 
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.background import call_guarded
+from mountd.peers.transport import Listener
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -78,8 +79,9 @@ class MpiTransport:
 
     def __init__(self) -> None:
         self.number, self.count, self.last_tag = 0, 1, 1
-        self.received: Callable[[int, bytes], None] = lambda _from, _message: None
-        self.lost: Callable[[int], None] = lambda _node: None
+        self._listener: Listener | None = None
+        self._early: list[tuple[int, bytes | None]] = []
+        """What has come before anybody listened."""
         self._orders: SimpleQueue[_Send | _Take | _Gather | None] = SimpleQueue()
         self._told: deque[Callable[[], None]] = deque()
         self._loop: trio.lowlevel.TrioToken | None = None
@@ -133,6 +135,13 @@ class MpiTransport:
         if found[0] is None:
             raise MountError(f"peers: not all {self.count} daemons of the job came to join; see their logs")
         return found[0]
+
+    def listen(self, listener: Listener) -> None:
+        """As `Transport`."""
+        self._listener = listener
+        early, self._early = self._early, []
+        for source, message in early:
+            self._hand_over(source, message)
 
     def leave_nowait(self) -> None:
         """As `Transport`: an empty message."""
@@ -199,12 +208,18 @@ class MpiTransport:
         except Exception:
             log.exception("peers: the thread of MPI has failed; this node goes on alone")
             for node in range(self.count):
-                self._tell(partial(self._lose, node))
+                self._tell(partial(self._hand_over, node, None))
         finally:
             self._ended.set()
 
-    def _lose(self, node: int) -> None:
-        self.lost(node)  # as it is set when this is heard
+    def _hand_over(self, source: int, message: bytes | None) -> None:
+        """On the event loop. None: the node is lost."""
+        if self._listener is None:
+            self._early.append((source, message))
+        elif message is None:
+            self._listener.lost(source)
+        else:
+            self._listener.received(source, message)
 
     def _poll(self, mpi: Any) -> None:  # noqa: ANN401 - the module, which has no type of its own
         wait_s, busy_until_s = _BUSY_S, 0.0
@@ -268,13 +283,10 @@ class MpiTransport:
                     self._tell(partial(self._hand_over, source, bytes(message)))
                 else:
                     self._left.add(source)
-                    self._tell(partial(self._lose, source))
+                    self._tell(partial(self._hand_over, source, None))
         except mpi.Exception as error:
             log.debug("peers: %s", error)  # of a node that has failed, which is found below
         return found
-
-    def _hand_over(self, source: int, message: bytes) -> None:
-        self.received(source, message)
 
     def _complete(self, mpi: Any) -> bool:  # noqa: ANN401 - as above
         if not self._requests:
@@ -314,7 +326,7 @@ class MpiTransport:
             return
         for node in set(nodes) - self._failed:
             self._failed.add(node)
-            self._tell(partial(self._lose, node))
+            self._tell(partial(self._hand_over, node, None))
 
     def _gather(self, order: _Gather, mpi: Any) -> None:  # noqa: ANN401 - as above
         mine = bytearray(_INFO_BYTES)

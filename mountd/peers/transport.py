@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Transport"]
+__all__ = ["Listener", "Transport"]
+
+
+class Listener(Protocol):
+    """Who hears the other nodes. On the event loop; never waits."""
+
+    def received(self, sender: int, data: bytes) -> None:
+        """A small message has come."""
+
+    def lost(self, node: int) -> None:
+        """A node has left or failed, and will never answer again."""
 
 
 class Transport(Protocol):
@@ -19,10 +29,9 @@ class Transport(Protocol):
     count: int
     last_tag: int
     """Tags are in [1, last_tag]."""
-    received: Callable[[int, bytes], None]
-    """(from, message): set by whoever listens."""
-    lost: Callable[[int], None]
-    """(node): it has left or failed, and will never answer again."""
+
+    def listen(self, listener: Listener) -> None:
+        """From now on this one hears what comes, and before that what has come already. Called once."""
 
     def leave_nowait(self) -> None:
         """Tell all others that this node goes: they hear that it is lost."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import trio
 
+from mountd.peers.transport import Listener
+
 
 class FakeTransport:
     """One node's end."""
@@ -18,8 +20,10 @@ class FakeTransport:
     def __init__(self, network: FakeNetwork, number: int, count: int) -> None:
         self._network = network
         self.number, self.count, self.last_tag = number, count, 32767
-        self.received: Callable[[int, bytes], None] = lambda _sender, _message: None
-        self.lost: Callable[[int], None] = lambda _node: None
+        self.listener: Listener | None = None
+
+    def listen(self, listener: Listener) -> None:
+        self.listener = listener
 
     def leave_nowait(self) -> None:
         self._network.kill(self.number)
@@ -69,8 +73,9 @@ class FakeNetwork:
 
     async def _deliver(self, sender: int, to: int, message: bytes) -> None:
         await trio.sleep(self.delay_s)
-        if to not in self.dead and sender not in self.dead:
-            self.nodes[to].received(sender, message)
+        listener = self.nodes[to].listener
+        if to not in self.dead and sender not in self.dead and listener is not None:
+            listener.received(sender, message)
 
     def match(self, giver: int, taker: int, tag: int) -> None:
         key = (giver, taker, tag)
@@ -100,5 +105,5 @@ class FakeNetwork:
         """It is gone, and all others hear of it."""
         self.dead.add(node)
         for other in self.nodes:
-            if other.number not in self.dead:
-                other.lost(node)
+            if other.number not in self.dead and other.listener is not None:
+                other.listener.lost(node)

@@ -23,6 +23,19 @@ from tests.support.fake_transport import FakeNetwork, FakeTransport
 SILENCE_S = 10.0
 
 
+class SlotMessages:
+    """Hands what a node hears to its read slots."""
+
+    def __init__(self, slots: ReadSlots) -> None:
+        self._slots = slots
+        self.lost = slots.lost
+
+    def received(self, sender: int, data: bytes) -> None:
+        message = decode(data)
+        assert isinstance(message, SlotRequest | SlotPending | SlotGranted | SlotDone)
+        self._slots.heard(sender, message)
+
+
 class Nodes:
     """`count` of them in virtual time. The path of a file ends with the number of its coordinator: b"f0"."""
 
@@ -54,12 +67,7 @@ class Nodes:
             patience_s=2,
         )
 
-        def received(sender: int, data: bytes) -> None:
-            message = decode(data)
-            assert isinstance(message, SlotRequest | SlotPending | SlotGranted | SlotDone)
-            slots.heard(sender, message)
-
-        end.received, end.lost = received, slots.lost
+        end.listen(SlotMessages(slots))
         return slots
 
     async def read(self, node: int, index: int, *, path: bytes = b"f1", urgent: bool = False, for_s: float = 1) -> None:
