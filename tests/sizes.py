@@ -34,24 +34,7 @@ STILL_LARGER = {
     "mountd/cache/objects/file.py: methods of StagedFile",
     # daemon
     "mountd/daemon/files.py: function open_file_service",
-    # fetch
-    "mountd/fetch/fetcher.py: constructor of Fetcher",
-    "mountd/fetch/fetcher.py: lines",
-    "mountd/fetch/fetcher.py: methods of Fetcher",
-    "mountd/fetch/small_files.py: function SmallFiles._batch",
-    "mountd/fetch/small_files.py: lines",
-    "mountd/fetch/small_files.py: methods of SmallFiles",
-    # files
-    "mountd/files/opening.py: constructor of Opening",
-    "mountd/files/opening.py: methods of Opening",
-    "mountd/files/read_path.py: constructor of ReadPath",
-    "mountd/files/read_path.py: function ReadPath._piece",
-    "mountd/files/read_path.py: lines",
-    "mountd/files/read_path.py: methods of ReadPath",
     # hints
-    "mountd/hints/hints.py: constructor of HintFollower",
-    "mountd/hints/hints.py: lines",
-    "mountd/hints/hints.py: methods of HintFollower",
     "mountd/hints/learners.py: lines",
     # prefetch
     "policies/prefetch/siblings.py: methods of Siblings",

@@ -10,6 +10,7 @@ from mountd.control.listening import socket_path
 from mountd.control.own_xattrs import OwnXattrs
 from mountd.control.recordings import Recordings
 from mountd.control.status import CounterStatus, StatusReport
+from mountd.control.warm import Warming
 
 __all__ = [
     "CacheCommands",
@@ -19,6 +20,7 @@ __all__ = [
     "OwnXattrs",
     "Recordings",
     "StatusReport",
+    "Warming",
     "serve",
     "socket_path",
 ]

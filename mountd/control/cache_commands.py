@@ -7,7 +7,7 @@ Paths are relative to the mount. A path that fails is counted and named, the res
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import Cache, CheckedFile, StagedRow
@@ -15,8 +15,7 @@ from mountd.control.connection import Report
 from mountd.control.progress import ProgressCounter
 from mountd.control.warm import Warming
 from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher, SmallFiles
-from mountd.files import ReadPath
+from mountd.fetch import Fetcher
 from mountd.namespace import Namespace
 from mountd.source import Source
 from mountd.wire.protocol import Result, Row, Rows
@@ -35,31 +34,20 @@ class CacheCommands:
         namespace: Namespace,
         cache: Cache,
         source: Source,
-        read_path: ReadPath,
         fetcher: Fetcher,
-        small_files: SmallFiles,
         metrics: Metrics,
+        new_warming: Callable[[Report], Warming],
     ) -> None:
         self._namespace = namespace
         self._cache = cache
         self._source = source
-        self._read_path = read_path
         self._fetcher = fetcher
-        self._small_files = small_files
         self._metrics = metrics
+        self._new_warming = new_warming
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
-        warm = Warming(
-            self._namespace,
-            self._cache,
-            self._read_path,
-            self._fetcher,
-            self._small_files,
-            self._metrics,
-            report,
-        )
-        return await warm.run(paths, jobs)
+        return await self._new_warming(report).run(paths, jobs)
 
     async def evict(
         self,
@@ -108,7 +96,7 @@ class CacheCommands:
         self._cache.files.pin(file)
         try:
             for index in list(file.present):
-                if await self._cache.reader.read_chunk(file, index) != await self._fetcher.alone(
+                if await self._cache.reader.read_chunk(file, index) != await self._fetcher.bypass(
                     node, file, file.chunk(index)
                 ):
                     self._cache.reclaim_queue.give_up(file, [index])

@@ -15,7 +15,7 @@ from mountd.base.errors import HfsError, StagingError
 from mountd.cache import Cache, StagedFile
 from mountd.control.progress import ProgressCounter
 from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher
+from mountd.fetch import Fetcher, Owners
 from mountd.namespace import Node
 
 __all__ = ["PendingFile", "PendingFiles"]
@@ -48,9 +48,10 @@ class PendingFile:
 class PendingFiles:
     """Those of one command, counted in `work` when it is known what has become of them."""
 
-    def __init__(self, cache: Cache, fetcher: Fetcher, metrics: Metrics, work: ProgressCounter) -> None:
+    def __init__(self, cache: Cache, fetcher: Fetcher, owners: Owners, metrics: Metrics, work: ProgressCounter) -> None:
         self._cache = cache
         self._fetcher = fetcher
+        self._owners = owners
         self._metrics = metrics
         self._work = work
         self._pending: deque[PendingFile] = deque()
@@ -132,7 +133,7 @@ class PendingFiles:
     def _is_durable(self, entry: PendingFile) -> bool:
         file, path = entry.file, entry.node.path
         return file.committed.full or all(
-            index in file.committed or not self._fetcher.caches_locally(path, index)
+            index in file.committed or not self._owners.caches_locally(path, index)
             for index in range(file.committed.count)
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mountd.control.connection import Report
-from mountd.fetch import Recorder
+from mountd.files import Recorder
 from mountd.wire.protocol import Result, Touches
 
 __all__ = ["Recordings"]

@@ -20,8 +20,7 @@ from mountd.control.connection import Report
 from mountd.control.pending_files import PendingFile, PendingFiles
 from mountd.control.progress import ProgressCounter
 from mountd.core.metrics import Metrics
-from mountd.fetch import BATCH_FILES, Become, Fetcher, SmallFiles
-from mountd.files import ReadPath
+from mountd.fetch import BATCH_FILES, Become, Fetcher, Goal, Owners, Resolver, SmallFiles
 from mountd.namespace import Namespace, Node
 from mountd.wire.protocol import Result
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
@@ -45,7 +44,8 @@ class Warming:
         self,
         namespace: Namespace,
         cache: Cache,
-        read_path: ReadPath,
+        resolver: Resolver,
+        owners: Owners,
         fetcher: Fetcher,
         small_files: SmallFiles,
         metrics: Metrics,
@@ -53,13 +53,13 @@ class Warming:
     ) -> None:
         self._namespace = namespace
         self._cache = cache
-        self._read_path = read_path
-        self._fetcher = fetcher
+        self._resolver = resolver
+        self._owners = owners
         self._small_files = small_files
         self._metrics = metrics
         self._report = report
         self._work = ProgressCounter()
-        self._pending = PendingFiles(cache, fetcher, metrics, self._work)
+        self._pending = PendingFiles(cache, fetcher, owners, metrics, self._work)
         self._begun: set[PendingFile] = set()
         """Large files that are being fetched."""
 
@@ -150,7 +150,7 @@ class Warming:
             else:
                 await self._cache.evictor.wait_room(sum(lacks))
         places = [(node.parent, node.name) for node in nodes if node.parent is not None]
-        for node, outcome in zip(nodes, await self._small_files.stage(places, push=False), strict=True):
+        for node, outcome in zip(nodes, await self._small_files.stage(places, Goal.STAGED, push=False), strict=True):
             if isinstance(outcome, HfsError):
                 self._pending.failed(PendingFile(node, await self._file(node), was_here=False), outcome)
             elif outcome.node.version is None:
@@ -163,7 +163,7 @@ class Warming:
 
     async def _lacks_bytes(self, node: Node) -> int:
         file = await self._file(node)
-        if file.complete or not self._fetcher.caches_locally(node.path, 0):
+        if file.complete or not self._owners.caches_locally(node.path, 0):
             return 0
         return blocks_bytes(file.size) + object_overhead_bytes(1)
 
@@ -190,9 +190,8 @@ class Warming:
     async def _fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""
         file, path = entry.file, entry.node.path
-        lacks_bytes = sum(
-            file.raw_room_bytes(i) for i in file.present.missing() if self._fetcher.caches_locally(path, i)
-        )
+        ours = (i for i in file.present.missing() if self._owners.caches_locally(path, i))
+        lacks_bytes = sum(file.raw_room_bytes(i) for i in ours)
         lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
         is_part = lacks_bytes > self._cache.room.limit_bytes()
         if not is_part and self._is_too_much(lacks_bytes):
@@ -204,7 +203,7 @@ class Warming:
             wanted_bytes = sum(begun.wanted_bytes for begun in self._begun)
             if not is_part and not await self._cache.evictor.wait_room(wanted_bytes):
                 raise StagingError(self._cache.admission.why_not(wanted_bytes) or self._cache.room.what_limits())
-            await self._read_path.stage_whole(entry.node, file)
+            await self._resolver.ensure_file(entry.node, file)
         finally:
             self._cache.files.unpin(file)
             self._begun.remove(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -17,6 +18,7 @@ from mountd.control import (
     OwnXattrs,
     Recordings,
     StatusReport,
+    Warming,
     serve,
     socket_path,
 )
@@ -54,13 +56,11 @@ async def open_control(
 ) -> AsyncIterator[ControlService]:
     """Answer until the block is left. Raises MountError."""
     metrics, cache = basics.metrics, storage.cache
-    daemon = DaemonStatus(basics, ending, files.buffers)
+    daemon = DaemonStatus(basics, ending, files.fetch.buffers)
     cluster = ClusterStatus(joined.view, cache, metrics)
     commands = Commands(
         _status(basics, storage, joined.view, names, files, daemon),
-        CacheCommands(
-            names.namespace, cache, storage.source, files.read_path, files.fetcher, files.small_files, metrics
-        ),
+        _cache_commands(basics, storage, names, files),
         cluster,
         Recordings(files.recorder),
         storage.learners,
@@ -86,7 +86,8 @@ def _answering(
     answers = Serving(
         names.namespace,
         storage.cache,
-        files.fetcher,
+        files.fetch.fetcher,
+        files.fetch.resolver,
         storage.source,
         peers.owners.owned_here,
         basics.workers.run_sync,
@@ -98,11 +99,19 @@ def _answering(
         peers.leave()
 
 
+def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
+    namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
+    new_warming = partial(
+        Warming, namespace, cache, fetch.resolver, fetch.owners, fetch.fetcher, fetch.small_files, metrics
+    )
+    return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming)
+
+
 def _status(
     basics: Basics, storage: Storage, view: ClusterView, names: NameService, files: FileService, daemon: DaemonStatus
 ) -> StatusReport:
     """What each room tells."""
-    metrics, source = basics.metrics, storage.source
+    metrics, source, fetch = basics.metrics, storage.source, files.fetch
     return StatusReport(
         [
             daemon,
@@ -110,7 +119,7 @@ def _status(
             CacheStatus(storage.cache, metrics, basics.config.stage_encoding),
             PeersStatus(view, metrics),
             NamesStatus(names.permissions, metrics),
-            FetchStatus(files.fetcher, files.prefetch, source.threads, files.buffers, basics.workers, metrics),
+            FetchStatus(fetch.fetcher, files.prefetch, source.threads, fetch.buffers, basics.workers, metrics),
             HintsStatus(storage.learners),
             FilesStatus(files.readers, files.io_mode, storage.handles, names.namespace, files.residency, metrics),
             CounterStatus(metrics),

@@ -1,4 +1,4 @@
-"""Files: how bytes get here, what is fetched ahead, and what an open and a read do."""
+"""Files: what an open and a read do, and what is fetched because of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,29 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.core.buffers import Buffers
 from mountd.core.workers import Workers
 from mountd.daemon.basics import Basics
+from mountd.daemon.fetching import Fetching, fetching, hinting
 from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
-from mountd.fetch import UNSTAGED_SHARE, Fetcher, Prefetch, Readers, Recorder, SiblingWatch, SmallDemand, SmallFiles
-from mountd.files import IoMode, Opening, Passthrough, ReadPath, Residency, open_again
+from mountd.fetch import FetchesAhead, Prefetch, SiblingWatch
+from mountd.files import (
+    IoMode,
+    Opening,
+    OpenModes,
+    OpenObservers,
+    PageFaults,
+    Passthrough,
+    ReadaheadWindows,
+    Readers,
+    ReadPath,
+    Recorder,
+    Residency,
+    SmallOpens,
+    open_again,
+)
 from mountd.fuse import DevFuse, KernelPageCache
-from mountd.hints import HintFollower, HintsFiles, PageCacheWarmer, SpaceReservation
+from mountd.hints import HintFollower, PageCacheWarmer
 from mountd.peers import JobPeers
 from policies.prefetch.siblings import Siblings
 
@@ -25,11 +39,9 @@ __all__ = ["FileService", "open_file_service"]
 
 @dataclass(frozen=True, slots=True)
 class FileService:
-    buffers: Buffers
     readers: Readers
     recorder: Recorder
-    fetcher: Fetcher
-    small_files: SmallFiles
+    fetch: Fetching
     passthrough: Passthrough
     io_mode: IoMode
     hints: HintFollower
@@ -44,31 +56,21 @@ async def open_file_service(
     basics: Basics, storage: Storage, peers: JobPeers | None, names: NameService, device: DevFuse, nursery: trio.Nursery
 ) -> AsyncIterator[FileService]:
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
-    config, metrics = basics.config, basics.metrics
-    source, cache, queue = storage.source, storage.cache, storage.queue
-    namespace = names.namespace
-    buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
+    config, metrics, source, cache = basics.config, basics.metrics, storage.source, storage.cache
+    namespace, queue = names.namespace, storage.queue
     recorder = Recorder()
     pushers = Workers(apart=device.get)
     async with pushers.running():
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
-        fetcher = Fetcher(
-            source,
-            cache,
-            buffers,
-            nursery,
-            metrics,
-            page_cache,
-            basics.memory,
-            recorder,
-            peers,
-            reads_a_file=config.stagger,
-        )
+        fetch = fetching(basics, storage, peers, namespace, page_cache, lambda: recorder.active, nursery)
         siblings = SiblingWatch(
             Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=cache.room.limit_bytes()),
             nursery,
             namespace.listings.whole,
             queue.siblings_nowait,
+        )
+        ahead = FetchesAhead(
+            fetch.resolver, fetch.owners, fetch.misses, fetch.small_files, siblings, cache, source, metrics
         )
         passthrough = Passthrough(cache, metrics)
         io_mode = IoMode(
@@ -80,78 +82,60 @@ async def open_file_service(
             why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
         )
         await open_again(names.inherited, basics.journal, namespace, storage.handles, cache, passthrough)
-        small_files = SmallFiles(namespace, cache, fetcher, source, buffers, metrics, chunk_bytes=config.chunk_bytes)
-        hints = _hints(basics, storage, names, fetcher, small_files, io_mode)
-        read_path = ReadPath(
-            namespace,
-            cache,
-            fetcher,
-            source,
-            metrics,
-            siblings,
-            hints,
-            recorder,
-            small_files,
-            queue,
-            chunk_bytes=config.chunk_bytes,
-            buffer_bytes=config.buffer_bytes,
-        )
+        hints = hinting(basics, storage, namespace, fetch, io_mode)
         residency = Residency(namespace, config.mountpoint, nursery)
-        opening = Opening(
-            namespace,
-            storage.handles,
-            cache,
-            fetcher,
-            source,
-            metrics,
-            siblings,
-            SmallDemand(namespace, cache, fetcher, source, buffers, small_files, nursery),
-            hints,
-            recorder,
+        observers = OpenObservers(
             io_mode,
-            passthrough,
-            queue,
+            recorder,
+            fetch.plans,
+            siblings,
+            source,
             only_looks=residency.is_looking,
-            chunk_bytes=config.chunk_bytes,
         )
-        prefetch = Prefetch(queue, read_path, hints, metrics, workers=config.prefetch_threads)
         yield FileService(
-            buffers,
             Readers(),
             recorder,
-            fetcher,
-            small_files,
+            fetch,
             passthrough,
             io_mode,
-            hints,
-            read_path,
-            opening,
+            hints.follower,
+            _read_path(basics, storage, fetch, hints.warmer, recorder),
+            Opening(
+                namespace,
+                storage.handles,
+                cache,
+                OpenModes(namespace, cache, io_mode, passthrough, queue, metrics),
+                SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
+                observers,
+                fetch.small_demand,
+                queue,
+            ),
             residency,
-            prefetch,
+            Prefetch(queue, ahead, hints.follower, metrics, workers=config.prefetch_threads),
         )
 
 
-def _hints(
-    basics: Basics, storage: Storage, names: NameService, fetcher: Fetcher, small_files: SmallFiles, io_mode: IoMode
-) -> HintFollower:
-    config, metrics, cache, learners = basics.config, basics.metrics, storage.cache, storage.learners
-    return HintFollower(
-        learners,
-        names.namespace,
-        cache,
-        fetcher,
-        HintsFiles(cache, fetcher, small_files),
-        SpaceReservation(learners, cache, metrics, config.buffer_bytes // UNSTAGED_SHARE * 3 // 4),
-        PageCacheWarmer(
-            names.namespace,
-            cache,
-            fetcher,
-            metrics,
-            basics.memory,
-            pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
-        ),
-        metrics,
-        basics.memory,
-        storage.plan_changes,
-        chunks_at_once=config.prefetch_threads,
+def _read_path(
+    basics: Basics, storage: Storage, fetch: Fetching, warmer: PageCacheWarmer, recorder: Recorder
+) -> ReadPath:
+    config = basics.config
+    readahead = ReadaheadWindows(
+        fetch.resolver,
+        fetch.owners,
+        storage.cache,
+        fetch.history,
+        fetch.plans,
+        storage.queue,
+        buffer_bytes=config.buffer_bytes,
+        pushes=fetch.pusher.on,
+    )
+    faults = PageFaults(fetch.pusher, fetch.history)
+    return ReadPath(
+        fetch.resolver,
+        readahead,
+        faults,
+        warmer,
+        recorder,
+        basics.metrics,
+        chunk_bytes=config.chunk_bytes,
     )

@@ -1,18 +1,25 @@
-"""How bytes get here: one fetch for each chunk, small files in batches, prefetch queue, siblings, what peers ask.
+"""How bytes get here: the resolver, one fetch for each chunk, small-file batches, prefetch, siblings, what peers ask.
 
 A fetch belongs to the daemon, not to the first who waits for it. Demand goes first everywhere. It never knows who opens
 or hints.
 """
 
+from mountd.fetch.batch_reader import BATCH_FILES, BatchReader
 from mountd.fetch.batches import Place
-from mountd.fetch.fetcher import PUSH_STEP_BYTES, UNSTAGED_SHARE, Fetcher, Push
+from mountd.fetch.fetcher import Fetcher, Goal
+from mountd.fetch.fetches_ahead import FetchesAhead
+from mountd.fetch.held_chunks import UNSTAGED_SHARE, HeldChunks
+from mountd.fetch.history import History
+from mountd.fetch.misses import Misses
+from mountd.fetch.owners import Owners
+from mountd.fetch.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
 from mountd.fetch.prefetch import Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.fetch.readers import Readers
-from mountd.fetch.recorder import Recorder
+from mountd.fetch.resolver import Ensured, Resolved, Resolver, first_of
 from mountd.fetch.serving import Serving
 from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.fetch.small_files import BATCH_FILES, Become, Small, SmallFiles
+from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
+from mountd.fetch.small_files import SmallFiles
 from mountd.fetch.small_files_demand import SmallDemand
 from mountd.fetch.status import FetchStatus
 
@@ -20,18 +27,30 @@ __all__ = [
     "BATCH_FILES",
     "PUSH_STEP_BYTES",
     "UNSTAGED_SHARE",
+    "BatchReader",
     "Become",
+    "Ensured",
     "FetchStatus",
     "Fetcher",
+    "FetchesAhead",
+    "Goal",
+    "HeldChunks",
+    "History",
+    "Misses",
+    "Owners",
+    "PageCache",
+    "PagePusher",
     "Place",
     "Prefetch",
     "PrefetchQueue",
     "Push",
-    "Readers",
-    "Recorder",
+    "Resolved",
+    "Resolver",
     "Serving",
     "SiblingWatch",
     "Small",
     "SmallDemand",
+    "SmallFileLookups",
     "SmallFiles",
+    "first_of",
 ]

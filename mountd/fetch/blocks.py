@@ -1,4 +1,4 @@
-"""Blocks: what was read alone around tiny reads, kept in memory, so that the next page of a block costs no source read.
+"""Blocks: what bypass reads brought around tiny reads, in memory, so that the next page of one costs no source read.
 
 A page fault of a mapped database asks for 4 KiB, the source is asked for the 64 KiB block around it
 (policies/prefetch/miss_policy.py). Its neighbours are often next (a leaf of a B+ tree, then the record it points to),
@@ -7,7 +7,7 @@ parts: `recent`, where the oldest goes first, and `hot`, for blocks that were re
 the one that was not asked for the longest goes first. So a job that goes through a large file once does not push the
 hot ones out.
 
-Called by `fetcher`. Blocks are numbered by offset // BLOCK_BYTES; the last one of a file may be shorter. Event loop
+Blocks are numbered by offset // BLOCK_BYTES; the last one of a file may be shorter. Event loop
 only; knows nothing of who reads.
 """
 
@@ -55,6 +55,13 @@ class Blocks:
             self._read_once[key] = None
             if len(self._read_once) > _MAX_REMEMBERED:
                 self._read_once.popitem(last=False)
+
+    def keep_if_whole(self, version: Version, extent: Extent, data: memoryview) -> memoryview:
+        """`data`, the bytes of `extent`; kept if that is one or two blocks and no more."""
+        whole = extent.end % BLOCK_BYTES == 0 or extent.end == version.size
+        if extent.start % BLOCK_BYTES == 0 and whole and extent.size <= 2 * BLOCK_BYTES:
+            self.keep(version, extent, data)
+        return data
 
     def get(self, version: Version, extent: Extent) -> memoryview | None:
         """The bytes of an extent that lies in one block, if that is kept."""

@@ -1,8 +1,8 @@
 """The prefetch workers: a bounded number of tasks that fetch what the prefetch queue holds.
 
-All but readahead windows pause while a demand read waits for a source thread. What a worker fetches it gets through
-`Fetches` and `Foresight`, handed in by the daemon; an error of a prefetch is nobody's error, a demand read will meet it
-again.
+All but readahead windows pause while a demand read waits for a source thread. What a worker does for a request stands
+in `fetches_ahead`; what hints foresee is theirs (`Foresight`, handed in by the daemon). An error of a prefetch is
+nobody's error: a demand read will meet it again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SIBLINGS_AT_ONCE = 16
 
 
 class Fetches(Protocol):
-    """What prefetch needs of the rest of the daemon."""
+    """What prefetch needs of those who fetch."""
 
     async def prefetch_chunk(
         self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool

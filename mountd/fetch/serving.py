@@ -1,12 +1,8 @@
-"""Serving peers: the bytes that another node wishes for, from the first that has them.
+"""Serving peers: the bytes that another node asks for, with their checksum.
 
-    staged   on NVMe, its checksum verified
-    held     in memory, not staged yet
-    coming   a fetch under way: join it
-    source   read once, for whoever wants it here and there, and staged
-
-Implements `peers_answering.Answers`. No peer is asked in turn, and a fetch under way is joined only where this node is
-owner, since that of another node may be waiting for the one that asks.
+What is here, on disk or in memory, is given; else the chunk is read from the source once, for whoever wants it here and
+there, and staged. Implements `peers.Answers`. No peer is asked in turn, and a fetch under way is joined only where this
+node owns the chunk, since that of another node may be waiting for the one that asks.
 """
 
 from __future__ import annotations
@@ -16,10 +12,12 @@ from typing import Any
 
 import xxhash
 
-from mountd.base.errors import StagingError, VersionChanged
+from mountd.base.errors import VersionChanged
 from mountd.base.version import Version, is_lasting
 from mountd.cache import Cache, StagedFile
-from mountd.fetch.fetcher import Fetcher, Push
+from mountd.fetch.fetcher import Fetcher, Goal
+from mountd.fetch.page_pusher import Push
+from mountd.fetch.resolver import Ensured, Resolver
 from mountd.namespace import Namespace
 from mountd.peers import Bytes
 from mountd.source import Source
@@ -40,6 +38,7 @@ class Serving:
         namespace: Namespace,
         cache: Cache,
         fetcher: Fetcher,
+        resolver: Resolver,
         source: Source,
         owned_here: Callable[[bytes, int], bool],
         run_in_thread: Callable[..., Awaitable[Any]],
@@ -47,6 +46,7 @@ class Serving:
         self._namespace = namespace
         self._cache = cache
         self._fetcher = fetcher
+        self._resolver = resolver
         self._knows = source.file_systems.knows
         self._doubts = source.doubts.holds
         self._owned_here = owned_here
@@ -76,43 +76,30 @@ class Serving:
             return None
         if not extent.size:
             return _NOTHING if await self._stage(path, file, index) else None
-        if index in file.present:
-            try:
-                return await self._staged(file, index, extent)
-            except StagingError:
-                pass  # counted there
-        held = self._fetcher.held_nowait(version, index)
-        if held is not None:
-            return await self._part(file, index, extent, held)
+        whole = extent == file.chunk(index)
+        found = await self._resolver.get_here(file, extent)
+        if found is not None:
+            if found.tier == "staged" and whole and index in file.present:
+                return Bytes(memoryview(found.data), file.checksum(index))
+            return await self._hashed(memoryview(found.data))
         mine, coming = self._owned_here(path, index), self._fetcher.is_coming(version, index)
         if (here_only and not (mine and coming)) or (coming and not mine):
             return None
         node = await self._namespace.lookups.resolve(path)
         if node.version != version:
             raise VersionChanged(f"{path!r} is another version here")
-        chunk = await self._fetcher.for_peer(node, file, index)
-        return None if self._doubts(version) else await self._part(file, index, extent, chunk)
+        chunk = await self._resolver.get_for_peer(node, file, index)
+        begin = file.chunk(index).start
+        return None if self._doubts(version) else await self._hashed(chunk[extent.start - begin : extent.end - begin])
 
     async def _stage(self, path: bytes, file: StagedFile, index: int) -> bool:
-        if index in file.present or self._fetcher.is_coming(file.version, index):
+        if self._resolver.has(file, index, Goal.STAGED):
             return True
-        if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
-            return False
         node = await self._namespace.lookups.resolve(path)
         if node.version != file.version:
             raise VersionChanged(f"{path!r} is another version here")
-        await self._fetcher.ahead(node, file, index, push=Push.NEVER, unless_held=True)
-        return True
-
-    async def _staged(self, file: StagedFile, index: int, extent: Extent) -> Bytes:
-        if extent == file.chunk(index):
-            data = memoryview(await self._cache.reader.read_chunk(file, index))
-            return Bytes(data, file.checksum(index)) if index in file.present else await self._hashed(data)
-        return await self._hashed(memoryview(await self._cache.reader.read(file, extent)))
-
-    async def _part(self, file: StagedFile, index: int, extent: Extent, chunk: memoryview) -> Bytes:
-        begin = file.chunk(index).start
-        return await self._hashed(chunk[extent.start - begin : extent.end - begin])
+        ensured = await self._resolver.ensure(node, file, index, Goal.STAGED, push=Push.NEVER, soon=True)
+        return ensured is not Ensured.REFUSED
 
     async def _hashed(self, data: memoryview) -> Bytes:
         if len(data) < _HASH_IN_THREAD_BYTES:

@@ -6,8 +6,7 @@ again, and two requests that wait, 1.6 ms of the daemon's time. But who looks a 
 is and gives its bytes, and the open that follows finds them in memory and is answered at once.
 
 Only for names of which nothing is known, and where nothing speaks for the file being here already. It never raises for
-what ails a file: then the name is looked up the usual way, and its reader hears what is said there. Called by `fuse`
-and `opening`. Event loop only.
+what ails a file: then the name is looked up the usual way, and its reader hears what is said there. Event loop only.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ import trio
 
 from mountd.base.errors import SourceError, SourceTimeout
 from mountd.cache import Cache
-from mountd.core.buffers import Buffers
 from mountd.core.flight import SingleFlight
 from mountd.fetch.batches import Place, SmallFileBatch
-from mountd.fetch.fetcher import Fetcher
-from mountd.fetch.small_files import SmallFiles
+from mountd.fetch.fetcher import Fetcher, Goal
+from mountd.fetch.held_chunks import HeldChunks
+from mountd.fetch.owners import Owners
+from mountd.fetch.small_file_lookups import SmallFileLookups, path_of
 from mountd.namespace import Dentry, Namespace, Node
 from mountd.source import SmallRead, Source
 from policies.prefetch.followed import Followed
@@ -42,38 +42,40 @@ class SmallDemand:
         namespace: Namespace,
         cache: Cache,
         fetcher: Fetcher,
+        held: HeldChunks,
+        owners: Owners,
         source: Source,
-        buffers: Buffers,
-        small_files: SmallFiles,
+        lookups: SmallFileLookups,
         nursery: trio.Nursery,
     ) -> None:
         self._namespace = namespace
         self._cache = cache
         self._fetcher = fetcher
+        self._held = held
+        self._owners = owners
         self._source = source
-        self._buffers = buffers
-        self._small_files = small_files
+        self._lookups = lookups
         self._followed = Followed()
         self._flights: SingleFlight[Place, None] = SingleFlight(nursery)
-        self._bytes = min(_BYTES, small_files.limit_bytes)
-        buffers.reuse(self._bytes)
+        self._bytes = min(_BYTES, lookups.limit_bytes)
+        held.reuse(self._bytes)
 
     async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
-        """As `Lookups.child`, for thread `thread_id`; if that is going to open it, with its bytes."""
+        """As `Namespace.child`, for thread `thread_id`; if that is going to open it, with its bytes."""
         place = (directory, name)
         dentry = None
         if self._followed.is_expected(thread_id) and self._is_new(place):
-            if self._small_files.reads_blindly:
+            if self._lookups.reads_blindly:
                 with self._fetcher.reader_waits():
                     await self._flights.run(place, lambda: self._fetch(place))
                 dentry = self._namespace.names.known_nowait(directory, name)
             else:
                 dentry = await self._namespace.lookups.child(directory, name)
-                self._small_files.looked(place)
+                self._lookups.looked(place)
         if dentry is None:
             dentry = await self._namespace.lookups.child(directory, name)
         node = dentry.node
-        if node is not None and node.version is not None and 0 < node.version.size <= self._small_files.limit_bytes:
+        if node is not None and node.version is not None and 0 < node.version.size <= self._lookups.limit_bytes:
             self._followed.looked_up(thread_id, node)
         return dentry
 
@@ -90,8 +92,8 @@ class SmallDemand:
             or self._namespace.asking.is_coming(directory, name)
         ):
             return False
-        path = directory.path + b"/" + name if directory.parent is not None else name
-        return not self._cache.writer.was_put(path) and not self._fetcher.owned_remotely(path, 0)
+        path = path_of(place)
+        return not self._cache.writer.was_put(path) and not self._owners.owned_remotely(path, 0)
 
     async def _fetch(self, place: Place) -> None:
         """Have the file of a new name in memory, and what it is known; nothing of both if it cannot be had so."""
@@ -100,7 +102,7 @@ class SmallDemand:
             await batches.hurried(place)
         if not self._is_new(place):
             return
-        into = await self._fetcher.take_urgent(self._bytes)
+        into = await self._held.take_urgent(self._bytes)
         # No checkpoint from here until it is registered.
         if place in batches or not self._is_new(place):
             return
@@ -145,13 +147,13 @@ class SmallDemand:
         if node.version != version or file is None:
             return  # something newer is known meanwhile
         if file.present.full:
-            self._small_files.found_staged()
+            self._lookups.found_staged()
         elif read.data and file.present.count == 1 and not self._fetcher.is_coming(version, 0):
-            self._fetcher.land_nowait(node, file, read.data, wanted=True, push=False, stage=True, hold=False)
+            self._fetcher.land_nowait(node, file, read.data, Goal.STAGED, wanted=True, push=False)
         self._fetcher.batches.land(batch, place, version, read.data)
 
     def _grow(self, size: int) -> None:
         """A file did not fit: have it fit next time, if it is a small one."""
-        if self._bytes < size <= self._small_files.limit_bytes:
+        if self._bytes < size <= self._lookups.limit_bytes:
             self._bytes = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-            self._buffers.reuse(self._bytes)
+            self._held.reuse(self._bytes)

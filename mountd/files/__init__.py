@@ -7,11 +7,18 @@ and `namespace`.
 from mountd.files.handles import DirectoryHandle, Handles
 from mountd.files.inheritance import have_names_looked_up, open_again
 from mountd.files.io_mode import IoMode
+from mountd.files.open_modes import OpenModes
+from mountd.files.open_observers import OpenObservers
 from mountd.files.opening import Opening
+from mountd.files.page_faults import PageFaults
 from mountd.files.passthrough import Passthrough
 from mountd.files.read_path import ReadPath
+from mountd.files.readahead_windows import ReadaheadWindows
+from mountd.files.readers import Readers
+from mountd.files.recorder import Recorder
 from mountd.files.refetching import Refetching
 from mountd.files.residency import Residency
+from mountd.files.small_opens import SmallOpens
 from mountd.files.status import FilesStatus
 
 __all__ = [
@@ -19,11 +26,18 @@ __all__ = [
     "FilesStatus",
     "Handles",
     "IoMode",
+    "OpenModes",
+    "OpenObservers",
     "Opening",
+    "PageFaults",
     "Passthrough",
     "ReadPath",
+    "ReadaheadWindows",
+    "Readers",
+    "Recorder",
     "Refetching",
     "Residency",
+    "SmallOpens",
     "have_names_looked_up",
     "open_again",
 ]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mountd.core.metrics import Metrics
-from mountd.fetch import Readers
 from mountd.files.handles import Handles
 from mountd.files.io_mode import IoMode
+from mountd.files.readers import Readers
 from mountd.files.residency import Residency
 from mountd.kernel import fastpath
 from mountd.namespace import Namespace

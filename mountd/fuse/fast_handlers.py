@@ -15,8 +15,7 @@ import os
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError
-from mountd.fetch import Readers
-from mountd.files import Handles, Opening, ReadPath
+from mountd.files import Handles, Opening, Readers, ReadPath
 from mountd.kernel import fastpath
 from mountd.namespace import Namespace, Node, Permissions, wanted_by
 
@@ -99,7 +98,9 @@ class FastHandlers:
             return None
         return None if opened is None else (opened[0], opened[1] or 0)
 
-    def read(self, node_id: int, handle: int, offset: int, size: int, thread_id: int) -> bytes | memoryview | None:
+    def read(
+        self, node_id: int, handle: int, offset: int, size: int, thread_id: int
+    ) -> bytes | bytearray | memoryview | None:
         """Staged bytes that are in memory."""
         try:
             if handle == 0 or self._opening.stateless:

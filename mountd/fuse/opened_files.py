@@ -18,8 +18,7 @@ import pyfuse3
 
 from mountd.base.errors import SourceError
 from mountd.core.metrics import Metrics
-from mountd.fetch import Readers
-from mountd.files import Handles, Opening, ReadPath
+from mountd.files import Handles, Opening, Readers, ReadPath
 from mountd.fuse.interrupts import Interrupts
 from mountd.namespace import Asker, Namespace, Permissions, wanted_by
 from policies.geometry import clamp

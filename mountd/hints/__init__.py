@@ -3,22 +3,24 @@
 A hint can only make reads faster: whatever is wrong with it is an answer to its sender and a counter.
 """
 
-from mountd.hints.files import HintsFiles
+from mountd.hints.followed_plans import FollowedPlans
 from mountd.hints.hints import HintFollower
-from mountd.hints.history import History
 from mountd.hints.learners import Learners
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
+from mountd.hints.planned_chunks import PlannedChunks
+from mountd.hints.planned_files import PlannedFiles
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.hints.status import HintsStatus
 
 __all__ = [
+    "FollowedPlans",
     "HintFollower",
-    "HintsFiles",
     "HintsStatus",
-    "History",
     "Learners",
     "PageCacheWarmer",
     "PlanChanges",
+    "PlannedChunks",
+    "PlannedFiles",
     "SpaceReservation",
 ]

@@ -1,8 +1,9 @@
 """Making ready: what is staged and read next is brought into memory a moment before its use.
 
-Names are asked for again where their time is over, so that a look-up is answered at once. Bytes go where their reader
-takes them from: into the page cache of the mount, or into that of the staged files if the kernel reads these by itself.
-Bounded by units and bytes; what is not ready in time its reader fetches, as always. Event loop only; opens no path.
+Names are asked for again where their time is over, so that a look-up is
+answered at once. Bytes go where their reader takes them from: into the page cache of the mount, or into that of the
+staged files if the kernel reads these by itself. Bounded by units and bytes; what is not ready in time its reader
+fetches, as always. Event loop only; opens no path.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mountd.base.version import Version
 from mountd.cache import Cache, StagedFile
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher
+from mountd.fetch import Goal, Owners, PagePusher, Resolver
 from mountd.hints.learners import EpochPlan
 from mountd.namespace import Namespace, Node
 from policies.geometry import Extent
@@ -44,21 +45,25 @@ _AGAIN_S = 60.0
 
 
 class PageCacheWarmer:
-    """`pushes_small`: whether small files are read through the page cache of the mount."""
+    """See the file's story. `pushes_small`: whether small files are read through the page cache of the mount."""
 
     def __init__(
         self,
         namespace: Namespace,
         cache: Cache,
-        fetcher: Fetcher,
-        metrics: Metrics,
+        resolver: Resolver,
+        owners: Owners,
+        pusher: PagePusher,
         memory: Memory,
+        metrics: Metrics,
         *,
         pushes_small: Callable[[], bool],
     ) -> None:
         self._namespace = namespace
         self._cache = cache
-        self._fetcher = fetcher
+        self._resolver = resolver
+        self._owners = owners
+        self._pusher = pusher
         self._metrics = metrics
         self._memory = memory
         self._pushes_small = pushes_small
@@ -66,6 +71,10 @@ class PageCacheWarmer:
         """Chunks put into the page cache, for all we know still there."""
         self._read_ahead_s: dict[tuple[Version, int], float] = {}
         """When chunks of staged files were read ahead."""
+
+    def wants_pushed(self, node: Node, file: StagedFile) -> bool:
+        """Whether a chunk that comes now is to go into the page cache: its file is read through that."""
+        return node.opens > node.passed and self._memory.has_room(file.size)
 
     def pushed(self, version: Version, index: int) -> None:
         """A chunk was put into the page cache when it came."""
@@ -98,11 +107,12 @@ class PageCacheWarmer:
                 continue
             if node.passed:
                 ahead += self._unless_asked_for(file, index)
-            elif node.opens and self._fetcher.pushes:
-                self._pushed.add((file.version, index))
-                data = await self._cache.reader.read_chunk(file, index)
-                await self._fetcher.push(node, extent.start, memoryview(data))
-                self._metrics.add("hinted_pushes")
+            elif node.opens and self._pusher.on:
+                found = await self._resolver.get_here(file, extent)
+                if found is not None:
+                    self._pushed.add((file.version, index))
+                    await self._pusher.push(node, extent.start, memoryview(found.data))
+                    self._metrics.add("hinted_pushes")
         await self._read_ahead(ahead)
 
     def _unless_asked_for(self, file: StagedFile, index: int) -> list[tuple[StagedFile, Extent]]:
@@ -132,12 +142,12 @@ class PageCacheWarmer:
             if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
                 continue
             if not file.complete:
-                if file.present.count == 1 and not self._fetcher.caches_locally(node.path, 0):
+                if file.present.count == 1 and not self._owners.caches_locally(node.path, 0):
                     elsewhere.append((node, file))
                 continue
             if not self._memory.has_room(_READY_BYTES):
                 continue
-            if node.lookups and self._fetcher.pushes and self._pushes_small() and file.size <= SMALL_BYTES:
+            if node.lookups and self._pusher.on and self._pushes_small() and file.size <= SMALL_BYTES:
                 await self._push_small(node, file)
             elif file.encoded or not self._cache.reader.is_in_memory_nowait(file, file.size - 1):
                 ahead.append((file, Extent(0, file.size)))
@@ -152,7 +162,7 @@ class PageCacheWarmer:
             while left:
                 node, file = left.pop()
                 with contextlib.suppress(HfsError):  # its reader meets it
-                    await self._fetcher.ahead(node, file, 0, stage=False, unless_held=True)
+                    await self._resolver.ensure(node, file, 0, Goal.IN_MEMORY)
 
         with trio.move_on_after(_HOLD_S):
             async with trio.open_nursery() as nursery:
@@ -178,16 +188,19 @@ class PageCacheWarmer:
         return nodes
 
     async def _push_small(self, node: Node, file: StagedFile) -> None:
-        data = self._cache.reader.read_nowait(file, Extent(0, file.size))
-        if data is None:
-            data = await self._cache.reader.read_chunk(file, 0)
-        else:
-            await trio.lowlevel.checkpoint()
-        if node.opens or node.pushed or not node.lookups or not self._namespace.freshness.is_fresh_nowait(node):
-            return  # its reader was faster: bytes may be on their way to it. Or the source has another version
+        await trio.lowlevel.checkpoint()
+        found = await self._resolver.get_here(file, Extent(0, file.size))
+        if (
+            found is None
+            or node.opens
+            or node.pushed
+            or not node.lookups
+            or not self._namespace.freshness.is_fresh_nowait(node)
+        ):
+            return  # the source has another version
         if not self._pushes_small():
             return  # the kernel opens without asking now, so nobody knows who reads it: see `push_nowait`
-        node.pushed = self._fetcher.push_nowait(node, memoryview(data))
+        node.pushed = self._pusher.push_file_nowait(node, memoryview(found.data))
         self._metrics.add("hinted_pushes")
 
     async def _read_ahead(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:

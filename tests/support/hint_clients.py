@@ -16,7 +16,7 @@ from mountd.control.connection import Report
 from mountd.control.control import serve
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
-from mountd.fetch.recorder import Recorder
+from mountd.files.recorder import Recorder
 from mountd.hints.learners import Learners
 from mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode

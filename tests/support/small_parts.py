@@ -12,17 +12,16 @@ from dataclasses import dataclass
 import trio
 
 from mountd.base.errors import HfsError
-from mountd.core.buffers import Buffers
-from mountd.core.memory import Memory
+from mountd.base.version import Version
 from mountd.core.metrics import Metrics
-from mountd.fetch.fetcher import Fetcher
-from mountd.fetch.recorder import Recorder
-from mountd.fetch.small_files import Small, SmallFiles
+from mountd.daemon.fetching import Fetching
+from mountd.fetch import Goal, Small
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Node
 from policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
+from tests.support.fetch_parts import FetchParts
 
 CHUNK = 64 << 10
 SIZE = 3000
@@ -34,14 +33,12 @@ class Parts:
     source: FakeSource
     staging: FakeStaging
     namespace: Namespace
-    fetcher: Fetcher
-    small: SmallFiles
-    buffers: Buffers
+    fetch: Fetching
     pushed: list[bytes]
     nursery: trio.Nursery
 
     async def stage(self, *paths: bytes) -> list[Small | HfsError]:
-        return await self.small.stage_paths(paths, push=True)
+        return await self.fetch.small_files.stage_paths(paths, Goal.STAGED, push=True)
 
     def is_right(self, path: bytes) -> bool:
         """What is staged of the newest version of the file is the source's."""
@@ -54,8 +51,14 @@ class Parts:
         node = await self.namespace.lookups.resolve(path)
         assert node.version is not None
         file = await self.staging.files.get(node.version, path)
-        held = self.fetcher.held_nowait(node.version, 0)
-        return bytes(held if held is not None else await self.fetcher.chunk(node, file, 0))
+        found = self.held(node.version)
+        return bytes(found if found is not None else await self.fetch.fetcher.chunk(node, file, 0))
+
+    def held(self, version: Version) -> memoryview | None:
+        """What is in memory of a file and was not staged yet."""
+        file = self.staging.files.get_nowait(version)
+        found = self.fetch.resolver.peek(file, Extent(0, version.size)) if file is not None else None
+        return memoryview(found.data) if found is not None and found.tier == "flight" else None
 
     def by_itself(self) -> list[bytes]:
         """What was read outside of a batch."""
@@ -63,14 +66,14 @@ class Parts:
 
     def rest(self) -> None:
         """Nothing is under way any more, and nothing is kept."""
-        assert self.fetcher.in_flight == 0
-        assert self.buffers.used_bytes == 0
+        assert self.fetch.fetcher.in_flight == 0
+        assert self.fetch.buffers.used_bytes == 0
         assert not self.staging.queue
 
 
 @asynccontextmanager
 async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[Parts]:
-    metrics, staging, buffers = Metrics(), FakeStaging(CHUNK), Buffers(64 * CHUNK, CHUNK)
+    metrics, staging = Metrics(), FakeStaging(CHUNK)
     staging.in_memory = True
     pushed: list[bytes] = []
 
@@ -87,20 +90,9 @@ async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[
 
     async with trio.open_nursery() as nursery:
         namespace = await open_namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
-        fetcher = Fetcher(
-            source,
-            staging,
-            buffers,
-            nursery,
-            metrics,
-            Pushes(),
-            Memory(trio.current_time),
-            Recorder(),
-            None,  # no peers
-            reads_a_file=8,
-        )  # type: ignore[arg-type]  # fakes
-        small = SmallFiles(namespace, staging, fetcher, source, buffers, metrics, chunk_bytes=CHUNK)  # type: ignore[arg-type]  # fakes
-        yield Parts(source, staging, namespace, fetcher, small, buffers, pushed, nursery)
+        built = FetchParts(source, staging, metrics, chunk_bytes=CHUNK, buffer_chunks=64)
+        fetch = built.fetching(namespace, Pushes(), lambda: False, nursery)
+        yield Parts(source, staging, namespace, fetch, pushed, nursery)
         nursery.cancel_scope.cancel()
 
 

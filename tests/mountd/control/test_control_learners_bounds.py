@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mountd.base.attributes import Attributes
-from mountd.fetch import recorder
+from mountd.files import recorder
 from mountd.hints import learners as learners_file
 from mountd.namespace.node import Node
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest

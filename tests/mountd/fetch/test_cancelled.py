@@ -19,8 +19,8 @@ from mountd.fuse import push as fuse_push  # before pyfuse3: it loads the extens
 # isort: split
 import pyfuse3
 
-from mountd.fetch.readers import Readers
 from mountd.files.handles import DirectoryHandle
+from mountd.files.readers import Readers
 from mountd.fuse.boundary import Boundary
 from mountd.fuse.directories import DirectoryReplies
 from mountd.fuse.entries import EntryReplies

@@ -204,8 +204,8 @@ async def test_buffers_are_given_back_when_all_is_written() -> None:
     async with parts_of(tree(40)) as parts:
         parts.staging.at_once = False
         await parts.stage(*names(40))
-        assert 0 < parts.buffers.used_bytes <= parts.buffers.total_bytes // 2
-        assert parts.fetcher.held_nowait(parts.source.tree[b"d/7"].version(parts.source.source_id), 0) is not None
+        assert 0 < parts.fetch.buffers.used_bytes <= parts.fetch.buffers.total_bytes // 2
+        assert parts.held(parts.source.tree[b"d/7"].version(parts.source.source_id)) is not None
         parts.staging.write()
         parts.rest()
 

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 
 from mountd.base.errors import SourceError, SourceTimeout
-from mountd.fetch.small_files_demand import SmallDemand
 from mountd.namespace.node import Dentry
 from policies.geometry import Extent
 from tests.support.fake_source import FakeSource, attributes
@@ -28,15 +27,7 @@ class Desk:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.demand = SmallDemand(
-            parts.namespace,
-            parts.staging,  # type: ignore[arg-type]  # a fake
-            parts.fetcher,
-            parts.source,  # type: ignore[arg-type]  # a fake
-            parts.buffers,
-            parts.small,
-            parts.nursery,
-        )
+        self.demand = parts.fetch.small_demand
 
     async def look_up(self, path: bytes, thread_id: int = READER) -> Dentry:
         head, _, name = path.rpartition(b"/")
@@ -50,7 +41,7 @@ class Desk:
     def data(self, path: bytes) -> bytes | None:
         """What is in memory for an open."""
         version = self.parts.source.tree[path].version(self.parts.source.source_id)
-        held = self.parts.fetcher.held_nowait(version, 0)
+        held = self.parts.held(version)
         staged = self.parts.staging.chunks.get((version, 0))
         return staged if held is None else bytes(held)
 

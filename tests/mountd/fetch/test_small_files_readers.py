@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from mountd.fetch import Goal
 from mountd.fetch.small_files import Become
 from policies.geometry import Extent
 from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
@@ -98,11 +99,11 @@ async def test_a_batch_that_begins_while_a_chunk_waits_for_memory_reads_the_file
         node = await parts.namespace.lookups.resolve(b"d/1")
         assert node.version is not None
         file = await parts.staging.files.get(node.version, b"d/1")
-        held = [await parts.buffers.take(CHUNK, urgent=True) for _ in range(40)]
+        held = [await parts.fetch.buffers.take(CHUNK, urgent=True) for _ in range(40)]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(parts.small.stage_paths, names(2), push=False))
+            nursery.start_soon(partial(parts.fetch.small_files.stage_paths, names(2), Goal.STAGED, push=False))
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(parts.fetcher.ahead, node, file, 0)
+            nursery.start_soon(parts.fetch.fetcher.ahead, node, file, 0)
             await trio.testing.wait_all_tasks_blocked()
             held.clear()
         assert sorted(path for path, _ in source.reads) == names(2)
@@ -141,7 +142,7 @@ async def test_a_cancelled_batch_leaves_its_files_to_their_readers() -> None:
                     nursery.start_soon(read)  # waits for the batch
                     await trio.testing.wait_all_tasks_blocked()
                     scope.cancel()
-            assert len(parts.fetcher.batches) == 0
+            assert len(parts.fetch.fetcher.batches) == 0
         assert got == [parts.source.content(b"d/0", Extent(0, SIZE))]
         await trio.testing.wait_all_tasks_blocked()
         parts.rest()
@@ -168,13 +169,13 @@ async def test_what_a_reader_waits_for_is_kept_for_him_when_the_cache_is_full() 
 async def test_what_is_only_held_is_answered_from_memory_and_not_staged() -> None:
     async with parts_of(tree(4)) as parts:
         for _ in range(2):
-            outcomes = await parts.small.stage_paths(names(4), push=False, stage=False)
+            outcomes = await parts.fetch.small_files.stage_paths(names(4), Goal.IN_MEMORY, push=False)
         assert become(outcomes) == [Become.HERE] * 4
         assert not parts.staging.queue
         assert not parts.staging.chunks
         assert await parts.demand(b"d/3") == parts.source.content(b"d/3", Extent(0, SIZE))
         assert parts.by_itself() == []
-        assert parts.buffers.used_bytes == 0  # of what is held there are copies, which do not keep a whole batch
+        assert parts.fetch.buffers.used_bytes == 0  # of what is held there are copies, which do not keep a whole batch
 
 
 async def test_without_a_time_to_live_each_batch_asks_anew() -> None:
@@ -214,7 +215,9 @@ async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
             version = source.tree[b"d/%d" % i].version(source.source_id)
             (await parts.staging.files.get(version, b"d/%d" % i)).present.add_all()
         for start in range(0, 200, 10):
-            await parts.small.stage_paths([b"d/%d" % i for i in range(start, start + 10)], push=False)
+            await parts.fetch.small_files.stage_paths(
+                [b"d/%d" % i for i in range(start, start + 10)], Goal.STAGED, push=False
+            )
         # Of the first hundred nothing was staged, so the looking stops; one vain batch later it goes on.
         read = [path for batch in source.batches for path in batch]
         assert set(range(100)) <= {int(path[2:]) for path in read}
@@ -224,13 +227,13 @@ async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
 async def test_what_a_reader_fetches_while_the_batch_waits_for_memory_is_not_read_twice() -> None:
     source = tree(4)
     async with parts_of(source) as parts:
-        held = [await parts.buffers.take(CHUNK, urgent=True) for _ in range(40)]
+        held = [await parts.fetch.buffers.take(CHUNK, urgent=True) for _ in range(40)]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(parts.small.stage_paths, names(4), push=False))
+            nursery.start_soon(partial(parts.fetch.small_files.stage_paths, names(4), Goal.STAGED, push=False))
             await trio.testing.wait_all_tasks_blocked()
             node = await parts.namespace.lookups.resolve(b"d/1")
             assert node.version is not None
-            await parts.fetcher.chunk(node, await parts.staging.files.get(node.version, b"d/1"), 0)
+            await parts.fetch.fetcher.chunk(node, await parts.staging.files.get(node.version, b"d/1"), 0)
             held.clear()
         read = [path for batch in source.batches for path in batch] + parts.by_itself()
         assert sorted(read) == names(4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,26 +16,22 @@ from hypothesis import strategies as st
 
 from mountd.base.errors import SourceError, VersionChanged
 from mountd.core.buffers import Buffers
-from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
-from mountd.fetch.fetcher import Fetcher
-from mountd.fetch.prefetch import Prefetch
-from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.fetch.recorder import Recorder
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.fetch.small_files import SmallFiles
-from mountd.fetch.small_files_demand import SmallDemand
-from mountd.files.handles import Handles
-from mountd.files.inheritance import open_again
-from mountd.files.io_mode import IoMode
-from mountd.files.opening import Opening
-from mountd.files.read_path import ReadPath
-from mountd.hints.files import HintsFiles
-from mountd.hints.hints import HintFollower
-from mountd.hints.learners import Learners
-from mountd.hints.page_cache_warmer import PageCacheWarmer
-from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.space_reservation import SpaceReservation
+from mountd.fetch import FetchesAhead, Prefetch, PrefetchQueue, SiblingWatch
+from mountd.files import (
+    Handles,
+    IoMode,
+    Opening,
+    OpenModes,
+    OpenObservers,
+    PageFaults,
+    ReadaheadWindows,
+    ReadPath,
+    Recorder,
+    SmallOpens,
+    open_again,
+)
+from mountd.hints import FollowedPlans, HintFollower, Learners, PageCacheWarmer
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Node
@@ -45,6 +41,7 @@ from policies.prefetch.siblings import Siblings
 from tests.support.fake_passthrough import FakePassthrough
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
+from tests.support.fetch_parts import FetchParts
 
 CHUNK = 1 << 20
 """Larger than 256 KiB: smaller chunks are always fetched whole."""
@@ -70,6 +67,9 @@ class Parts:
     passthrough: FakePassthrough
     learners: Learners
     hints: HintFollower
+    plans: FollowedPlans
+    warmer: PageCacheWarmer
+    faults: PageFaults
     pushed: list[tuple[bytes, int, int]]
     stuck: bool = False
     """Pushes never end."""
@@ -83,12 +83,6 @@ class Parts:
 
     async def read(self, number: int, offset: int, size: int) -> bytes:
         return bytes(await self.read_path.read(self.handles.file(number), offset, size))
-
-
-async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
-    """Instead of trio.to_thread.run_sync."""
-    await trio.lowlevel.checkpoint()
-    return function(*arguments)
 
 
 @asynccontextmanager
@@ -105,7 +99,6 @@ async def daemon(
     journal = journal or Journal()
     inherited = journal.take_inherited()
     metrics, handles, staging = Metrics(), Handles(journal), staging or FakeStaging(CHUNK)
-    buffers = Buffers(16 * CHUNK, CHUNK)
     pushed: list[tuple[bytes, int, int]] = []
 
     class Pushes:
@@ -138,81 +131,65 @@ async def daemon(
             fake, metrics, nursery, ttl_s=ttl_s, strict=False, journal=journal, inherited=inherited.nodes
         )
         await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
-        fetcher = Fetcher(
-            source,  # type: ignore[arg-type]  # a fake
-            staging,  # type: ignore[arg-type]  # a fake
-            buffers,
-            nursery,
-            metrics,
-            Pushes() if push else None,
-            memory := Memory(trio.current_time),
-            recorder := Recorder(),
-            None,  # no peers
-            reads_a_file=8,
-        )
-        queue = PrefetchQueue(metrics)
+        recorder = Recorder()
+        built = FetchParts(source, staging, metrics, chunk_bytes=CHUNK, coalesce_bytes=coalesce_bytes)
+        fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
+        hinting = built.hinting(namespace, fetch, io_mode)
+        hints, learners, queue = hinting.follower, built.learners, built.queue
         siblings = SiblingWatch(
             Siblings(CHUNK, budget_bytes=8 * CHUNK),
             nursery,
             namespace.listings.whole,
             queue.siblings_nowait,
         )
-        small_files = SmallFiles(
-            namespace,
+        ahead = FetchesAhead(
+            fetch.resolver,
+            fetch.owners,
+            fetch.misses,
+            fetch.small_files,
+            siblings,
             staging,  # type: ignore[arg-type]  # a fake
-            fetcher,
             source,  # type: ignore[arg-type]  # a fake
-            buffers,
             metrics,
-            chunk_bytes=CHUNK,
         )
-        changes = PlanChanges(queue.hints_nowait)
-        learners = Learners(CHUNK, metrics, in_no_thread, changed=changes.changed, coalesce_bytes=coalesce_bytes)
-        hints = HintFollower(
-            learners,
-            namespace,
+        faults = PageFaults(fetch.pusher, fetch.history)
+        readahead = ReadaheadWindows(
+            fetch.resolver,
+            fetch.owners,
             staging,  # type: ignore[arg-type]  # a fake
-            fetcher,
-            HintsFiles(staging, fetcher, small_files),  # type: ignore[arg-type]  # a fake
-            SpaceReservation(learners, staging, metrics, 4 * CHUNK),  # type: ignore[arg-type]  # a fake
-            PageCacheWarmer(namespace, staging, fetcher, metrics, memory, pushes_small=lambda: True),  # type: ignore[arg-type]  # a fake
-            metrics,
-            memory,
-            changes,
-            chunks_at_once=16,
+            fetch.history,
+            fetch.plans,
+            queue,
+            buffer_bytes=built.buffer_bytes,
+            pushes=push,
         )
         read_path = ReadPath(
-            namespace,
-            staging,  # type: ignore[arg-type]  # a fake
-            fetcher,
-            source,  # type: ignore[arg-type]  # a fake
-            metrics,
-            siblings,
-            hints,
+            fetch.resolver,
+            readahead,
+            faults,
+            hinting.warmer,
             recorder,
-            small_files,
-            queue,
+            metrics,
             chunk_bytes=CHUNK,
-            buffer_bytes=16 * CHUNK,
         )
         opening = Opening(
             namespace,
             handles,
             staging,  # type: ignore[arg-type]  # a fake
-            fetcher,
-            source,  # type: ignore[arg-type]  # a fake
-            metrics,
-            siblings,
-            SmallDemand(namespace, staging, fetcher, source, buffers, small_files, nursery),  # type: ignore[arg-type]  # fakes
-            hints,
-            recorder,
-            io_mode,
-            passthrough,  # type: ignore[arg-type]  # a fake
+            OpenModes(namespace, staging, io_mode, passthrough, queue, metrics),  # type: ignore[arg-type]  # fakes
+            SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
+            OpenObservers(
+                io_mode,
+                recorder,
+                fetch.plans,
+                siblings,
+                source,  # type: ignore[arg-type]  # a fake
+                only_looks=lambda _thread_id: False,
+            ),
+            fetch.small_demand,
             queue,
-            only_looks=lambda _thread_id: False,
-            chunk_bytes=CHUNK,
         )
-        prefetch = Prefetch(queue, read_path, hints, metrics, workers=workers)
+        prefetch = Prefetch(queue, ahead, hints, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
         nursery.start_soon(hints.run)
         parts = Parts(
@@ -224,10 +201,13 @@ async def daemon(
             opening,
             queue,
             metrics,
-            buffers,
+            fetch.buffers,
             passthrough,
             learners,
             hints,
+            fetch.plans,
+            hinting.warmer,
+            faults,
             pushed,
         )
         yield parts

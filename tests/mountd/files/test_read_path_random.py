@@ -70,7 +70,7 @@ async def test_pages_that_the_kernel_has_let_go_are_pushed_again_with_their_row_
         assert parts.pushed == [(b"f", 0, CHUNK)]
         parts.staging.broken = True
         for _ in range(32):
-            parts.read_path._put_back(parts.handles.file(number), 0, Extent(0, 4096))
+            parts.faults.put_back_nowait(parts.handles.file(number), Extent(0, 4096))
         await trio.testing.wait_all_tasks_blocked()
         assert len(parts.pushed) == 1
 

@@ -28,14 +28,15 @@ async def test_what_was_planned_goes_with_its_layout() -> None:
         await parts.open(b"f")
         await told(learner, order(list(range(16))))
         await trio.sleep(10)
-        version = next(iter(parts.hints._planned))
-        assert version in parts.hints._planned
-        assert parts.hints._ready._pushed
+        version = next(iter(parts.plans._by_version))
+        assert version in parts.plans._by_version
+        assert parts.warmer._pushed
         learner.leave()
         for count in range(1, 6):
             (await joined(parts, list_of(count))).leave()
-        assert not parts.hints._planned
-        assert not parts.hints._ready._pushed
+        await trio.sleep(10)
+        assert not parts.plans._by_version
+        assert not parts.warmer._pushed
 
 
 async def test_progress_does_not_look_at_all_that_is_planned() -> None:
@@ -49,16 +50,16 @@ async def test_progress_does_not_look_at_all_that_is_planned() -> None:
         learner = await joined(parts, samples_of(b"f", 4 * CHUNK, CHUNK // 4))
         await told(learner, order(list(range(16))))
         await trio.sleep(10)
-        parts.hints._planned = Planned(parts.hints._planned)
+        parts.plans._by_version = Planned(parts.plans._by_version)
         for position in range(16):
             await told(learner, At(position))
         other = await joined(parts, list_of(3), process="other")
         other.leave()
-        parts.hints._planned = {}
+        parts.plans._by_version = {}
 
 
 async def test_a_defect_while_something_is_made_ready_is_no_end(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs.expect("unforeseen error while making ready")
+    logs.expect("unforeseen error while warming the page cache")
     async with daemon(source_of(8), workers=1) as parts:
         learner = await joined(parts, list_of(8))
         with monkeypatch.context() as broken:
@@ -87,7 +88,7 @@ async def test_nothing_is_pushed_once_the_kernel_opens_without_asking() -> None:
         await trio.sleep(5)
         parts.pushed.clear()
         node.pushed = False
-        parts.hints._ready._pushes_small = pushes_small
+        parts.warmer._pushes_small = pushes_small
         await told(learner, order([1, 2, 0], 1))
         await trio.sleep(5)
         assert len(asked) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mountd.fetch.readers import Readers
+from mountd.files.readers import Readers
 
 
 class Processes:

@@ -1,6 +1,6 @@
 """Recording: what is read, told to whoever asks while it happens.
 
-`opening` and `read_path` say what reaches the daemon; `commands` hands it on to clients (`hfs-hint record`). Nothing is
+Opens and reads say what reaches the daemon; clients take it (`hfs-hint record`). Nothing is
 kept when nobody records, and a client that is too slow loses the newest, counted. While somebody records, nothing is
 put into the page cache ahead of its readers where that would hide their reads. Event loop only.
 """

@@ -1,7 +1,7 @@
 """History: what readers who say nothing have done in each file, and what is fetched ahead because of it.
 
 It is shown every READ of a large file that is neither sequential nor strided nor foreseen by a hint, and that is not
-all here; what it returns goes to `prefetch`. The rules are those of policies/schedule/successors.py: what a guess costs
+all here; what it returns is fetched ahead. The rules are those of policies/schedule/successors.py: what a guess costs
 is bounded there. Event loop only; never reads, never waits.
 """
 

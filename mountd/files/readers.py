@@ -4,7 +4,7 @@ The extension hands the caller's thread on; which process it belongs to is looke
 Reads that the kernel answers by itself (page cache, passthrough) never reach the daemon and are not here; what the
 kernel reads ahead counts for the process whose read made it do so.
 
-Called by `fuse` at each read, so `served` is a look into a dict and three additions. Event loop only.
+`served` is called at each read: it is a look into a dict and three additions. Event loop only.
 """
 
 from __future__ import annotations

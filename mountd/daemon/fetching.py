@@ -1,0 +1,130 @@
+"""Fetching: from buffers to the resolver, small files, and who follows hints, each after what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from mountd.core.buffers import Buffers
+from mountd.daemon.basics import Basics
+from mountd.daemon.storage import Storage
+from mountd.fetch import (
+    UNSTAGED_SHARE,
+    BatchReader,
+    Fetcher,
+    HeldChunks,
+    History,
+    Misses,
+    Owners,
+    PageCache,
+    PagePusher,
+    Resolver,
+    SmallDemand,
+    SmallFileLookups,
+    SmallFiles,
+)
+from mountd.files import IoMode
+from mountd.hints import FollowedPlans, HintFollower, PageCacheWarmer, PlannedChunks, PlannedFiles, SpaceReservation
+from mountd.namespace import Namespace
+from mountd.peers import JobPeers
+from policies.iomode import SMALL_BYTES
+
+__all__ = ["Fetching", "Hinting", "fetching", "hinting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """What asks for bytes, and what it asks."""
+
+    buffers: Buffers
+    pusher: PagePusher
+    owners: Owners
+    fetcher: Fetcher
+    history: History
+    plans: FollowedPlans
+    reservation: SpaceReservation
+    misses: Misses
+    resolver: Resolver
+    small_files: SmallFiles
+    small_demand: SmallDemand
+
+
+@dataclass(frozen=True, slots=True)
+class Hinting:
+    """Who has fetched what epoch plans name."""
+
+    warmer: PageCacheWarmer
+    follower: HintFollower
+
+
+def fetching(
+    basics: Basics,
+    storage: Storage,
+    peers: JobPeers | None,
+    namespace: Namespace,
+    page_cache: PageCache | None,
+    is_recorded: Callable[[], bool],
+    nursery: trio.Nursery,
+) -> Fetching:
+    """`is_recorded`: somebody records what is read."""
+    config, metrics, source, cache = basics.config, basics.metrics, storage.source, storage.cache
+    buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
+    held = HeldChunks(buffers, time_limit_s=source.threads.time_limit_s)
+    pusher = PagePusher(
+        page_cache, cache, basics.memory, nursery, is_recorded=is_recorded, buffer_bytes=config.buffer_bytes
+    )
+    owners = Owners(peers, source, reads_a_file=config.stagger)
+    fetcher = Fetcher(source, cache, held, pusher, owners, metrics, nursery)
+    history = History(metrics)
+    held_bytes = config.buffer_bytes // UNSTAGED_SHARE * 3 // 4
+    reservation = SpaceReservation(storage.learners, cache, metrics, held_bytes)
+    plans = FollowedPlans(storage.learners, reservation, storage.plan_changes, held, metrics)
+    misses = Misses(cache, plans, history, storage.queue)
+    resolver = Resolver(cache, held, fetcher, owners, misses, storage.queue)
+    lookups = SmallFileLookups(namespace, cache, resolver, owners, limit_bytes=min(SMALL_BYTES, config.chunk_bytes))
+    batches = BatchReader(namespace, cache, fetcher, pusher, source, buffers, lookups, metrics)
+    return Fetching(
+        buffers=buffers,
+        pusher=pusher,
+        owners=owners,
+        fetcher=fetcher,
+        history=history,
+        plans=plans,
+        reservation=reservation,
+        misses=misses,
+        resolver=resolver,
+        small_files=SmallFiles(namespace, cache, fetcher, resolver, owners, lookups, batches),
+        small_demand=SmallDemand(namespace, cache, fetcher, held, owners, source, lookups, nursery),
+    )
+
+
+def hinting(basics: Basics, storage: Storage, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
+    """Follows the plans of `fetch`, and has fetched through its resolver what they name."""
+    config, metrics, cache = basics.config, basics.metrics, storage.cache
+    warmer = PageCacheWarmer(
+        namespace,
+        cache,
+        fetch.resolver,
+        fetch.owners,
+        fetch.pusher,
+        basics.memory,
+        metrics,
+        pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
+    )
+    files = PlannedFiles(
+        fetch.plans, cache, fetch.resolver, fetch.owners, fetch.small_files, fetch.reservation, metrics
+    )
+    chunks = PlannedChunks(
+        fetch.plans,
+        namespace,
+        cache,
+        fetch.resolver,
+        fetch.reservation,
+        warmer,
+        metrics,
+        at_once=config.prefetch_threads,
+    )
+    follower = HintFollower(fetch.plans, files, chunks, fetch.reservation, warmer, storage.plan_changes, metrics)
+    return Hinting(warmer, follower)

@@ -1,0 +1,104 @@
+"""What a prefetch worker does with one request of the queue: a chunk of a large file, or siblings of a small one.
+
+Implements `prefetch.Fetches` over resolver, small files and sibling policy. Never raises for what siblings lack; errors
+of a chunk are the worker's to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mountd.cache import Cache, StagedFile
+from mountd.core.metrics import Metrics
+from mountd.fetch.batches import Place
+from mountd.fetch.fetcher import Goal
+from mountd.fetch.misses import Misses
+from mountd.fetch.owners import Owners
+from mountd.fetch.page_pusher import Push
+from mountd.fetch.resolver import Ensured, Resolver
+from mountd.fetch.sibling_watch import SiblingWatch
+from mountd.fetch.small_files import Become, Small, SmallFiles
+from mountd.namespace import Node
+from mountd.source import Source
+
+__all__ = ["FetchesAhead"]
+
+
+class FetchesAhead:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        owners: Owners,
+        misses: Misses,
+        small_files: SmallFiles,
+        siblings: SiblingWatch,
+        cache: Cache,
+        source: Source,
+        metrics: Metrics,
+    ) -> None:
+        self._resolver = resolver
+        self._owners = owners
+        self._misses = misses
+        self._small_files = small_files
+        self._siblings = siblings
+        self._cache = cache
+        self._source = source
+        self._metrics = metrics
+
+    async def prefetch_chunk(
+        self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool
+    ) -> None:
+        """One chunk of an open file. `soon`: its reader comes in a moment. `began`: see `Fetches`."""
+        if self._resolver.is_here(file, index):
+            return
+        if not soon and not self._owners.caches_locally(node.path, index):
+            began()
+            await self._owners.tell(node, file, index)
+            return
+        push = Push.WHOLE if self._misses.is_random(file) else Push.AHEAD
+        if self._misses.is_guessed(file, index):
+            push = Push.NEVER
+        ensured = await self._resolver.ensure(node, file, index, Goal.HERE, push=push, soon=soon, began=began)
+        if ensured is Ensured.FETCHED:
+            self._metrics.add("prefetched_chunks")
+
+    async def prefetch_siblings(self, places: Sequence[Place]) -> int:
+        """Files whose siblings are being read; how many were fetched. None is asked for before."""
+        left, fetched = dict.fromkeys(places), 0
+        try:
+            outcomes = await self._small_files.stage(places, Goal.STAGED, push=True, wanted=self._siblings.is_wanted)
+            for place, outcome in zip(places, outcomes, strict=True):
+                if not isinstance(outcome, Small) or outcome.become is Become.HERE:
+                    continue
+                size = outcome.node.attributes.size
+                if outcome.become is Become.FETCHED:
+                    self._siblings.fetched(*place, size)
+                elif not self._siblings.admit(*place, size) or not await self._one_chunk(outcome.node):
+                    continue
+                fetched += 1
+                del left[place]
+        finally:
+            for place in left:
+                self._siblings.drop(*place)
+        return fetched
+
+    async def _one_chunk(self, node: Node) -> bool:
+        """A sibling that is too large to be fetched with others."""
+        if node.version is None:
+            return False
+        file = await self._cache.files.get(node.version, node.path)
+        return await self._resolver.ensure(node, file, 0, Goal.HERE) is Ensured.FETCHED
+
+    def next_siblings(self, limit: int) -> list[Place]:
+        """What the sibling policy would fetch now."""
+        return self._siblings.next(limit)
+
+    def demand_waits(self) -> bool:
+        """True while a demand read waits for the source."""
+        return self._source.threads.demand_waits
+
+    def worth_filling(self, file: StagedFile) -> bool:
+        """False once the cache has no room for the rest of `file`."""
+        return self._cache.admission.admits_nowait(file, file.chunk_bytes)

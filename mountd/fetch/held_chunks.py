@@ -1,0 +1,103 @@
+"""Bytes that are in memory and not readable from the cache disk yet: answered from here, so that none is fetched twice.
+
+    landed    queued for the disk; held until they can be read from there
+    unstaged  the cache did not take them: for a moment, since the next read of a sequential reader wants the other half
+    soon      a hint says that they are read soon, and they are not worth a place on the disk
+    blocks    what bypass reads brought around tiny reads (`blocks`)
+
+All but `landed` are given up when a reader needs the memory. Never fetches, never writes.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import trio
+
+from mountd.base.errors import SourceTimeout
+from mountd.base.version import Version
+from mountd.core.buffers import Buffers
+from mountd.core.byte_lru import ByteLRU
+from mountd.fetch.blocks import Blocks
+
+__all__ = ["UNSTAGED_SHARE", "ChunkKey", "HeldChunks", "whole_pages"]
+
+ChunkKey = tuple[Version, int]
+
+UNSTAGED_SHARE = 4
+"""A quarter of the buffers keeps chunks that staging did not take: with the default two streams, each with the chunk it
+reads and the next. They go at once when a reader needs the memory."""
+
+_BLOCKS_SHARE = 16
+"""128 blocks of the default 128 MiB: the branch pages of a database of several hundred gigabytes."""
+
+
+class HeldChunks:
+    """Event loop only. `time_limit_s`: how long a reader may wait for memory (infinite: for ever)."""
+
+    def __init__(self, buffers: Buffers, *, time_limit_s: float) -> None:
+        self._buffers = buffers
+        self._time_limit_s = time_limit_s
+        self._landed: dict[ChunkKey, memoryview] = {}
+        self._unstaged: ByteLRU[ChunkKey] = ByteLRU(buffers.total_bytes // UNSTAGED_SHARE)
+        self._soon: ByteLRU[ChunkKey] = ByteLRU(buffers.total_bytes // UNSTAGED_SHARE)
+        self.blocks = Blocks(buffers.total_bytes // _BLOCKS_SHARE)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all buffers, whoever has them."""
+        return self._buffers.total_bytes
+
+    def chunk(self, version: Version, index: int) -> memoryview | None:
+        """The bytes of a chunk that has arrived and is not readable from staging yet."""
+        key = (version, index)
+        held = self._landed.get(key)
+        if held is None:
+            held = self._unstaged.get(key)
+        return held if held is not None else self._soon.get(key)
+
+    def has_landed(self, key: ChunkKey) -> bool:
+        """Whether a chunk waits for the disk."""
+        return key in self._landed
+
+    def land(self, key: ChunkKey, data: memoryview) -> None:
+        """A chunk is queued for the disk; `written` ends it."""
+        self._landed[key] = data
+
+    def written(self, key: ChunkKey) -> None:
+        """A chunk can be read from the disk, or never will be."""
+        self._landed.pop(key, None)
+
+    def keep(self, key: ChunkKey, data: memoryview, *, soon: bool) -> None:
+        """Keep a chunk that is not staged. `soon`: a hint says that it is read soon."""
+        (self._soon if soon else self._unstaged).keep(key, data)
+
+    def let_go(self, version: Version, index: int) -> None:
+        """The reader for whom a chunk was held has had it."""
+        self._soon.drop((version, index))
+
+    def reuse(self, size: int) -> None:
+        """Buffers of `size` whole pages will be taken again and again."""
+        self._buffers.reuse(size)
+
+    async def take_urgent(self, size: int) -> memoryview:
+        """A buffer of `size` bytes for a reader. What is kept only in case somebody wants it goes first.
+
+        Raises SourceTimeout when the memory is held by reads that hang.
+        """
+        for give_up in (self._unstaged.clear, self.blocks.clear, self._soon.clear):
+            if self._buffers.fits_nowait(whole_pages(size)):
+                break
+            give_up()
+        with trio.move_on_after(self._time_limit_s):
+            return await self._buffers.take(whole_pages(size), urgent=True)
+        raise SourceTimeout("no memory: too many reads hang in the source")
+
+    async def take(self, size: int) -> memoryview:
+        """A buffer of `size` bytes for what nobody waits for; waits until prefetch may have it."""
+        return await self._buffers.take(whole_pages(size), urgent=False)
+
+
+def whole_pages(size: int) -> int:
+    """`size` bytes, rounded up."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,261 @@
+"""The resolver: the one place that knows where bytes can come from, and in which order they are asked for there.
+
+    staged, in memory   on the cache disk, its pages in the page cache
+    held                in memory, not on the disk yet; blocks that bypass reads brought
+    staged, on disk     in a thread
+    owner node          a part of a chunk that another node of the job stages
+    source              as the miss policy says: a bypass read, the whole chunk, or wait for one that comes by itself
+
+`peek` looks only where nothing has to be waited for, `get` goes on until it has the bytes, `ensure` has them here
+before anybody asks. (Above it is the kernel, which answers most reads without asking.) The cache and other nodes can
+only make it faster: a fault there is a counter and the next place. Errors of the source are raised. Never looks at the
+arguments of a READ: an extent lies in one chunk and ends with the file.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import trio
+
+from mountd.base.errors import HfsError, StagingError
+from mountd.cache import Cache, StagedFile
+from mountd.fetch.fetcher import Fetcher, Goal
+from mountd.fetch.held_chunks import HeldChunks
+from mountd.fetch.misses import Misses
+from mountd.fetch.owners import Owners
+from mountd.fetch.page_pusher import Push
+from mountd.fetch.prefetch_queue import PrefetchQueue
+from mountd.namespace import Node
+from policies.geometry import Extent
+from policies.iomode import SMALL_BYTES
+from policies.prefetch.miss_policy import Decision, Fetch, alone_extent
+from policies.prefetch.readahead import Kind
+
+__all__ = ["Ensured", "Resolved", "Resolver"]
+
+_WARM_STREAMS = 4
+"""Chunks of one file fetched at a time by a warm: shared file systems limit a stream to a fraction of the whole."""
+
+
+class Resolved(NamedTuple):
+    """Bytes, and where they were found: on the cache disk, in memory, alone or with their chunk in the source."""
+
+    tier: Literal["staged", "flight", "alone", "source"]
+    data: bytes | bytearray | memoryview
+
+
+class Ensured(enum.Enum):
+    """What `ensure` has done."""
+
+    HERE = enum.auto()
+    """Nothing: it is here, or on its way."""
+    FETCHED = enum.auto()
+    AT_OWNER = enum.auto()
+    """The node that owns it has staged it."""
+    REFUSED = enum.auto()
+    """Nobody stages it: no room, or the cache disk is too slow, or the owner could not."""
+
+
+class Resolver:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        held: HeldChunks,
+        fetcher: Fetcher,
+        owners: Owners,
+        misses: Misses,
+        queue: PrefetchQueue,
+    ) -> None:
+        self._cache = cache
+        self._held = held
+        self._fetcher = fetcher
+        self._owners = owners
+        self._misses = misses
+        self._queue = queue
+        # For answers that are given before anything else happens.
+        self._buffer = memoryview(bytearray(SMALL_BYTES))
+
+    # -- for a reader -------------------------------------------------------------------------------------------------
+
+    def peek(self, file: StagedFile, extent: Extent) -> Resolved | None:
+        """The bytes of `extent` if they are in memory, good until the next call; else None. Not more than 1 MiB."""
+        index = extent.start // file.chunk_bytes
+        if extent.size > len(self._buffer):
+            return None
+        if (extent.end - 1) // file.chunk_bytes != index and not file.complete:
+            return None
+        if index in file.present:
+            data = self._buffer[: extent.size]
+            return Resolved("staged", data) if self._cache.reader.read_into_nowait(file, extent, data) else None
+        return self._in_memory(file, index, extent)
+
+    async def get(
+        self, node: Node, file: StagedFile, extent: Extent, kind: Kind | None = None, *, patient: bool = True
+    ) -> Resolved:
+        """The bytes of `extent`, for a reader. `kind`: how the file is being read, as far as that is known.
+
+        `patient`: it may be told to wait until the fill gets to its chunk. Raises SourceError, VersionChanged.
+        """
+        index = extent.start // file.chunk_bytes
+        found = await self.get_here(file, extent)
+        if found is not None:
+            return found
+        coming = self._fetcher.is_coming(file.version, index)
+        wanted = alone_extent(extent, file.size)
+        peers_asked = not coming and self._is_part_of_owner(node, file, extent, kind)
+        if peers_asked:
+            part = await self._fetcher.from_owner(node, file, wanted)
+            if part is not None:
+                return Resolved("alone", part[extent.start - wanted.start : extent.end - wanted.start])
+        decision = self._misses.decide(
+            node, file, extent, sequential=kind is Kind.SEQUENTIAL, coming=coming, patient=patient
+        )
+        if decision.fetch is Fetch.ALONE:
+            # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
+            part = await self._fetcher.bypass(node, file, wanted, peers_asked=peers_asked)
+            self._misses.paid(file, wanted.size)
+            self._misses.follow(node, file, index, decision.follow)  # behind it: not to share the bandwidth
+            return Resolved("alone", part[extent.start - wanted.start : extent.end - wanted.start])
+        if decision.fetch is Fetch.CHUNK:
+            return await self._with_its_chunk(node, file, extent, decision, kind, coming=coming)
+        since_s = trio.current_time()
+        await self._fetcher.wait_scheduled(
+            file.version, index, lambda: self._misses.is_still_coming(node, file, index, decision.fetch, since_s)
+        )
+        return await self.get(node, file, extent, kind, patient=decision.fetch is Fetch.TURN)
+
+    async def get_here(self, file: StagedFile, extent: Extent) -> Resolved | None:
+        """The bytes of `extent` if this node has them, on disk or in memory; else None."""
+        index = extent.start // file.chunk_bytes
+        if index in file.present:
+            data = self._cache.reader.read_nowait(file, extent) if extent.size <= SMALL_BYTES else None
+            try:
+                if data is None and extent == file.chunk(index):
+                    data = await self._cache.reader.read_chunk(file, index)
+                elif data is None:
+                    data = await self._cache.reader.read(file, extent)
+                return Resolved("staged", data)
+            except StagingError:
+                pass  # counted there; the next has it
+        return self._in_memory(file, index, extent)
+
+    async def get_for_peer(self, node: Node, file: StagedFile, index: int) -> memoryview:
+        """Chunk `index`, which this node owns: from the source, once for here and there. Raises HfsError."""
+        return await self._fetcher.chunk(node, file, index, push=Push.NEVER, from_peers=False)
+
+    def _in_memory(self, file: StagedFile, index: int, extent: Extent) -> Resolved | None:
+        held = self._held.chunk(file.version, index)
+        if held is not None:
+            begin = index * file.chunk_bytes
+            return Resolved("flight", held[extent.start - begin : extent.end - begin])
+        block = self._held.blocks.get(file.version, extent)
+        return Resolved("flight", block) if block is not None else None
+
+    def _is_part_of_owner(self, node: Node, file: StagedFile, extent: Extent, kind: Kind | None) -> bool:
+        """Whether a read is a small part of a large file, as read at random: worth its own question to its owner."""
+        if kind is Kind.SEQUENTIAL or file.size <= SMALL_BYTES or 2 * extent.size >= file.chunk_bytes:
+            return False
+        return not self._owners.caches_locally(node.path, extent.start // file.chunk_bytes)
+
+    async def _with_its_chunk(
+        self, node: Node, file: StagedFile, extent: Extent, decision: Decision, kind: Kind | None, *, coming: bool
+    ) -> Resolved:
+        index = extent.start // file.chunk_bytes
+        random = kind is not None and kind is not Kind.SEQUENTIAL and file.size > file.chunk_bytes
+        self._misses.follow(node, file, index, decision.follow)
+        chunk = await self._fetcher.chunk(node, file, index, push=Push.WHOLE if random else Push.NOTHING)
+        self._queue.demand_served_nowait()
+        if not coming:
+            self._misses.paid(file, len(chunk))
+        begin = index * file.chunk_bytes
+        return Resolved("flight" if coming else "source", chunk[extent.start - begin : extent.end - begin])
+
+    # -- before anybody asks ------------------------------------------------------------------------------------------
+
+    def is_here(self, file: StagedFile, index: int) -> bool:
+        """Chunk `index` is staged, in memory or on its way: a READ of it need not ask the source."""
+        return self.has(file, index, Goal.HERE)
+
+    def has(self, file: StagedFile, index: int, goal: Goal) -> bool:
+        """Whether `ensure` of chunk `index` to this end has nothing to do."""
+        if index in file.present or self._fetcher.is_coming(file.version, index):
+            return True
+        return goal is not Goal.STAGED and self._held.chunk(file.version, index) is not None
+
+    def is_held(self, file: StagedFile, index: int) -> bool:
+        """Chunk `index` is in memory, and not on the disk yet."""
+        return self._held.chunk(file.version, index) is not None
+
+    def is_coming(self, file: StagedFile, index: int) -> bool:
+        """Chunk `index` is being fetched, or waits for the disk."""
+        return self._fetcher.is_coming(file.version, index)
+
+    async def ensure_at_owner(self, node: Node, file: StagedFile, index: int) -> bool:
+        """Have chunk `index` staged by another node if that owns it. False: this node is to stage it, or nobody can."""
+        if self._owners.caches_locally(node.path, index):
+            return False
+        return await self._owners.have_staged(node, file, index)
+
+    async def ensure(
+        self,
+        node: Node,
+        file: StagedFile,
+        index: int,
+        goal: Goal,
+        *,
+        push: Push = Push.NOTHING,
+        soon: bool = False,
+        began: Callable[[], None] | None = None,
+    ) -> Ensured:
+        """Have chunk `index` where `goal` says, though nobody waits for it.
+
+        `soon`: its reader comes in a moment, so that it is fetched here though another node owns it. `began` is called
+        when nothing but the source, or another node, is waited for any more. Raises SourceError, VersionChanged.
+        """
+        if self.has(file, index, goal):
+            return Ensured.HERE
+        if goal is not Goal.IN_MEMORY and not soon and not self._owners.caches_locally(node.path, index):
+            if began is not None:
+                began()
+            return Ensured.AT_OWNER if await self._owners.have_staged(node, file, index) else Ensured.REFUSED
+        if goal is Goal.STAGED and not self._cache.admission.admits_nowait(file, file.chunk(index).size):
+            return Ensured.REFUSED
+        fetched = await self._fetcher.ahead(node, file, index, push=push, goal=goal, began=began)
+        if goal is Goal.STAGED and not self.has(file, index, goal):
+            return Ensured.REFUSED
+        return Ensured.FETCHED if fetched else Ensured.HERE
+
+    async def ensure_file(self, node: Node, file: StagedFile) -> None:
+        """Have every missing chunk of a file staged, some at a time.
+
+        Raises SourceError, VersionChanged; StagingError when a chunk found no room or no place in the queue of the
+        cache disk.
+        """
+        missing = file.present.missing()
+
+        async def stream() -> None:
+            for index in missing:
+                # Who has it open reads it through the page cache, and soon.
+                push = Push.WHOLE if node.opens else Push.NOTHING
+                if await self.ensure(node, file, index, Goal.STAGED, push=push) is Ensured.REFUSED:
+                    if not self._owners.caches_locally(node.path, index):
+                        raise StagingError("another node, which owns it, could not stage all of it")
+                    raise self._cache.admission.refusal(file.chunk(index).size)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(_WARM_STREAMS, file.present.count)):
+                    nursery.start_soon(stream)
+        except* HfsError as group:
+            raise first_of(group) from None
+
+
+def first_of(group: BaseExceptionGroup[HfsError]) -> HfsError:
+    """One of the errors of tasks that ran side by side."""
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,154 @@
+"""How an open is answered: through the page cache of the mount, or with a backing file that the kernel reads by itself.
+
+The rules are the kernel's (policies/iomode.py): all handles of a node have one mode. What is passed through must be
+complete, durable and sound; a large file that will be so in a moment is waited for. Never opens a handle.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mountd.base.errors import VersionChanged
+from mountd.cache import Cache, StagedFile
+from mountd.core.metrics import Metrics
+from mountd.fetch import PrefetchQueue
+from mountd.files.io_mode import IoMode
+from mountd.files.passthrough import Passthrough
+from mountd.namespace import Namespace, Node
+from policies.iomode import Answer, answer
+
+__all__ = ["OpenModes"]
+
+_OPEN_WAIT_S = 2.0
+"""How long an open may wait for a large file whose fill is about to end: its handle is then passed through for as long
+as it lives."""
+
+_VERIFIED_AT_OPEN_BYTES = 2 << 30
+"""What is read and hashed in that time, by four threads from an NVMe drive."""
+
+_LOOK_S = 0.02
+"""How often it is looked meanwhile; a chunk takes about as long."""
+
+_MAX_SENT_AWAY = 64
+"""Threads remembered at a node; more are answered through the page cache, which is always allowed."""
+
+
+class OpenModes:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        cache: Cache,
+        io_mode: IoMode,
+        passthrough: Passthrough,
+        queue: PrefetchQueue,
+        metrics: Metrics,
+    ) -> None:
+        self._namespace = namespace
+        self._cache = cache
+        self._io_mode = io_mode
+        self._passthrough = passthrough
+        self._queue = queue
+        self._metrics = metrics
+
+    @property
+    def stateless(self) -> bool:
+        """Opens are not to be answered: the kernel reads without handles."""
+        return self._io_mode.stateless
+
+    def passes_nowait(self, node: Node, file: StagedFile) -> bool | None:
+        """Whether an open is passed through; None if that cannot be said without waiting."""
+        if self._is_about_to_pass(node, file):
+            return None
+        may_pass = self._passthrough.may(file)
+        if node.passed and not may_pass:
+            return None
+        if may_pass and (node.passed or self._io_mode.passes(file.size, pushed=node.pushed)):
+            return True if node.opens == node.passed else None  # another mode stands in the way
+        return False
+
+    def acquire_nowait(self, file: StagedFile) -> int | None:
+        """The backing file of an open that is passed through; None if that needs waiting."""
+        return self._passthrough.acquire_nowait(file)
+
+    async def choose(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
+        """The backing file of an open that is passed through; None for one through the page cache.
+
+        Raises VersionChanged where the mode of the node stands in the way of a better one.
+        """
+        if self._is_about_to_pass(node, file):
+            await self._wait_durable(file)
+        if self._passthrough.on and file.durable:
+            await self._verify(node, file)
+        return await self._mode(node, file, thread_id)
+
+    def opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
+        """A handle is made. The inode number of its backing file, 0 without."""
+        if backing_id is None:
+            self._metrics.add("opens_cached")
+            return 0
+        self._metrics.add("opens_passed")
+        node.passed += 1
+        return self._passthrough.object_of(file)
+
+    def closed(self, node: Node, file: StagedFile, backing_id: int | None) -> None:
+        """A handle is gone."""
+        if backing_id is not None:
+            node.passed -= 1
+            self._passthrough.release(file)
+
+    def _is_about_to_pass(self, node: Node, file: StagedFile) -> bool:
+        """Whether a large file will be all here, and durable, in a moment.
+
+        The handle of an incomplete file is read through us until its reader closes it, which may be for days; two
+        seconds now are cheaper. Where more is missing the reader starts at once, and later opens find it complete.
+        """
+        if file.durable or file.encoded or file.present.count < 2 or not self._passthrough.on:
+            return False
+        return file.complete or self._queue.fill_remaining_s(node) <= _OPEN_WAIT_S
+
+    async def _wait_durable(self, file: StagedFile) -> None:
+        with trio.move_on_after(_OPEN_WAIT_S):
+            while not file.complete:  # noqa: ASYNC110 - an event for each chunk of each file would serve only this
+                await trio.sleep(_LOOK_S)
+            await self._cache.committer.wait_committed()
+
+    async def _verify(self, node: Node, file: StagedFile) -> None:
+        """See that what the kernel is about to read by itself is right: by its stamp, else by its checksums.
+
+        Where those take longer than an open may wait, this open is read through us, by verified chunks.
+        """
+        if await self._cache.lender.is_sound(file) or not self._io_mode.passes(file.size, pushed=node.pushed):
+            return
+        with trio.move_on_after(_OPEN_WAIT_S if file.size <= _VERIFIED_AT_OPEN_BYTES else 0):
+            await self._cache.verifying.wait_verified(file)
+
+    async def _mode(self, node: Node, file: StagedFile, thread_id: int) -> int | None:
+        passes = self._io_mode.passes(file.size, pushed=node.pushed)
+        passable = (node.passed > 0 or passes) and self._passthrough.may(file)
+        backing_id = None
+        if node.passed or (passable and not node.opens):
+            backing_id = await self._passthrough.acquire(file)
+            passable = passable and backing_id is not None
+        away = node.sent_away or set()
+        chosen = answer(
+            cached=node.opens - node.passed,
+            passed=node.passed,
+            passable=passable,
+            sent_away=thread_id in away or len(away) >= _MAX_SENT_AWAY,
+        )
+        if chosen is Answer.PASSED:
+            away.discard(thread_id)
+            return backing_id
+        if backing_id is not None:
+            self._passthrough.release(file)
+        if chosen is Answer.ANEW:
+            self._metrics.add("opens_anew")
+            node.sent_away = away | {thread_id}
+            fresh = self._namespace.tree.renew(node)
+            if fresh is not None:  # whatever happens until it is opened: the kernel looks a name up again only once
+                fresh.sent_away = (fresh.sent_away or set()) | {thread_id}
+            raise VersionChanged(f"{node.path!r} is read another way now")
+        away.discard(thread_id)
+        return None

@@ -1,0 +1,62 @@
+"""Who is told of opens and closes: I/O mode, recorder, hints, siblings; and the source, whose descriptors then close.
+
+Each is told once for each file that a reader opens; what `residency` opens to look at pages is told to nobody. Decides
+nothing about the open itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mountd.cache import StagedFile
+from mountd.fetch import SiblingWatch
+from mountd.files.handles import FileHandle
+from mountd.files.io_mode import IoMode
+from mountd.files.recorder import Recorder
+from mountd.hints import FollowedPlans
+from mountd.namespace import Node
+from mountd.source import Source
+
+__all__ = ["OpenObservers"]
+
+
+class OpenObservers:
+    """Event loop only. `only_looks`: whether a thread opens files without any use for them (`residency`)."""
+
+    def __init__(
+        self,
+        io_mode: IoMode,
+        recorder: Recorder,
+        plans: FollowedPlans,
+        siblings: SiblingWatch,
+        source: Source,
+        *,
+        only_looks: Callable[[int], bool],
+    ) -> None:
+        self._io_mode = io_mode
+        self._recorder = recorder
+        self._plans = plans
+        self._siblings = siblings
+        self._source = source
+        self._only_looks = only_looks
+
+    def opening(self, node: Node) -> None:
+        """A file is about to be opened. One that is opened again says nothing new; and those `residency` opens."""
+        if node.version is not None and not (node.pushed or node.opens):
+            self._io_mode.opening(node.version.size)
+
+    def opened(self, node: Node, file: StagedFile, thread_id: int) -> None:
+        """Thread `thread_id` has opened a file; if it is small, it is about to be read."""
+        if not 0 < file.size <= file.chunk_bytes or self._only_looks(thread_id):
+            return
+        self._recorder.touched(node, 0, file.size)
+        staged = 0 in file.present
+        if not self._plans.opened(node, staged=staged):
+            self._siblings.opened(node, staged=staged)
+
+    def closed(self, handle: FileHandle) -> None:
+        """A handle was closed, and its node says so."""
+        self._plans.closed(handle.node, handle.file)
+        version = handle.node.version
+        if not handle.node.opens and version is not None and version.size > handle.file.chunk_bytes:
+            self._source.idle_files.release(version)

@@ -1,0 +1,72 @@
+"""The bytes of a small file at its open: in the page cache before its reader asks, so that no READ follows.
+
+One push costs less than the two to five READs that the kernel's growing readahead makes of 110 KB, and the reader of a
+small file reads all of it. Bounded in time: past it the reads wait, not the open.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mountd.base.errors import HfsError, VersionChanged
+from mountd.cache import StagedFile
+from mountd.fetch import PagePusher, PrefetchQueue, Resolver
+from mountd.files.io_mode import IoMode
+from mountd.namespace import Node, expire
+from policies.geometry import Extent
+from policies.iomode import SMALL_BYTES
+
+__all__ = ["SmallOpens"]
+
+_OPEN_WAIT_S = 2.0
+"""How long an open may wait for the bytes of a small file; after that its reads wait."""
+
+
+class SmallOpens:
+    """Event loop only."""
+
+    def __init__(self, resolver: Resolver, pusher: PagePusher, io_mode: IoMode, queue: PrefetchQueue) -> None:
+        self._resolver = resolver
+        self._pusher = pusher
+        self._io_mode = io_mode
+        self._queue = queue
+
+    def bytes_nowait(self, node: Node, file: StagedFile) -> memoryview | None:
+        """All bytes of a file that can be pushed before its open is answered, good until the next call; else None."""
+        if node.opens or file.size > SMALL_BYTES or not self._pusher.on:
+            return None
+        found = self._resolver.peek(file, Extent(0, file.size))
+        return memoryview(found.data) if found is not None else None
+
+    def push_nowait(self, node: Node, data: memoryview) -> None:
+        """Push what `bytes_nowait` gave, for the one open of `node`, which is not answered yet."""
+        node.pushed = self._pusher.push_file_nowait(node, data)
+
+    async def push(self, node: Node, file: StagedFile) -> None:
+        """Have the bytes of a file of one chunk in the page cache, for an open that is not answered yet.
+
+        Raises VersionChanged: the kernel looks the name up again, and its reader never notices.
+        """
+        if node.pushed:
+            return
+        if file.size > SMALL_BYTES or not self._pusher.on:
+            if not self._resolver.is_here(file, 0):
+                self._queue.window_nowait(node, file, [0])
+            return
+        with trio.move_on_after(_OPEN_WAIT_S):
+            try:
+                found = await self._resolver.get(node, file, Extent(0, file.size))
+            except VersionChanged:
+                expire(node)
+                raise
+            except HfsError:
+                return  # the first READ meets the same error and tells it to its reader
+            await self._push(node, memoryview(found.data))
+
+    async def _push(self, node: Node, data: memoryview) -> None:
+        if node.pushed:
+            return  # by another open meanwhile
+        if node.opens == 1 and not self._io_mode.stateless:  # then nobody knows who else has it open
+            self.push_nowait(node, data)
+        else:
+            node.pushed = await self._pusher.push(node, 0, data)

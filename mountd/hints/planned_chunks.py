@@ -1,0 +1,108 @@
+"""Chunks of large files that a plan names: found, fetched and staged, one at a time for each worker.
+
+How many at once follows from how fast they come (policies/prefetch/concurrency.py). A chunk that does not stay on the
+disk is only held in memory for its reader. Errors are counted: the reader meets them itself.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mountd.base.errors import HfsError, VersionChanged
+from mountd.cache import Cache
+from mountd.core.metrics import Metrics
+from mountd.fetch import Ensured, Goal, Push, Resolver
+from mountd.hints.followed_plans import FollowedPlans
+from mountd.hints.learners import EpochPlan
+from mountd.hints.page_cache_warmer import PageCacheWarmer
+from mountd.hints.space_reservation import SpaceReservation
+from mountd.namespace import Namespace
+from policies.prefetch.concurrency import Concurrency
+
+__all__ = ["PlannedChunks"]
+
+_SWEPT_AT_ONCE = 8
+"""Chunks of a long sweep: none of them is waited for more than the others, so there may be enough of them under way
+that the source never rests between two. With as few as are best for the first one it rested a third of the time."""
+
+
+class PlannedChunks:
+    """Event loop only. `at_once`: chunks under way at most."""
+
+    def __init__(
+        self,
+        plans: FollowedPlans,
+        namespace: Namespace,
+        cache: Cache,
+        resolver: Resolver,
+        reservation: SpaceReservation,
+        warmer: PageCacheWarmer,
+        metrics: Metrics,
+        *,
+        at_once: int,
+    ) -> None:
+        self._plans = plans
+        self._namespace = namespace
+        self._cache = cache
+        self._resolver = resolver
+        self._reservation = reservation
+        self._warmer = warmer
+        self._metrics = metrics
+        self._concurrency = Concurrency(at_once)
+
+    def may_begin(self, plan: EpochPlan) -> bool:
+        """Whether one more chunk of a plan may be under way."""
+        limit = self._concurrency.limit
+        return self._plans.chunks_under_way < (
+            max(limit, _SWEPT_AT_ONCE) if plan.schedule.fetch_order.is_sweeping else limit
+        )
+
+    def begin(self, now_s: float) -> None:
+        """One more is under way; `end` belongs to it."""
+        if not self._plans.chunks_under_way:
+            self._concurrency.begin(now_s)
+        self._plans.chunks_under_way += 1
+
+    def end(self) -> None:
+        """It is under way no more."""
+        self._plans.chunks_under_way -= 1
+
+    async def stage(self, plan: EpochPlan, unit: int, left: set[int]) -> None:
+        """Have a chunk staged. Takes it from `left` unless it is to be asked for again. Never raises HfsError."""
+        number, index = plan.layout.place(unit)
+        assert index is not None
+        schedule, path = plan.schedule, plan.layout.path(number)
+        try:
+            node = await self._namespace.lookups.resolve(path)
+            if node.version is None or node.version.size != plan.layout.file_size(number):
+                raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
+            file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+            if file.chunk_bytes != plan.layout.chunk_bytes:
+                raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
+            plan.staged[number] = file
+            self._plans.names(node.version, plan, number)
+            size = file.chunk(index).size
+            if index in file.present or await self._resolver.ensure_at_owner(node, file, index):
+                left.discard(unit)
+                schedule.here(unit, size)
+                return
+            stays = await self._reservation.stays(plan, [unit])
+            try:
+                if stays.each[0] and not self._cache.admission.admits_nowait(file, size):
+                    self._plans.hold_back()  # the cache disk rests
+                    return
+                push = Push.WHOLE if self._warmer.wants_pushed(node, file) else Push.NOTHING
+                goal = Goal.HERE if stays.each[0] else Goal.IN_MEMORY
+                if await self._resolver.ensure(node, file, index, goal, push=push, soon=True) is Ensured.FETCHED:
+                    self._plans.arrived()
+                    self._metrics.add("hinted_bytes", size)
+                    self._concurrency.arrived(size, trio.current_time())
+                    if push is Push.WHOLE:
+                        self._warmer.pushed(file.version, index)
+            finally:
+                self._reservation.settled(stays)
+            left.discard(unit)
+            schedule.arrived(unit, size)
+        except HfsError as error:
+            left.discard(unit)
+            self._plans.failed(plan, unit, path, error)

@@ -1,0 +1,141 @@
+"""Whole files that a plan names: found, fetched and staged, many at a time.
+
+What does not stay on the disk, or finds no room there after all, is held in memory for its reader. A file that cannot
+be had is counted: its reader meets the error itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from mountd.base.errors import HfsError, SourceError, StagingError
+from mountd.cache import Cache, StagedFile
+from mountd.core.metrics import Metrics
+from mountd.fetch import Become, Ensured, Goal, Owners, Place, Resolver, Small, SmallFiles
+from mountd.hints.followed_plans import FollowedPlans
+from mountd.hints.learners import EpochPlan
+from mountd.hints.space_reservation import SpaceReservation
+from mountd.namespace import Node
+
+__all__ = ["PlannedFiles"]
+
+_WARM_STREAMS = 4
+"""Chunks of one large file of a list at a time."""
+
+
+class PlannedFiles:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        plans: FollowedPlans,
+        cache: Cache,
+        resolver: Resolver,
+        owners: Owners,
+        small_files: SmallFiles,
+        reservation: SpaceReservation,
+        metrics: Metrics,
+    ) -> None:
+        self._plans = plans
+        self._cache = cache
+        self._resolver = resolver
+        self._owners = owners
+        self._small_files = small_files
+        self._reservation = reservation
+        self._metrics = metrics
+
+    async def stage(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> None:
+        """Have these files staged. Takes from `left` what is not to be asked for again. Never raises HfsError."""
+        stays = await self._reservation.stays(plan, units)
+        try:
+            outcomes = await self._stage(plan, units, stays.each)
+        finally:
+            self._reservation.settled(stays)
+        for unit, stay in zip(units, stays.each, strict=True):
+            outcome = outcomes[unit]
+            if isinstance(outcome, StagingError):
+                self._plans.hold_back()  # another time
+                continue
+            left.discard(unit)
+            try:
+                if isinstance(outcome, HfsError):
+                    raise outcome
+                await self._found(plan, unit, outcome, stay)
+            except StagingError:
+                self._plans.hold_back()
+                left.add(unit)
+            except HfsError as error:
+                self._plans.failed(plan, unit, plan.layout.path(unit), error)
+
+    async def _stage(self, plan: EpochPlan, units: Sequence[int], stays: Sequence[bool]) -> dict[int, Small | HfsError]:
+        def is_wanted(place: Place) -> bool:
+            """False once a reader has opened it, who fetches it: once is enough."""
+            directory, name = place
+            return b"/".join(filter(None, (directory.path, name))) not in plan.overtaken
+
+        outcomes: dict[int, Small | HfsError] = {}
+        for stay in dict.fromkeys(stays):
+            some = [unit for unit, its in zip(units, stays, strict=True) if its == stay]
+            goal = Goal.HERE if stay else Goal.IN_MEMORY
+            # Not into the page cache: what is needed soon is put there when it is.
+            paths = [plan.layout.path(unit) for unit in some]
+            found = await self._small_files.stage_paths(paths, goal, push=False, wanted=is_wanted)
+            outcomes.update(zip(some, found, strict=True))
+        return outcomes
+
+    async def _found(self, plan: EpochPlan, unit: int, small: Small, stay: bool) -> None:
+        """A file is there, and what became of it is told to the schedule. Raises HfsError."""
+        node, path, schedule = small.node, plan.layout.path(unit), plan.schedule
+        if node.version is None:
+            raise SourceError(22, f"{path!r} is no regular file")
+        file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        fetched = small.become is Become.FETCHED
+        if not file.complete:
+            fetched |= self._resolver.is_held(file, 0)  # since a moment ago
+        if small.become is Become.LARGE and file.present.count == 1:
+            goal = Goal.HERE if stay else Goal.IN_MEMORY
+            fetched = await self._resolver.ensure(node, file, 0, goal, soon=True) is Ensured.FETCHED
+        node.hinted = (plan, unit)
+        plan.looked_at(file.size)
+        if file.present.count > 1 and not file.complete:
+            await self._stage_large(node, file)
+        if file.object_id is not None and plan.objects is not None:
+            plan.objects[unit] = file.object_id
+        if fetched:
+            if file.object_id is None:
+                plan.held.add(unit)
+            schedule.arrived(unit, file.size)
+            self._metrics.add("hinted_bytes", file.size)
+        elif self._is_here(file, path, stay):
+            schedule.here(unit, file.size)
+        else:
+            if file.present.count > 1:
+                self._plans.hold_back()  # a large file that found no room, in part
+            schedule.refused(unit)  # or a small one that its reader has fetched
+
+    def _is_here(self, file: StagedFile, path: bytes, stay: bool) -> bool:
+        """Whether the reader of a file finds it here, or on its way, or on the node that owns it."""
+        if file.complete or self._resolver.is_coming(file, 0):
+            return True
+        return stay and not self._owners.caches_locally(path, 0)
+
+    async def _stage_large(self, node: Node, file: StagedFile) -> None:
+        """All chunks of a large file that is one sample."""
+        missing = list(file.present.missing())
+
+        async def stream() -> None:
+            while missing:
+                index = missing.pop(0)
+                if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
+                    missing.clear()  # it would be read to be thrown away
+                    return
+                try:
+                    await self._resolver.ensure(node, file, index, Goal.HERE, soon=True)
+                except HfsError:
+                    missing.clear()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_WARM_STREAMS, len(missing))):
+                nursery.start_soon(stream)

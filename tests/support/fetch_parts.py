@@ -1,0 +1,65 @@
+"""What the daemon builds to fetch, over a fake source and a fake staging: the product's own wiring, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from mountd.core.memory import Memory
+from mountd.core.metrics import Metrics
+from mountd.daemon.fetching import Fetching, Hinting, fetching, hinting
+from mountd.fetch import PageCache, PrefetchQueue
+from mountd.files import IoMode
+from mountd.hints import Learners, PlanChanges
+from mountd.namespace import Namespace
+from tests.support.fake_source import FakeSource
+from tests.support.fake_staging import FakeStaging
+
+
+async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
+    """Instead of trio.to_thread.run_sync."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
+class FetchParts:
+    """Basics and storage of a daemon as its wiring wants them."""
+
+    def __init__(
+        self,
+        source: FakeSource,
+        staging: FakeStaging,
+        metrics: Metrics,
+        *,
+        chunk_bytes: int,
+        buffer_chunks: int = 16,
+        coalesce_bytes: int = 0,
+    ) -> None:
+        self.buffer_bytes = buffer_chunks * chunk_bytes
+        self.queue = PrefetchQueue(metrics)
+        changes = PlanChanges(self.queue.hints_nowait)
+        self.learners = Learners(
+            chunk_bytes, metrics, in_no_thread, changed=changes.changed, coalesce_bytes=coalesce_bytes
+        )
+        config = SimpleNamespace(
+            buffer_bytes=self.buffer_bytes, chunk_bytes=chunk_bytes, stagger=8, prefetch_threads=16, io_mode="auto"
+        )
+        self._basics: Any = SimpleNamespace(config=config, metrics=metrics, memory=Memory(trio.current_time))
+        self._storage: Any = SimpleNamespace(
+            source=source, cache=staging, queue=self.queue, plan_changes=changes, learners=self.learners
+        )
+
+    def fetching(
+        self,
+        namespace: Namespace,
+        page_cache: PageCache | None,
+        is_recorded: Callable[[], bool],
+        nursery: trio.Nursery,
+    ) -> Fetching:
+        return fetching(self._basics, self._storage, None, namespace, page_cache, is_recorded, nursery)
+
+    def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
+        return hinting(self._basics, self._storage, namespace, fetch, io_mode)
