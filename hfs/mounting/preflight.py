@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 
 import msgspec
 
@@ -78,22 +79,31 @@ def check_places(config: Config) -> None:
     faults.raise_any()
 
 
-def _check_source(path: str, faults: _Faults) -> probe.Look | None:
+def _look(
+    name: str, path: str, faults: _Faults, *, silent: str, missing: str, wrong: str, other: Callable[[OSError], str]
+) -> probe.Look | None:
+    """What is at `path`; None: a fault, which is told with the remedy for its kind. `other` makes both for the rest."""
     try:
-        found = probe.look(path, listing=True)
+        return probe.look(path, listing=True)
     except TimeoutError:
-        faults.failed(f"SOURCE {path}: does not answer within {probe.PROBE_S:g} s; is its file system up?")
+        faults.failed(f"{name} {path}: does not answer within {probe.PROBE_S:g} s; {silent}")
     except FileNotFoundError:
-        faults.usage(f"SOURCE {path}: no such directory; give the directory to show")
+        faults.usage(f"{name} {path}: no such directory; {missing}")
     except NotADirectoryError:
-        faults.usage(f"SOURCE {path}: not a directory; give the directory to show")
-    except PermissionError:
-        faults.failed(f"SOURCE {path}: may not be read by user {os.geteuid()}; mount as a user who can list it")
+        faults.usage(f"{name} {path}: not a directory; {wrong}")
     except OSError as error:
-        faults.failed(f"SOURCE {path}: cannot be read ({error.strerror}); is its file system up?")
-    else:
-        return found
+        faults.failed(f"{name} {path}: {other(error)}")
     return None
+
+
+def _check_source(path: str, faults: _Faults) -> probe.Look | None:
+    def other(error: OSError) -> str:
+        if isinstance(error, PermissionError):
+            return f"may not be read by user {os.geteuid()}; mount as a user who can list it"
+        return f"cannot be read ({error.strerror}); is its file system up?"
+
+    remedy = "give the directory to show"
+    return _look("SOURCE", path, faults, silent="is its file system up?", missing=remedy, wrong=remedy, other=other)
 
 
 def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
@@ -105,22 +115,19 @@ def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
     if mount is not None and not config.over:
         faults.failed(f"MOUNTPOINT {path}: {describe_mount(mount)}; choose another, or --over to mount over it")
         return None
-    try:
-        found = probe.look(path, listing=True)
-    except TimeoutError:
-        faults.failed(f"MOUNTPOINT {path}: does not answer within {probe.PROBE_S:g} s; choose another")
-    except FileNotFoundError:
-        faults.usage(f"MOUNTPOINT {path}: no such directory; make it: mkdir -p {path}")
-    except NotADirectoryError:
-        faults.usage(f"MOUNTPOINT {path}: not a directory; give an empty directory")
-    except OSError as error:
-        faults.failed(f"MOUNTPOINT {path}: cannot be used ({error.strerror}); choose another")
-    else:
-        if found.has_entries and not config.over:
-            faults.usage(f"MOUNTPOINT {path}: not empty; choose an empty directory, or --over to hide what is there")
-            return None
-        return found
-    return None
+    found = _look(
+        "MOUNTPOINT",
+        path,
+        faults,
+        silent="choose another",
+        missing=f"make it: mkdir -p {path}",
+        wrong="give an empty directory",
+        other=lambda error: f"cannot be used ({error.strerror}); choose another",
+    )
+    if found is not None and found.has_entries and not config.over:
+        faults.usage(f"MOUNTPOINT {path}: not empty; choose an empty directory, or --over to hide what is there")
+        return None
+    return found
 
 
 def describe_mount(mount: mountinfo.Mount) -> str:
