@@ -1,11 +1,9 @@
 """Layouts of LMDB databases: where the value of each record lies in the file, in the order of the keys.
 
 Called by `hfs layout build` and by scripts that prepare a data set; never by a training job. Needs no lmdb package: the
-pages are read with pread (`lmdb_pages.py` says why). How the file is read depends on its records. Large records leave
-little to read: their values lie on pages of their own, which are never touched, and only the tree is read, at a
-thousandth of the file for images of 100 KB. Where the tree is most of the file, the file is read once from end to end
-in reads of 8 MiB, four ahead of what is worked on, whatever the order of the keys. The numbers of pages in the meta
-page say which of the two it is before anything is read.
+pages are read with pread (`lmdb_pages.py` says why), from the root of the tree down, each level in the order of the
+file and neighbours in one read. Large values lie on pages of their own, which are never touched: of images of 100 KB a
+thousandth of the file is read.
 
 Writes nothing, takes no lock: no lock file is made. Nobody may write to the database meanwhile, which is checked.
 """
@@ -102,34 +100,23 @@ def _database(file: SourceFile, offset: int, size: int) -> Database:
 
 def _records(environment: Environment, database: Database, *, keys: bool) -> tuple[PageNodes, _Hashes]:
     """The nodes of all leaves in key order, and the hashes of their keys if they are wanted."""
-    leaves: list[_Ints] = []
-    parts: list[PageNodes] = []
+    leaves = environment.descend(database)
+    empty = np.empty(0, np.int64)
+    places, parts = [empty], []
     hashes: list[_Hashes] = [np.empty(0, np.uint64)]
-
-    def take(numbers: _Ints, bodies: npt.NDArray[np.uint8], *, every: bool) -> None:
+    for chosen, bodies in environment.read_pages(leaves):
+        numbers = leaves[chosen]
         good, nodes = pages.leaf_nodes(bodies, numbers)
-        if every and not good.all():
+        if not good.all():
             raise environment.fault(int(numbers[~good][0]), "is no leaf page, as the page above it says")
-        leaves.append(numbers[good])
+        places.append(chosen)
         parts.append(nodes)
         if keys:
             hashes.append(_hashes(bodies, numbers, nodes))
-
-    if environment.cheaper_by_page(database):
-        order = environment.descend(database)
-        for chosen, bodies in environment.read_pages(order):
-            take(order[chosen], bodies, every=True)
-    else:
-        branches = _Branches(environment)
-        for numbers, bodies in environment.read_all():
-            take(numbers, bodies, every=False)
-            branches.take(numbers, bodies)
-        order = environment.descend(database, branches.children)
-    numbers = np.concatenate([np.empty(0, np.int64), *leaves])
-    counts = np.concatenate([np.empty(0, np.int64), *(part.counts[part.counts > 0] for part in parts)])
-    page = _found(environment, numbers, order, "leaf")
+    # From the order of the file to that of the keys.
+    page = np.argsort(np.concatenate(places))
+    counts = np.concatenate([empty, *(part.counts for part in parts)])
     which = _ranges((counts.cumsum() - counts)[page], counts[page])
-    empty = np.empty(0, np.int64)
     columns = [
         np.concatenate([empty, *(getattr(part, name) for part in parts)])[which]
         for name in ("key_offsets", "key_sizes", "flags", "offsets", "sizes")
@@ -144,42 +131,6 @@ def _hashes(bodies: npt.NDArray[np.uint8], numbers: _Ints, nodes: PageNodes) -> 
     data = bodies.tobytes()
     begins = (nodes.key_offsets + moved).tolist()
     return hashed(data[at : at + length] for at, length in zip(begins, nodes.key_sizes.tolist(), strict=True))
-
-
-class _Branches:
-    """The branch pages that were seen on the way through the file, whether they are of the tree or left over."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        empty = np.empty(0, np.int64)
-        self._parts: list[tuple[_Ints, _Ints, _Ints]] = [(empty, empty, empty)]
-
-    def take(self, numbers: _Ints, bodies: npt.NDArray[np.uint8]) -> None:
-        good, counts, below = pages.branch_children(bodies, numbers)
-        self._parts.append((numbers[good], counts[good], below))
-
-    def children(self, level: _Ints) -> list[_Ints]:
-        """Of these pages, one after the other."""
-        numbers, counts, below = (np.concatenate([part[i] for part in self._parts]) for i in range(3))
-        page = _found(self._environment, numbers, level, "branch")
-        return [below[_ranges((counts.cumsum() - counts)[page], counts[page])]]
-
-
-def _found(environment: Environment, numbers: _Ints, wanted: _Ints, kind: str) -> _Ints:
-    """Where the `wanted` pages are in `numbers`, each of them once."""
-    order = np.argsort(numbers, kind="stable")
-    place = np.searchsorted(numbers, wanted, sorter=order)
-    there = place < len(numbers)
-    there[there] = numbers[order[place[there]]] == wanted[there]
-    if not there.all():
-        wrong = int(wanted[~there][0])
-        what = "lies beyond the end" if wrong >= environment.pages else f"is no {kind} page"
-        raise environment.fault(wrong, f"{what}, and the page above it says it is one")
-    found: _Ints = order[place]
-    ascending = np.sort(found)
-    if (twice := np.diff(ascending) == 0).any():
-        raise environment.fault(int(numbers[ascending[:-1][twice][0]]), "is pointed to twice")
-    return found
 
 
 def _ranges(starts: _Ints, counts: _Ints) -> _Ints:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -174,21 +174,8 @@ class Environment:
                 yield order[begun:end], np.frombuffer(b"".join(batch), np.uint8).reshape(-1, self.page_bytes)
                 batch, begun, held = [], end, 0
 
-    def read_all(self) -> Iterator[tuple[_Ints, _Bytes]]:
-        """(numbers, bytes[n, page_bytes]) of all pages but the first two, in order."""
-        first = 0
-        for data in self.file.blocks(self.pages * self.page_bytes):
-            pages = np.frombuffer(data, np.uint8).reshape(-1, self.page_bytes)
-            skipped = max(0, 2 - first)
-            yield np.arange(first, first + len(pages))[skipped:], pages[skipped:]
-            first += len(pages)
-
-    def cheaper_by_page(self, database: Database) -> bool:
-        """Whether reading only the pages of the tree takes less than reading the file from end to end."""
-        return database.pages * reading.SCATTERED_BYTES < self.pages * self.page_bytes
-
-    def descend(self, database: Database, children: Callable[[_Ints], list[_Ints]] | None = None) -> _Ints:
-        """The numbers of the leaf pages in key order. `children` gives those of branch pages; None: they are read."""
+    def descend(self, database: Database) -> _Ints:
+        """The numbers of the leaf pages in key order."""
         if database.root is None:
             return np.empty(0, np.int64)
         if not 1 <= database.depth <= _MAX_DEPTH:
@@ -197,7 +184,7 @@ class Environment:
         for _ in range(database.depth - 1):
             if len(level) > self.pages:
                 raise self.fault(database.root, f"is the root of more pages than the file has ({self.pages:,})")
-            level = np.concatenate((children or self._children)(level))
+            level = np.concatenate(self._children(level))
         return level
 
     def _children(self, numbers: _Ints) -> list[_Ints]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hfs.layouts import lmdb as lmdb_builder
@@ -21,13 +21,10 @@ from tests.hfs.layouts.layout_data import sample_bytes
 Records = Sequence[tuple[bytes, bytes]]
 
 
-@pytest.fixture(params=["page by page", "from end to end"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of reading the file."""
-    monkeypatch.setattr(reading, "SCATTERED_BYTES", 0 if request.param == "page by page" else 1 << 60)
-    # Several blocks, and runs of pages that are longer than one, in small files.
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks, and runs of pages that are longer than one, in small files."""
     monkeypatch.setattr(reading, "BLOCK_BYTES", 3 * 4096)
-    return str(request.param)
 
 
 def write(path: Path, records: Records, database: bytes | None = None, **flags: bool) -> None:
@@ -56,7 +53,6 @@ def some_records(count: int, largest: int, seed: int = 0) -> Records:
     return records
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("count", "largest"), [(1, 10), (2, 9000), (400, 5000), (2000, 40), (300, 60_000)])
 def test_values_are_where_the_layout_says(tmp_path: Path, count: int, largest: int) -> None:
     write(tmp_path / "db", some_records(count, largest))
@@ -69,7 +65,6 @@ def test_values_are_where_the_layout_says(tmp_path: Path, count: int, largest: i
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "db").iterdir()} == before
 
 
-@pytest.mark.usefixtures("way")
 def test_several_files_and_keys(tmp_path: Path) -> None:
     write(tmp_path / "a.mdb", [(b"x", b"1"), (b"y", b"22")])
     write(tmp_path / "b", [(b"z", b"333")])
@@ -85,7 +80,6 @@ def test_several_files_and_keys(tmp_path: Path) -> None:
         positions(build_lmdb(str(tmp_path / "b"), str(tmp_path)), ["z"])
 
 
-@pytest.mark.usefixtures("way")
 def test_named_databases_must_be_named(tmp_path: Path) -> None:
     records = some_records(300, 3000)
     write(tmp_path / "db", records, b"train")
@@ -98,7 +92,6 @@ def test_named_databases_must_be_named(tmp_path: Path) -> None:
         build_lmdb(str(tmp_path / "db"), str(tmp_path), database="test")
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_key_with_several_values(tmp_path: Path, fixed: bool) -> None:
     chance = random.Random(0)
@@ -132,21 +125,18 @@ def test_databases_without_samples(tmp_path: Path) -> None:
         build_lmdb(str(tmp_path / "empty"), str(tmp_path))
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.dictionaries(st.binary(min_size=1, max_size=300), st.binary(max_size=9000), min_size=1), st.booleans())
-def test_any_records(tmp_path_factory: pytest.TempPathFactory, records: dict[bytes, bytes], scattered: bool) -> None:
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.binary(min_size=1, max_size=300), st.binary(max_size=9000), min_size=1))
+def test_any_records(tmp_path_factory: pytest.TempPathFactory, records: dict[bytes, bytes]) -> None:
     path = tmp_path_factory.mktemp("any")
     write(path / "db", [*records.items(), (b"\0", b"x")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "SCATTERED_BYTES", 0 if scattered else 1 << 60)
-        layout = build_lmdb(str(path / "db"), str(path))
+    layout = build_lmdb(str(path / "db"), str(path))
     assert sample_bytes(layout, path) == [value for _, value in read(path / "db")]
 
 
 # --- What is no database, or is one no more --------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("way")
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "x.mdb", some_records(300, 3000))
     whole = (tmp_path / "x.mdb").read_bytes()
@@ -163,13 +153,14 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     assert refused > 50
 
 
-def test_a_damaged_file_gives_no_extent_outside_it(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(("count", "largest"), [(100, 3000), (300, 100)])
+def test_a_damaged_file_gives_no_extent_outside_it(tmp_path: Path, count: int, largest: int) -> None:
     # At once, so that few pages are left over.
     with (
         lmdb.open(str(tmp_path / "x.mdb"), map_size=1 << 28, subdir=False, lock=False) as made,
         made.begin(write=True) as t,
     ):
-        t.cursor().putmulti(some_records(100, 3000) if way == "page by page" else some_records(300, 100))
+        t.cursor().putmulti(some_records(count, largest))
     whole = bytearray((tmp_path / "x.mdb").read_bytes())
     right = sample_bytes(build_lmdb(str(tmp_path / "x.mdb"), str(tmp_path)), tmp_path)
     chance = random.Random(1)
@@ -195,7 +186,6 @@ def test_a_damaged_file_gives_no_extent_outside_it(tmp_path: Path, way: str) -> 
     assert same > 15  # a key, a value, a page that is left over
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("target", ["itself", "the meta page", "beyond the end"])
 def test_page_numbers_that_lead_nowhere(tmp_path: Path, target: str) -> None:
     write(tmp_path / "x.mdb", some_records(600, 100))
@@ -220,7 +210,6 @@ def root_of(data: bytearray) -> int:
     return int(struct.unpack_from("<Q", data, at + 128)[0])
 
 
-@pytest.mark.usefixtures("way")
 def test_pointers_that_lead_to_what_another_has(tmp_path: Path) -> None:
     path = tmp_path / "x.mdb"
     write(path, some_records(600, 100))
@@ -242,7 +231,6 @@ def test_pointers_that_lead_to_what_another_has(tmp_path: Path) -> None:
         build_lmdb(str(path), str(tmp_path))
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("word", "value"), [(0, 4000), (3, 5000)], ids=["data", "key"])
 def test_nodes_that_reach_beyond_their_page(tmp_path: Path, word: int, value: int) -> None:
     path = tmp_path / "x.mdb"
