@@ -26,14 +26,9 @@ def config(as_json: bool, **arguments: Any) -> None:
     if as_json:
         click.echo(json.dumps(described))
         return
-    from rich import box
-    from rich.table import Table
+    from hfs.cli.render import new_table, stdout
 
-    from hfs.cli.render import stdout
-
-    table = Table(box=box.SIMPLE)
-    for column in ("key", "value", "origin", "allowed"):
-        table.add_column(column, overflow="fold")
+    table = new_table("", "key", "value", "origin", "allowed")
     for key in KEYS:
         value = described[key.name]["value"]
         shown = "" if value in {None, ""} else json.dumps(value) if isinstance(value, bool) else str(value)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli.render import duration, size
+from hfs.cli.render import duration, new_table, size
 from hfs.cli.shared import printable
 
 __all__ = ["epochs_table", "learners_table"]
@@ -26,7 +25,7 @@ def learners_table(hints: Mapping[str, Any]) -> Table | None:
     learners = hints.get("learners") or []
     if not learners:
         return None
-    table = _table(
+    table = new_table(
         "learners", "learner", "process", "epoch", "position", "samples/s", "staged", "ahead", "all staged in"
     )
     for learner in learners:
@@ -53,17 +52,8 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
     ]
     if not rows:
         return None
-    table = _table(
-        "epochs",
-        "learner",
-        "epoch",
-        "exposed I/O",
-        "compute",
-        "other",
-        "exposed / compute",
-        "batches",
-        "for the source",
-    )
+    columns = ("learner", "epoch", "exposed I/O", "compute", "other", "exposed / compute", "batches", "for the source")
+    table = new_table("epochs", *columns)
     for learner, epoch in rows[-_EPOCHS:]:
         measured = bool(epoch.get("batches"))
         compute_s = epoch.get("compute_s") or 0.0
@@ -80,13 +70,6 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
         )
     if len(rows) > _EPOCHS:
         table.caption = f"{len(rows) - _EPOCHS} earlier ones: --json"
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
     return table
 
 

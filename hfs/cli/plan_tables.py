@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli.render import duration, size, stdout
+from hfs.cli.render import duration, new_table, size, stdout
 from hfs.planning.planning import RATES
 from policies.cluster.cost_model import WAYS
 
@@ -68,14 +67,8 @@ def _inputs_table(inputs: Mapping[str, Any]) -> Table:
 
 def show_imbalance(rows: list[dict[str, Any]]) -> None:
     """Print the rows of `hfs plan --imbalance`."""
-    table = _table(
-        "share of a global batch that moves for balance",
-        "samples of a node",
-        "nodes",
-        "median",
-        "half of all",
-        "estimate",
-    )
+    columns = ("samples of a node", "nodes", "median", "half of all", "estimate")
+    table = _table("share of a global batch that moves for balance", *columns)
     for row in rows:
         table.add_row(
             f"{row['step_samples']:,}",
@@ -88,7 +81,8 @@ def show_imbalance(rows: list[dict[str, Any]]) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 or columns[number:] == ("",) else "right")
+    """Figures stand to the right, except in the first column and one without a title at the end."""
+    table = new_table(title, *columns)
+    for column in table.columns[1 : -1 if columns[-1] == "" else None]:
+        column.justify = "right"
     return table

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hfs.cli.shared import printable
 
-__all__ = ["duration", "figure", "render_tree", "size", "stderr", "stdout"]
+__all__ = ["duration", "figure", "new_table", "render_tree", "size", "stderr", "stdout"]
 
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
@@ -90,19 +90,23 @@ def render_tree(tree: Mapping[str, Any]) -> Iterator[Table]:
             yield _columns(name, branch) or _two_columns(name, dict(_flat(branch)))
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=escape(title.replace("_", " ")) or None,
+def new_table(title: str, *columns: str) -> Table:
+    """A table with these columns, whose cells are folded; without any it shows no header."""
+    table = Table(
+        title=escape(title) or None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        show_header=False,
+        show_header=bool(columns),
         pad_edge=False,
     )
+    for column in columns:
+        table.add_column(escape(column), overflow="fold")
+    return table
 
 
 def _two_columns(title: str, branch: Mapping[str, Any]) -> Table:
-    table = _table(title)
+    table = new_table(title.replace("_", " "))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in branch.items():
@@ -121,11 +125,7 @@ def _columns(title: str, branch: Mapping[str, Any]) -> Table | None:
     rows = list(branch.values())
     if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
         return None
-    table = _table(title)
-    table.show_header = True
-    table.add_column("")
-    for column in rows[0]:
-        table.add_column(escape(str(column)), overflow="fold")
+    table = new_table(title.replace("_", " "), "", *map(str, rows[0]))
     for name, row in branch.items():
         table.add_row(escape(name), *(escape(figure(name if c == "value" else c, v)) for c, v in row.items()))
     return table

@@ -49,16 +49,14 @@ def status(
 
     The list ends with exit code 1 if one of them does not answer.
     """
-    if cluster:
-        if control is None:
-            mount = mount or sole_mount()
-        _wait_for(mount, control, wait_s)
-        client = Client(control) if control is not None else target_of(mount or "").client
-        _print_cluster(client.cluster(), as_json=as_json)
-        return
+    if cluster and control is None:
+        mount = mount or sole_mount()
     if mount is None and control is None:
         ctx.exit(_list_mounts(as_json=as_json))
-    found = _wait_for(mount, control, wait_s)
+    client, found = _wait_for(mount, control, wait_s)
+    if cluster:
+        _print_cluster(client.cluster(), as_json=as_json)
+        return
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -84,12 +82,13 @@ def status(
     console.print(_NOTE)
 
 
-def _wait_for(mount: str | None, control: str | None, wait_s: float) -> dict[str, Any]:
+def _wait_for(mount: str | None, control: str | None, wait_s: float) -> tuple[Client, dict[str, Any]]:
+    """The client of the daemon, and its status."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
             client = Client(control) if control is not None else target_of(mount or "").client
-            return client.status()
+            return client, client.status()
         except HfsError:
             if time.monotonic() >= deadline:
                 raise
@@ -100,16 +99,12 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"nodes": nodes}))
         return
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    from hfs.cli.render import figure, stdout
+    from hfs.cli.render import figure, new_table, stdout
 
     names = list(dict.fromkeys(name for node in nodes for name in node.get("figures", {})))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("node", *(name.replace("_", " ") for name in names)):
-        table.add_column(column, overflow="fold")
+    table = new_table("", "node", *(name.replace("_", " ") for name in names))
     for node in nodes:
         figures = node.get("figures", {})
         shown = [figure(name if name.startswith("peer_") else "bytes", figures.get(name)) for name in names]
@@ -140,15 +135,11 @@ def _list_mounts(*, as_json: bool) -> int:
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    from hfs.cli.render import figure, stdout
+    from hfs.cli.render import figure, new_table, stdout
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("mountpoint", "source", "process", "staged"):
-        table.add_column(column, overflow="fold")
+    table = new_table("", "mountpoint", "source", "process", "staged")
     for row in rows:
         staged = row.get("staged") or {}
         shown = f"{figure('files', staged.get('files'))} files, {figure('bytes', staged.get('bytes'))}"

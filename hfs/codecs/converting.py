@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import multiprocessing
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,9 @@ from hfs.training.atomic_write import whole_file
 __all__ = ["Outcome", "decode_file", "encode_sample", "in_processes"]
 
 _Item = TypeVar("_Item")
+
+_MOST_TOGETHER = 16
+"""Samples that a process is given at a time: of a million, one by one, what waits would fill a gigabyte."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,25 +105,13 @@ def write(path: str, data: bytes | memoryview) -> None:
 def in_processes(
     work: Callable[..., Outcome], items: Sequence[_Item], arguments: Iterable[Any], jobs: int
 ) -> Iterator[Outcome]:
-    """work(item, *arguments) for each, in `jobs` processes, as they end."""
+    """work(item, *arguments) for each, in `jobs` processes."""
     rest = tuple(arguments)
     if jobs <= 1 or len(items) <= 1:
         for item in items:
             yield work(item, *rest)
         return
     # Spawned: libraries for HDF5 keep locks and threads that a fork would tear apart.
-    pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"))
-    try:
-        waiting: set[Future[Outcome]] = set()
-        for item in items:
-            waiting.add(pool.submit(work, item, *rest))
-            if len(waiting) > 2 * jobs:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn")) as pool:
+        together = max(1, min(_MOST_TOGETHER, len(items) // (8 * jobs)))
+        yield from pool.map(work, items, *map(itertools.repeat, rest), chunksize=together)

@@ -11,7 +11,6 @@ import io
 import os
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -175,26 +174,16 @@ def _end_s(limit_s: float | None) -> float:
 
 def _together(names: Sequence[str], work: Callable[[str], int], end_s: float, threads: int) -> Rate:
     """`work` on each name by so many threads, until all are done or the time is over."""
-    left = iter(names)
-    lock = threading.Lock()
-    done: list[int] = []
-    faults: list[Exception] = []
 
-    def one() -> None:
-        while not faults and time.monotonic() < end_s:
-            with lock:
-                name = next(left, None)
-            if name is None:
-                return
-            try:
-                done.append(work(name))
-            except (OSError, NotMeasured) as error:
-                faults.append(error)
+    def one(name: str) -> int | None:
+        return work(name) if time.monotonic() < end_s else None
 
     began_s = time.monotonic()
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(threads):
-            pool.submit(one)
-    if faults:
-        raise faults[0] if isinstance(faults[0], NotMeasured) else NotMeasured(str(faults[0]))
+    pool = ThreadPoolExecutor(threads)
+    try:
+        done = [size for size in pool.map(one, names) if size is not None]
+    except OSError as error:
+        raise NotMeasured(str(error)) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
     return Rate(len(done), sum(done), max(time.monotonic() - began_s, 1e-9))
