@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
+import msgspec
 
 from hfs.cli.shared import complain, printable
 from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
@@ -25,6 +26,9 @@ __all__ = ["BarReporter", "JsonReporter", "ListPrinter", "Reporter"]
 
 _NAMED = 20
 """Failed paths named on a terminal; a wall of them hides the sum below it."""
+
+_FIGURES = ("files", "bytes", "failed", "skipped", "files_total", "bytes_total")
+"""Of a Progress, as JSON has them."""
 
 Shown = Callable[[bytes], str]
 
@@ -116,23 +120,16 @@ class JsonReporter(Reporter):
     """One line for each progress, and a last one with "final": true."""
 
     def progress(self, faults: list[tuple[str, PathFault]]) -> None:
-        """Print a line."""
         self._print(final=False, faults=faults)
 
     def close(self) -> None:
-        """Print the last line."""
         self._print(final=True, faults=[])
 
     def _print(self, *, final: bool, faults: list[tuple[str, PathFault]]) -> None:
         total, elapsed_s = self.total, self.elapsed_s
         line = {
             "final": final,
-            "files": total.files,
-            "bytes": total.bytes,
-            "failed": total.failed,
-            "skipped": total.skipped,
-            "files_total": total.files_total,
-            "bytes_total": total.bytes_total,
+            **{name: getattr(total, name) for name in _FIGURES},
             "elapsed_s": round(elapsed_s, 3),
             "bytes_per_s": round(total.bytes / elapsed_s) if elapsed_s > 0 else None,
             "eta_s": None if self.eta_s() is None else round(self.eta_s() or 0, 1),
@@ -172,7 +169,6 @@ class BarReporter(Reporter):
         return self
 
     def progress(self, faults: list[tuple[str, PathFault]]) -> None:
-        """Move the bar."""
         for path, fault in faults:
             self._named += 1
             if self._named <= _NAMED:
@@ -189,7 +185,6 @@ class BarReporter(Reporter):
             )
 
     def close(self) -> None:
-        """Print the closing line."""
         from hfs.cli.render import duration, size
 
         self.leave()
@@ -204,7 +199,6 @@ class BarReporter(Reporter):
         click.echo(line)
 
     def leave(self) -> None:
-        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -217,28 +211,18 @@ class ListPrinter:
         self._files = self._bytes = self._complete = 0
 
     def row(self, name: str, row: Row) -> None:
-        """Print one staged file."""
         self._files += 1
         self._bytes += row.staged_bytes
         self._complete += row.complete
         if self._as_json:
-            record = {
-                "path": name,
-                "size": row.size,
-                "staged_bytes": row.staged_bytes,
-                "complete": row.complete,
-                "open": row.opened,
-                "source_id": row.source_id,
-                "inode": row.inode,
-                "last_use_ns": row.last_use_ns,
-            }
+            record = {**msgspec.structs.asdict(row), "path": name}
+            record["open"] = record.pop("opened")
             click.echo(json.dumps(record))
         else:
             share = "complete" if row.complete else f"{row.staged_bytes / row.size:.0%}" if row.size else "0%"
             click.echo(f"{row.staged_bytes:>15,} {row.size:>15,} {share:>8}  {printable(name)}")
 
     def close(self) -> None:
-        """Print the sums."""
         if self._as_json:
             sums = {"final": True, "files": self._files, "staged_bytes": self._bytes, "complete": self._complete}
             click.echo(json.dumps(sums))

@@ -30,7 +30,7 @@ from mountd.core.config import Config
 from mountd.core.config_handover import dump
 from mountd.core.socket_places import KEEPER, new_path
 
-__all__ = ["Busy", "StartedDaemon", "clean_stale", "daemon_of", "detach", "start", "stay", "take_over", "unmount"]
+__all__ = ["Busy", "StartedDaemon", "clean_stale", "detach", "start", "stay", "take_over", "unmount"]
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
@@ -272,32 +272,24 @@ def detach(mountpoint: str, *, lazy: bool) -> None:
     raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
 
 
-def daemon_of(mountpoint: str, *, limit_s: float = probe.PROBE_S) -> int | None:
-    """A descriptor (see `processes.open_pid`) of the daemon of the mount at this path; None if it cannot be found.
+def _processes_of(mountpoint: str) -> list[int]:
+    """Descriptors (see `processes.open_pid`) of what has to end with the mount at this path: its daemon, and the keeper
+    that outlives it.
 
     The pid is the kernel's word of who listens at the control socket. When the mount does not answer, sockets that
     carry its name are tried.
     """
     try:
-        sockets = [find_socket(mountpoint, limit_s=limit_s)]
+        sockets = [find_socket(mountpoint)]
     except DaemonSilent:
         sockets = sockets_by_name(mountpoint)
-    for path in sockets:
-        try:
-            descriptor = processes.open_pid(Client(path).pid())
-        except HfsError:
-            continue
-        if descriptor is not None:
-            return descriptor
-    return None
-
-
-def _processes_of(mountpoint: str) -> list[int]:
-    """Descriptors of what has to end with the mount at this path: its daemon, and the keeper that outlives it."""
-    found = [daemon_of(mountpoint)]
     kept = keeper.find(mountpoint)
-    if kept is not None:
-        found.append(processes.open_pid(kept.pid))
+    found = [] if kept is None else [processes.open_pid(kept.pid)]
+    for path in sockets:
+        with contextlib.suppress(HfsError):
+            if (daemon := processes.open_pid(Client(path).pid())) is not None:
+                found.append(daemon)
+                break
     return [descriptor for descriptor in found if descriptor is not None]
 
 

@@ -84,7 +84,7 @@ def _look(
 ) -> probe.Look | None:
     """What is at `path`; None: a fault, which is told with the remedy for its kind. `other` makes both for the rest."""
     try:
-        return probe.look(path, listing=True)
+        return probe.look(path)
     except TimeoutError:
         faults.failed(f"{name} {path}: does not answer within {probe.PROBE_S:g} s; {silent}")
     except FileNotFoundError:

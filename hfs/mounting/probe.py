@@ -10,7 +10,6 @@ The child is a bare interpreter (about 15 ms): a fork of a training job with thr
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 from typing import NamedTuple
@@ -29,12 +28,10 @@ try:
         print("ok", os.getxattr(path, sys.argv[3]).hex())
     else:
         s = os.stat(path)
-        entry = -1
-        if what == "list":
-            with os.scandir(path) as names:
-                entry = int(next(names, None) is not None)
-            os.stat(path + b"/.")  # a directory may be listed and not entered
-        print("ok", s.st_mode, s.st_dev, s.st_ino, entry)
+        with os.scandir(path) as names:
+            entries = int(next(names, None) is not None)
+        os.stat(path + b"/.")  # a directory may be listed and not entered
+        print("ok", s.st_dev, s.st_ino, entries)
 except OSError as error:
     print("errno", error.errno)
 """
@@ -43,24 +40,17 @@ _left_behind: list[subprocess.Popen[bytes]] = []
 
 
 class Look(NamedTuple):
-    """What a look at a path found."""
+    """What a look at a directory found."""
 
-    mode: int
     device: int
     inode: int
-    has_entries: bool | None
-    """Of a directory that was listed; None otherwise."""
-
-    @property
-    def is_directory(self) -> bool:
-        """Whether it is one, or a symlink to one."""
-        return stat.S_ISDIR(self.mode)
+    has_entries: bool
 
 
-def look(path: str, *, listing: bool = False, limit_s: float = PROBE_S) -> Look:
-    """stat, and with `listing` the first directory entry. Raises OSError; TimeoutError when there is no answer."""
-    mode, device, inode, entries = (int(field) for field in _ask(["list" if listing else "stat", path], limit_s))
-    return Look(mode, device, inode, None if entries < 0 else bool(entries))
+def look(path: str, *, limit_s: float = PROBE_S) -> Look:
+    """stat, and the first directory entry. Raises OSError; TimeoutError when there is no answer."""
+    device, inode, entries = (int(field) for field in _ask(["list", path], limit_s))
+    return Look(device, inode, bool(entries))
 
 
 def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:

@@ -82,8 +82,9 @@ class Hints:
         self.__dict__.update(state)
         self._reset()
 
-    def trouble(self, text: str) -> None:
+    def trouble(self, why: str | Exception) -> None:
         """Say that there are no hints for now, and why; loudly once."""
+        text = str(why) if isinstance(why, str | HfsError) else f"{type(why).__name__}: {why}"
         loud = not self._warned
         self._warned = True
         log.log(
@@ -101,7 +102,7 @@ class Hints:
             if learner is None:
                 learner = self._join(sampler)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            self.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
+            self.trouble(error)
             return None
         with self._lock:
             number = self._epochs if epoch is None else epoch
@@ -230,11 +231,8 @@ class Lease:
                 self._told = len(indices)
                 self._items, self._indices = len(items), indices
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            self._failed(error)
+            self._hints.trouble(error)
         return ends
-
-    def _failed(self, error: Exception) -> None:
-        self._hints.trouble(str(error) if isinstance(error, HfsError) else f"{type(error).__name__}: {error}")
 
     def _most(self) -> int:
         """How much of an order the daemon takes; an endless sampler over few samples says more."""
@@ -260,7 +258,7 @@ class Lease:
         try:
             self._tell_following(sampler, indices, items)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            self._failed(error)
+            self._hints.trouble(error)
 
     def _tell_following(self, sampler: object, indices: npt.NDArray[np.int64], items: int) -> None:
         ahead = orders.following(sampler, self._epoch + 1)

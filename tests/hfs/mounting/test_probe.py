@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 import subprocess
 from pathlib import Path
 
@@ -11,20 +10,15 @@ import pytest
 from hfs.mounting import probe
 
 
-def test_a_look_is_a_stat(tmp_path: Path) -> None:
-    found = probe.look(str(tmp_path))
+def test_a_look_says_which_directory_it_is_and_whether_there_are_entries(tmp_path: Path) -> None:
     real = tmp_path.stat()
-    assert (found.mode, found.device, found.inode) == (real.st_mode, real.st_dev, real.st_ino)
-    assert found.is_directory
-    assert found.has_entries is None
-    assert not stat.S_ISDIR(probe.look("/dev/null").mode)
-
-
-def test_a_listing_says_whether_there_are_entries(tmp_path: Path) -> None:
-    assert probe.look(str(tmp_path), listing=True).has_entries is False
+    assert probe.look(str(tmp_path)) == (real.st_dev, real.st_ino, False)
+    with pytest.raises(NotADirectoryError):
+        probe.look("/dev/null")
+    assert probe.look(str(tmp_path)).has_entries is False
     (tmp_path / "caf\udce9 x").mkdir()
-    assert probe.look(str(tmp_path), listing=True).has_entries is True
-    assert probe.look(str(tmp_path / "caf\udce9 x"), listing=True).has_entries is False
+    assert probe.look(str(tmp_path)).has_entries is True
+    assert probe.look(str(tmp_path / "caf\udce9 x")).has_entries is False
 
 
 @pytest.mark.parametrize(
@@ -34,7 +28,7 @@ def test_a_listing_says_whether_there_are_entries(tmp_path: Path) -> None:
 def test_errors_come_through(tmp_path: Path, path: str, error: type[OSError]) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(error) as caught:
-        probe.look(str(tmp_path / path), listing=True)
+        probe.look(str(tmp_path / path))
     assert caught.value.filename == str(tmp_path / path)
 
 
