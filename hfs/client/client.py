@@ -1,8 +1,8 @@
 """The client of a mount's daemon: finds its control socket, asks one thing, gives back the answer.
 
-Used by the command line and by training jobs: blocking; no event loop, no FUSE, no framework. One connection carries
-one request; closing it (an exception in `news`, Ctrl-C) cancels the request. Every wait for a mount is bounded: a
-daemon that hangs is a `DaemonSilent`, not a stuck job.
+Blocking; no event loop, no FUSE, no framework. One connection carries one request; closing it (an exception in `news`,
+Ctrl-C) cancels the request. Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not a stuck
+job.
 """
 
 from __future__ import annotations

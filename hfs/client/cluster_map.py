@@ -4,7 +4,7 @@ The owners of chunks follow from the list of nodes (`policies/cluster/placement.
 any number of samples, and every learner comes to the same owners. Nodes that a daemon has lost meanwhile count as if
 they were there: another daemon may not have noticed yet, and learners that disagree would train on other batches.
 
-Used by `hfs/samplers.py` inside training jobs. Looks at no file of the data set, asks nobody but the daemon.
+Runs inside training jobs. Looks at no file of the data set, asks nobody but the daemon.
 """
 
 from __future__ import annotations

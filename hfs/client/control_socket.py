@@ -1,7 +1,7 @@
 """`ControlSocket`: one connection to a daemon's control socket, frames out and replies in, every wait bounded.
 
-Used by the command line (`client`) and by learners (`hfs/training/hint_connection.py`). Blocking, standard library and
-msgspec only. Whatever goes wrong is a DaemonSilent, or the Refused that the daemon has sent, which names its socket.
+Blocking, standard library and msgspec only. Whatever goes wrong is a DaemonSilent, or the Refused that the daemon has
+sent, which names its socket.
 """
 
 from __future__ import annotations

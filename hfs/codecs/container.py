@@ -23,7 +23,7 @@ The offset of a part counts from 32 + H. NumPy alone reads one:
 
 What the parts mean is told in policies/codecs/cosmoflow.py (`Tables`) and policies/codecs/deepcam.py (`Lines`).
 
-Called by `sample.py`. Knows no codec, opens no file.
+Knows no codec, opens no file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Samples in the files that people have: HDF5, .npy and .npz; one sample a file, or many along its first axis.
 
-Called by `hfs encode`, never by a training job.
+Never runs in a training job.
 """
 
 from __future__ import annotations

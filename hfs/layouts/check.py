@@ -1,4 +1,4 @@
-"""Whether a layout still belongs to its files. Called by `hfs layout check`."""
+"""Whether a layout still belongs to its files."""
 
 from __future__ import annotations
 

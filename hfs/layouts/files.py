@@ -1,7 +1,6 @@
 """Layouts of lists of files: sample i is the whole of file i. Also how paths become relative to a root, fast.
 
-Called by `hfs/hint.py` for a list of a million paths at the start of a job, so all is done on the joined text, not path
-by path. Looks at no file.
+A job may give a million paths when it starts, so all is done on the joined text, not path by path. Looks at no file.
 """
 
 from __future__ import annotations

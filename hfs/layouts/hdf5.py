@@ -1,9 +1,8 @@
 """Layouts of HDF5 data sets: where the bytes of row i of one or more data sets lie in the file.
 
-Called by `hfs layout build` and by scripts that prepare a data set; never by a training job. Through h5py's low-level
-API: offsets of contiguous data sets, addresses of chunks, compressed or not (whoever reads a row reads all of its
-chunks). Reads the file's structure only, no data. What the file itself needs to be opened (headers, B-trees) is in no
-layout: it is read once.
+Never runs in a training job. Through h5py's low-level API: offsets of contiguous data sets, addresses of chunks,
+compressed or not (whoever reads a row reads all of its chunks). Reads the file's structure only, no data. What the file
+itself needs to be opened (headers, B-trees) is in no layout: it is read once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """From the key of a record to the number of its sample, in layouts that were built with their keys.
 
-A layout keeps the 64-bit XXH3 of each key, 8 bytes a sample, never the keys. Used by jobs whose samples are named, and
-by the builders of formats with keys.
+A layout keeps the 64-bit XXH3 of each key, 8 bytes a sample, never the keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The file of a layout: an uncompressed .npz of integer arrays without pickles, written whole and read by mapping it.
 
-Called by `layout.py`, which knows what the arrays mean. Inside training jobs: all processes of a node that use a layout
-share its pages in the page cache, and none has a copy of its own. What is there was once written whole and put in place
-by a rename; who rebuilds a layout does it with `hfs layout build` and never writes into the old file, since a mapped
-file that shrinks ends whoever reads the bytes that went (SIGBUS). Checksums are verified once, at the beginning.
+`layout.py` knows what the arrays mean. Inside training jobs: all processes of a node that use a layout share its pages
+in the page cache, and none has a copy of its own. What is there was once written whole and put in place by a rename;
+who rebuilds a layout does it with `hfs layout build` and never writes into the old file, since a mapped file that
+shrinks ends whoever reads the bytes that went (SIGBUS). Checksums are verified once, at the beginning.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Layouts of LMDB databases: where the value of each record lies in the file, in the order of the keys.
 
-Called by `hfs layout build` and by scripts that prepare a data set; never by a training job. Needs no lmdb package: the
-pages are read with pread (`lmdb_pages.py` says why), from the root of the tree down, each level in the order of the
-file and neighbours in one read. Large values lie on pages of their own, which are never touched: of images of 100 KB a
-thousandth of the file is read.
+Never runs in a training job. Needs no lmdb package: the pages are read with pread (`lmdb_pages.py` says why), from the
+root of the tree down, each level in the order of the file and neighbours in one read. Large values lie on pages of
+their own, which are never touched: of images of 100 KB a thousandth of the file is read.
 
 Writes nothing, takes no lock: no lock file is made. Nobody may write to the database meanwhile, which is checked.
 """

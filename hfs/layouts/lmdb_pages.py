@@ -1,11 +1,10 @@
 """The pages of an LMDB file, read with pread: its tree of pages from the root to the leaves, every pointer checked.
 
-Called by `lmdb.py` of this package. Why not through liblmdb, which maps the file: a page beyond the end of a file that
-was cut short is a SIGBUS there, a wrong page number is a SIGSEGV or a loop (it checks none); where keys were not put in
-in order its cursor goes through the file at random, one page fault after the other; and py-lmdb touches every page of
-a value before it hands it out, so what is to be read cannot be chosen. The format is that of LMDB 0.9 (data version 1,
-the only one there is in releases) on little-endian machines, see `struct MDB_page`, `MDB_node`, `MDB_db` and `MDB_meta`
-of its mdb.c:
+Why not through liblmdb, which maps the file: a page beyond the end of a file that was cut short is a SIGBUS there, a
+wrong page number is a SIGSEGV or a loop (it checks none); where keys were not put in in order its cursor goes through
+the file at random, one page fault after the other; and py-lmdb touches every page of a value before it hands it out, so
+what is to be read cannot be chosen. The format is that of LMDB 0.9 (data version 1, the only one there is in releases)
+on little-endian machines, see `struct MDB_page`, `MDB_node`, `MDB_db` and `MDB_meta` of its mdb.c:
 
     page    pgno u64 · pad u16 · flags u16 · lower u16 · upper u16 · offsets of its nodes, u16 each, up to `lower`
     node    lo u16 · hi u16 · flags u16 · key bytes u16 · key · data

@@ -1,7 +1,7 @@
 """Layouts of NumPy files: where row i (along axis 0) of an array lies, in .npy files and the members of .npz ones.
 
-Called by `hfs layout build`; never by a training job. Headers are read with NumPy's own functions, members found with
-zipfile; no data is read. `npz.py` is the other format of this noun.
+Never runs in a training job. Headers are read with NumPy's own functions, members found with zipfile; no data is read.
+`npz.py` is the other format of this noun.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Layouts of Parquet files: where the columns of each row group lie. A sample is a row group.
 
-Called by `hfs layout build`; never by a training job. With pyarrow, which reads the footer only. For readers that take
-row groups in random order (`read_row_group(i)`); whoever reads single rows asks for the sample of their group. The
-footer, which a reader needs to open the file, is in no layout: it is read once.
+Never runs in a training job. With pyarrow, which reads the footer only. For readers that take row groups in random
+order (`read_row_group(i)`); whoever reads single rows asks for the sample of their group. The footer, which a reader
+needs to open the file, is in no layout: it is read once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How builders of layouts read the files of a data set: as one version, in large reads, ahead of who uses the bytes.
 
-Called by the other files of this package, never by a training job. With pread only: nothing is mapped (a file that is
-cut short meanwhile would be a SIGBUS), written or locked. Whatever is wrong with a file is a LayoutError that names it.
+Never runs in a training job. With pread only: nothing is mapped (a file that is cut short meanwhile would be a SIGBUS),
+written or locked. Whatever is wrong with a file is a LayoutError that names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the builders of all formats share: one layout of several files.
 
-Called by the other files of this package, never by a training job. A builder gives a `Shard` for each file: where its
-samples lie, in order. The samples of the first file come first, then those of the second.
+Never runs in a training job. A builder gives a `Shard` for each file: where its samples lie, in order. The samples of
+the first file come first, then those of the second.
 
 A sample without bytes (an empty record) is a sample with no extent: its index is kept, there is nothing to read for it.
 """

@@ -1,8 +1,8 @@
 """Layouts of tar files, WebDataset shards among them: where the files of each sample lie in the archive.
 
-Called by `hfs layout build`; never by a training job. A sample is what WebDataset makes one: members in a row whose
-names are the same up to the first dot of the last component, in the order in which they come; members without such a
-name, and those named __thus__, belong to none.
+Never runs in a training job. A sample is what WebDataset makes one: members in a row whose names are the same up to the
+first dot of the last component, in the order in which they come; members without such a name, and those named __thus__,
+belong to none.
 
 Headers are understood by the standard library's tarfile: ustar, pax and GNU's long names, at 25 to 65 microseconds a
 member. It ends without a word where a header is damaged or the file is cut short; here that is an error: an archive

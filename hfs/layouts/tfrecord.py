@@ -1,7 +1,6 @@
 """Layouts of TFRecord files: where the data of each record lies, its framing and both checksums verified.
 
-Called by `hfs layout build`; never by a training job. Needs google-crc32c, not TensorFlow. A record is (TensorFlow's
-record_writer.h)
+Never runs in a training job. Needs google-crc32c, not TensorFlow. A record is (TensorFlow's record_writer.h)
 
     length u64 · masked CRC-32C of the length u32 · data · masked CRC-32C of the data u32
 

@@ -1,8 +1,8 @@
 """Layouts of trees of files: sample i is the whole of the i-th file below one or more directories.
 
-Called by `hfs layout build`. In the order of torchvision's ImageFolder, so that its numbers are those of the layout:
-the directories at the top by name, in each the directories below by their paths, in each the files by name. Files at
-the top come first. Looks at each file once (a stat), for its version; reads none.
+In the order of torchvision's ImageFolder, so that its numbers are those of the layout: the directories at the top by
+name, in each the directories below by their paths, in each the files by name. Files at the top come first. Looks at
+each file once (a stat), for its version; reads none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Running a command as a shell would run it, with this process in front: signals, terminal, exit code.
 
-Called by `hfs run`. The command stays in our process group and on our terminal, so Ctrl-C, Ctrl-Z and Ctrl-\\ reach it
-from the terminal itself, once; a signal that somebody sends to us alone is forwarded. Its uid, environment and
-descriptors are ours.
+The command stays in our process group and on our terminal, so Ctrl-C, Ctrl-Z and Ctrl-\\ reach it from the terminal
+itself, once; a signal that somebody sends to us alone is forwarded. Its uid, environment and descriptors are ours.
 """
 
 from __future__ import annotations

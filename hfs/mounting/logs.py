@@ -1,7 +1,6 @@
 """Where the daemon's log goes: stderr in the foreground, else a file that is rotated and cannot fill a disk.
 
-Called once in the daemon's process, by `hfs.mounting.daemon_process` and `hfs mount --foreground`. Records are written
-by a thread of their own, so a slow log disk never delays a read.
+Records are written by a thread of their own, so a slow log disk never delays a read.
 """
 
 from __future__ import annotations

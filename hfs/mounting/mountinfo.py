@@ -1,7 +1,7 @@
 """What is mounted where, from /proc/self/mountinfo: nothing here touches a mounted file system, so nothing can hang.
 
-Called by the command line before it looks at a MOUNTPOINT in any other way, and for completion. A path is compared with
-the table as text; `canonical` makes that text without a look below any mount.
+To be asked before a MOUNTPOINT is looked at in any other way. A path is compared with the table as text; `canonical`
+makes that text without a look below any mount.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A stat of a mount whose daemon hangs, or of a dead network file system, cannot be interrupted, and a process with such a
 thread cannot even end. So a child looks; when it does not answer in time it is killed and left behind, and nobody waits
-for it. Used by the command line for MOUNTPOINT and SOURCE, and by `hfs.client.client` to find the socket of a mount.
+for it.
 
 The child is a bare interpreter (about 15 ms): a fork of a training job with threads and devices would not be safe.
 """

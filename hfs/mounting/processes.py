@@ -1,6 +1,6 @@
 """Other processes: waiting until one is gone, and who holds files of a mount open.
 
-Called by `hfs umount` and `hfs run`. Reads /proc only: no path of a mount is touched, so a hung one cannot hang us.
+Reads /proc only: no path of a mount is touched, so a hung one cannot hang us.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What `hfs plan` works with: rates as people write them, where each input came from, the epochs at each size of a job.
 
-Called by `hfs/cli/plan.py`. Decides and computes nothing by itself: the equations are in
-`policies/cluster/cost_model.py`.
+Decides and computes nothing by itself: the equations are in `policies/cluster/cost_model.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`NodeRanks`: the ranks of one node, what MPI does for them, and the memory that it gives them together.
 
-Used by `batches`, and the only file of `hfs.shared` that calls MPI, from the thread that uses a NodeBatches. MPI is
-asked when the memory is made and when it is freed, not for batches: they are announced in the memory itself (`window`).
+The only file of `hfs.shared` that calls MPI, from the thread that uses a NodeBatches. MPI is asked when the memory is
+made and when it is freed, not for batches: they are announced in the memory itself (`window`).
 """
 
 from __future__ import annotations

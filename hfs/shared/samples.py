@@ -1,8 +1,8 @@
 """Where the bytes of samples come from: the extents of a layout, or a function of the user's.
 
-Used by `hfs/shared/reader.py` in the thread of a node's root, and only there. From a layout, what was asked for in
-several batches is read in the order of the files (LMDBIO's COAL), in one `preadv` for neighbours, straight into the
-memory that the ranks share: nothing is copied in between. Calls no MPI, and knows nothing of rings.
+Runs in the reading thread of a node's root. From a layout, what was asked for in several batches is read in the order
+of the files (LMDBIO's COAL), in one `preadv` for neighbours, straight into the memory that the ranks share: nothing is
+copied in between. Calls no MPI, and knows nothing of rings.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """POSIX semaphores that lie in shared memory: how the ranks of a node wait for each other.
 
-Used by `hfs/shared/window.py`. A rank that waits sleeps in the kernel (a futex) and costs nothing, and a post wakes
-exactly whom it is for. They also order memory: what was written before a post is seen after the wait that it ends, on
-every processor (POSIX.1-2017, base definitions 4.12). MPI's windows ask for such a barrier by the processor's or the
-system's own means where they are used by loads and stores (MPI-4.0, 12.7.1, unified model); no MPI call is needed, so
-a thread may use them that must not call MPI.
+A rank that waits sleeps in the kernel (a futex) and costs nothing, and a post wakes exactly whom it is for. They also
+order memory: what was written before a post is seen after the wait that it ends, on every processor (POSIX.1-2017, base
+definitions 4.12). MPI's windows ask for such a barrier by the processor's or the system's own means where they are used
+by loads and stores (MPI-4.0, 12.7.1, unified model); no MPI call is needed, so a thread may use them that must not call
+MPI.
 
 By ctypes: the standard library has semaphores between processes only for those that one Python has forked.
 """

@@ -1,7 +1,7 @@
 """What lies where in the memory that the ranks of a node share, and how they wait for each other in it.
 
-Used by `batches` in every rank and by `reader` in the root. Knows no MPI: it is given the memory, which tests make
-without any. In order of addresses, all in units of 64 bytes so that no two writers share a cache line:
+Knows no MPI: it is given the memory, which tests make without any. In order of addresses, all in units of 64 bytes so
+that no two writers share a cache line:
 
     1 header         `lost`: which rank has been lost, and the words for it; written by the root alone
     1 row a rank     `filled`: the root posts it once for each entry that it has published

@@ -1,7 +1,6 @@
 """Files that appear whole or not at all: written under another name beside the place, made durable, then renamed.
 
-Called by whatever writes a file that others may open at once (layouts, encoded samples). Never leaves a part behind,
-unless it is killed.
+Never leaves a part behind, unless it is killed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A learner's connection to the daemon: joining, its layout, orders, progress (mountd/wire/hints.py).
 
-Used by `hfs/hint.py` inside training jobs and by `hfs-hint`. To join and to send an order waits, but never longer than
-is said below; nothing else here does: progress that does not fit into the socket at once is dropped, never half of a
-frame. What the daemon answers to an order is read when progress is sent, so a slow plan delays no batch.
+Runs inside training jobs. To join and to send an order waits, but never longer than is said below; nothing else here
+does: progress that does not fit into the socket at once is dropped, never half of a frame. What the daemon answers to
+an order is read when progress is sent, so a slow plan delays no batch.
 
 Belongs to the process that joined: in a forked child it is closed. Any thread may call; the ways without waiting never
 wait for a lock either, since the garbage collector may call them anywhere.

@@ -1,7 +1,6 @@
 """Which learner of which job this process is, as its launcher says in the environment.
 
-Called by `hfs/hint.py` and `hfs/samplers.py` when a script does not say it. Reads environment variables; starts, asks
-and imports nothing.
+Reads environment variables; starts, asks and imports nothing.
 """
 
 from __future__ import annotations

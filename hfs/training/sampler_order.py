@@ -1,8 +1,8 @@
 """The order that a sampler will give its indices out in, drawn ahead, as an array.
 
-Called by `hfs/hint.py`. Works with any iterable of indices or of batches of them, by what the items are, not by their
-framework: ints, NumPy integers, zero-dimensional tensors, lists, tuples and arrays of these to any depth. Knows
-nothing of daemons, and changes nothing that the sampler's next user could see.
+Works with any iterable of indices or of batches of them, by what the items are, not by their framework: ints, NumPy
+integers, zero-dimensional tensors, lists, tuples and arrays of these to any depth. Knows nothing of daemons, and
+changes nothing that the sampler's next user could see.
 """
 
 from __future__ import annotations
