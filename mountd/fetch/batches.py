@@ -5,7 +5,7 @@ landed whatever happens. But a batch is long, and its files are nobody's demand 
 hurries the batch: where its file is being read or was read it waits until the thread has come back, which it does after
 that one file; a file that the thread has not come to leaves the batch at once, and its reader fetches it by itself.
 
-Used by `fetcher` (readers) and `small_files` (batches). Event loop only.
+Event loop only.
 """
 
 from __future__ import annotations

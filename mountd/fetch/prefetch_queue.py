@@ -45,7 +45,7 @@ class _Fill:
 
 
 class PrefetchQueue:
-    """See the file's story. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

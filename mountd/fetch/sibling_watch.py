@@ -1,7 +1,7 @@
 """Watching directories of small files: joins `policies.prefetch.siblings` to nodes and listings.
 
 The policy knows directories by their places and names as bytes; here they are nodes, and a listing that it wants is
-fetched in the background. Called by `read_path`; the fetching itself is ordered by `prefetch`. Event loop only.
+fetched in the background. The fetching itself is ordered by `prefetch`. Event loop only.
 """
 
 from __future__ import annotations

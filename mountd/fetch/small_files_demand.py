@@ -35,8 +35,6 @@ A larger file is opened again, and from then on buffers are as large as that."""
 
 
 class SmallDemand:
-    """See the file's story."""
-
     def __init__(
         self,
         namespace: Namespace,

@@ -5,7 +5,7 @@ reads by itself keeps its backing file, which the kernel has kept. What of a ver
 any more answers ESTALE when it is read, as it would have before. An open directory goes on if its reader can be shown
 the rest of the same listing (`DirectoryHandle.go_on`).
 
-Called by `daemon`, once. Event loop only.
+Event loop only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetching again what was found damaged under readers who do not ask us.
 
 The handles of a file that is passed through cannot be given another backing file, so the right bytes are to come over
-the wrong ones, and soon. Called by the cache, through the daemon. Event loop only.
+the wrong ones, and soon. Event loop only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ __all__ = ["Refetching"]
 
 
 class Refetching:
-    """See the file's story."""
-
     def __init__(self, handles: Handles, queue: PrefetchQueue) -> None:
         self._handles = handles
         self._queue = queue
