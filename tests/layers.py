@@ -101,6 +101,7 @@ JOB_SIDE = (
     "mountd/__init__.py",
     "mountd/wire/protocol.py",
     "mountd/wire/hints.py",
+    "mountd/wire/layout.py",
 )
 NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
 

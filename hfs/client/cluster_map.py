@@ -21,6 +21,7 @@ from hfs.client.client import Client, find_socket
 from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
+from mountd.wire.layout import ranges
 from policies.cluster.placement import Nodes, Placement, keys, owners
 
 __all__ = ["ClusterMap", "NoClusterMap"]
@@ -135,8 +136,7 @@ class ClusterMap:
         sizes = np.maximum(sizes, 1)  # not known, or an empty file
         first = offsets // self.chunk_bytes
         pieces = (offsets + sizes - 1) // self.chunk_bytes - first + 1
-        of = np.repeat(np.arange(len(pieces)), pieces)
-        chunks = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        chunks, of = ranges(first, first + pieces)
         starts = np.maximum(offsets[of], chunks * self.chunk_bytes)
         ends = np.minimum((offsets + sizes)[of], (chunks + 1) * self.chunk_bytes)
         of_pieces = owners(table, keys(hashes[files[of]], chunks))

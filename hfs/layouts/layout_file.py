@@ -15,20 +15,15 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from hfs.training.atomic_write import whole_file
-from mountd.base.errors import HfsError
+from mountd.wire.layout import Integers, LayoutError
 
-__all__ = ["FORMAT", "Integers", "LayoutError", "mapped", "packed", "spread", "text", "write"]
+__all__ = ["FORMAT", "mapped", "packed", "spread", "text", "write"]
 
 FORMAT = b"hfs-layout 1"
-
-Integers: TypeAlias = npt.NDArray[Any]
-"""One-dimensional, of any integer type."""
 
 _LOCAL_HEADER_BYTES = 30
 _ARRAY_HEADER_BYTES = 1024
@@ -37,10 +32,6 @@ _CHECKED_BYTES = 1024**2
 """At a time, so that a checksum of gigabytes leaves nothing behind in the processor's cache but what it looks at."""
 _SPREAD = 1 << 26
 """Values of a pattern that repeats are written out only so far without as many offsets beside them."""
-
-
-class LayoutError(HfsError):
-    """A layout, or the file of one, or a file that one is made of, that cannot be used."""
 
 
 def write(path: str, arrays: Mapping[str, Integers]) -> None:

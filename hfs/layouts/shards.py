@@ -101,5 +101,4 @@ def layout_of(shards: Sequence[Shard], root: str, made_from: str) -> Layout:
         sizes=sizes,
         starts=starts,
         made_from=made_from,
-        keys=np.concatenate([shard.keys for shard in shards if shard.keys is not None]) if keyed else None,
-    )
+    ).with_keys(np.concatenate([shard.keys for shard in shards if shard.keys is not None]) if keyed else None)

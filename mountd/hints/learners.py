@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from mountd.base.errors import HfsError
 from mountd.cache import StagedFile
 from mountd.core.metrics import Metrics
+from mountd.hints.unit_layout import UnitLayout
 from mountd.wire.hints import (
     MAX_LAYOUT_BYTES,
     MAX_ORDER_SAMPLES,
@@ -37,7 +38,7 @@ from mountd.wire.hints import (
     decode_layout,
     layout_digest,
 )
-from mountd.wire.layout import LayoutFault, UnitLayout
+from mountd.wire.layout import LayoutError, SampleExtents
 from mountd.wire.protocol import Failure, Join, Result
 from policies.prefetch.sweep import Sweep
 from policies.schedule.schedule import GUARD_SAMPLES, Schedule
@@ -224,10 +225,10 @@ class HintSession:
             return Result() if part.last else None  # another has brought it meanwhile
         if len(self._blob) + len(part.data) > MAX_LAYOUT_BYTES:
             self._blob.clear()
-            raise LayoutFault(f"a layout of more than {MAX_LAYOUT_BYTES} bytes")
+            raise LayoutError(f"a layout of more than {MAX_LAYOUT_BYTES} bytes")
         try:
             self._owner.check_room(len(part.data))
-        except LayoutFault:
+        except LayoutError:
             self._blob.clear()
             raise
         self._blob += part.data
@@ -248,16 +249,16 @@ class HintSession:
     def _order(self, part: Order) -> Result | None:
         plan = self._plan()
         if len(part.indices) % 8:
-            raise LayoutFault(f"an order of {len(part.indices)} bytes ends in the middle of a number")
+            raise LayoutError(f"an order of {len(part.indices)} bytes ends in the middle of a number")
         if part.start == 0:
             self._parts = []
         length = sum(map(len, self._parts))
         if part.start != length:
-            raise LayoutFault(f"a part of an order begins at {part.start}; {length} was expected")
+            raise LayoutError(f"a part of an order begins at {part.start}; {length} was expected")
         indices = np.frombuffer(part.indices, "<i8")
         length += len(indices)
         if length > min(MAX_ORDER_SAMPLES, _REPEATS * plan.layout.samples + _SHORT):
-            raise LayoutFault(f"an order of {length} samples or more, of {plan.layout.samples} in all, is too long")
+            raise LayoutError(f"an order of {length} samples or more, of {plan.layout.samples} in all, is too long")
         self._owner.check_room(_BYTES_A_USE * len(indices))
         self._parts.append(indices)
         if not part.last:
@@ -283,7 +284,7 @@ class HintSession:
 
     def _plan(self) -> EpochPlan:
         if self.plan is None:
-            raise LayoutFault("an order came before its layout")
+            raise LayoutError("an order came before its layout")
         return self.plan
 
     def reached(self, position: int) -> None:
@@ -426,7 +427,7 @@ class Learners:
         return learner, Result(detail={"layout": "known" if known else "wanted"})
 
     async def adopt(self, digest: str, blob: bytes) -> None:
-        """Learn a layout. Raises LayoutFault, ProtocolError."""
+        """Learn a layout. Raises LayoutError, ProtocolError."""
         while (other := self._adopting.get(digest)) is not None:
             await other.wait()  # the learners of a job begin together
         if digest in self.plans:
@@ -443,11 +444,11 @@ class Learners:
         self._forget_old()
 
     def check_room(self, more_bytes: int) -> None:
-        """Raise LayoutFault if so much more would be more than is kept of hints in all."""
+        """Raise LayoutError if so much more would be more than is kept of hints in all."""
         held = sum(plan.memory_bytes for plan in self.plans.values())
         held += sum(learner.memory_bytes for learner in self._learners.values())
         if held + more_bytes > _MAX_MEMORY_BYTES:
-            raise LayoutFault(f"hints of {held + more_bytes} bytes are more than the {_MAX_MEMORY_BYTES} that are kept")
+            raise LayoutError(f"hints of {held + more_bytes} bytes are more than the {_MAX_MEMORY_BYTES} that are kept")
 
     def left(self, learner: HintSession) -> None:
         """A learner has gone; its figures are kept for the summary."""
@@ -485,5 +486,5 @@ class Learners:
 def _read_layout(digest: str, blob: bytes, chunk_bytes: int) -> UnitLayout:
     """In a thread: half a second for ten million files."""
     if layout_digest(blob) != digest:
-        raise LayoutFault("the layout that came is not the one that was announced")
-    return UnitLayout(digest, decode_layout(blob), chunk_bytes)
+        raise LayoutError("the layout that came is not the one that was announced")
+    return UnitLayout(digest, SampleExtents.of_frame(decode_layout(blob)), chunk_bytes)

@@ -1,199 +1,224 @@
-"""Layout: which bytes of which files each sample is, as the daemon knows it from a learner.
+"""The layout model: which bytes of which files each sample of a data set is.
 
-A list of files (sample i is the whole of file i), or extents of files ("provenance" in LMDBIO: Pumma et al., 2019). A
-layout divides what it names into *units*, the numbers that `policies.schedule.schedule` works with: a whole file where
-samples are files, since whoever uses one reads all of it and its size is not known yet; otherwise a chunk of a file.
-
-Made from what came over the control socket, and checked here: a layout never names bytes outside its files. The paths
-are only looked at when their turn comes. Knows nothing of the source; opens nothing.
+One model for both ends: training jobs make it and send it as a `LayoutFrame`, the daemon makes it again from what came
+and so never believes a layout that names bytes outside its files. Samples are whole files, or extents of files
+("provenance" in LMDBIO: Pumma et al., 2019). Opens nothing and knows no format: the file of a layout is read by
+`hfs.layouts`, and the division into units that are fetched is `mountd.hints`'.
 """
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
-from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
+import numpy.typing as npt
 
 from mountd.base.errors import HfsError
 from mountd.wire.hints import LayoutFrame
 
-__all__ = ["LayoutFault", "UnitLayout"]
+__all__ = ["NO_INTEGERS", "Integers", "LayoutError", "SampleExtents", "ranges", "refuse"]
 
-_SEPARATOR = 0
-_LARGEST_FILE_BYTES = 1 << 62
+Integers: TypeAlias = npt.NDArray[Any]
+"""One-dimensional, of any integer type."""
+
+NO_INTEGERS: Integers = np.empty(0, np.int64)
+
+_Ints = npt.NDArray[np.int64]
+
+_BLOCK = 1 << 18
+"""Extents that are widened at a time: 6 MiB, which the processor's cache nearly holds."""
 
 
-class LayoutFault(HfsError):
-    """A layout, or an order over it, that cannot be; the message says what is wrong where."""
+class LayoutError(HfsError):
+    """A layout, its file, a file that one is made of, or an order over it, that cannot be; the message says where."""
 
 
-class UnitLayout:
-    """Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
+class SampleExtents:
+    """Which bytes of which files each sample is.
 
-    def __init__(self, digest: str, frame: LayoutFrame, chunk_bytes: int) -> None:
-        """Raises LayoutFault."""
-        self.digest = digest
-        self.chunk_bytes = chunk_bytes
-        self._names = frame.files
-        ends = np.flatnonzero(np.frombuffer(frame.files, np.uint8) == _SEPARATOR)
-        self._ends: NDArray[np.int64] = np.append(ends, len(frame.files)).astype(np.int64)
-        self.files = len(self._ends) if frame.files else 0
-        if not self.files:
-            raise LayoutFault("the layout names no file")
-        self.whole = not frame.extents
-        """Samples are whole files."""
-        self._starts: NDArray[np.int64] | None = None
-        self._counts: NDArray[np.int64] | None = None
-        """Units of each sample, where it may be several."""
-        if self.whole:
-            self.samples = self.units = self.files
-            self.bytes: int | None = None
-            hashes = np.fromiter((xxh3_64_intdigest(self.path(i)) for i in range(self.files)), np.uint64, self.files)
-            self._by_hash = np.argsort(hashes).astype(np.int32)
-            self._hashes = hashes[self._by_hash]
-            return
-        self._take_extents(frame)
+    Without `extents` sample i is the whole of file i. With them it is the extents `starts[i]` to `starts[i + 1]`
+    (half-open; none for a sample without bytes), or the one extent i if `starts` is empty; extent j is `sizes[j]` bytes
+    at `offsets[j]` of file `extents[j]`. All are one-dimensional and of any integers, kept as they are given and shown
+    as int64. Nothing is changed after it was made.
+    """
 
-    def _take_extents(self, frame: LayoutFrame) -> None:
-        where = _array(frame.extents, "<i4", "extents")
-        offsets = _array(frame.offsets, "<i8", "offsets")
-        sizes = _array(frame.sizes, "<i8", "sizes")
-        file_sizes = _array(frame.file_sizes, "<i8", "file sizes")
-        if not len(where) == len(offsets) == len(sizes):
-            raise LayoutFault(f"{len(where)} extents with {len(offsets)} offsets and {len(sizes)} sizes")
-        if len(file_sizes) != self.files:
-            raise LayoutFault(f"{self.files} files with {len(file_sizes)} sizes")
-        _check(where, (where < 0) | (where >= self.files), f"extent {{}} lies in file {{}} of {self.files}")
-        _check(file_sizes, (file_sizes < 0) | (file_sizes > _LARGEST_FILE_BYTES), "file {} has {} bytes")
-        _check(offsets, offsets < 0, "extent {} starts at {}")
-        _check(sizes, sizes < 1, "extent {} has {} bytes")
-        # The sum may not fit; the difference always does.
-        _check(sizes, sizes > file_sizes[where] - offsets, "extent {} of {} bytes reaches past the end of its file")
-        self._sample_bytes = int(sizes.mean())
-        if frame.starts:
-            starts = _array(frame.starts, "<i8", "starts")
-            if len(starts) < 2 or starts[0] != 0 or starts[-1] != len(where):
-                raise LayoutFault(f"the samples' extents are not 0 to {len(where)}")
-            _check(starts[1:], np.diff(starts) < 0, "the extents of sample {} end at {}, before they begin")
-            self._starts = starts
-        self.samples = len(where) if self._starts is None else len(self._starts) - 1
-        chunks = -(-file_sizes // self.chunk_bytes)
-        if float(chunks.sum(dtype=np.float64)) >= 1 << 31:  # which cannot overflow
-            raise LayoutFault(f"{chunks.sum(dtype=np.float64):.0f} chunks are more than can be planned")
-        self._first_units = np.concatenate(([0], np.cumsum(chunks)))
-        self.units = int(self._first_units[-1])
-        self._first = (self._first_units[where] + offsets // self.chunk_bytes).astype(np.int32)
-        last = self._first_units[where] + (offsets + sizes - 1) // self.chunk_bytes
-        self._extra = (last - self._first).astype(np.int32)
-        """Chunks of each extent after its first."""
-        if self._starts is not None:
-            # Not reduceat: it counts one extent for a sample that has none.
-            ends = np.append(0, np.cumsum(self._extra + np.int64(1)))
-            self._counts = np.diff(ends[self._starts])
-        elif self._extra.any():
-            self._counts = self._extra + np.int64(1)
+    def __init__(
+        self,
+        names: bytes,
+        file_sizes: Integers = NO_INTEGERS,
+        extents: Integers = NO_INTEGERS,
+        offsets: Integers = NO_INTEGERS,
+        sizes: Integers = NO_INTEGERS,
+        starts: Integers = NO_INTEGERS,
+    ) -> None:
+        """Raises LayoutError where they do not fit together."""
+        self.names = names
+        """Paths of the files relative to a root, joined by zero bytes."""
         self._file_sizes = file_sizes
-        self.bytes = int(file_sizes.sum())
+        self._extents, self._offsets, self._sizes, self._starts = extents, offsets, sizes, starts
+        self._check()
+
+    @classmethod
+    def of_frame(cls, frame: LayoutFrame) -> SampleExtents:
+        """As it was sent. Raises LayoutError."""
+        return SampleExtents(
+            frame.files,
+            _array(frame.file_sizes, "<i8", "file sizes"),
+            _array(frame.extents, "<i4", "extents"),
+            _array(frame.offsets, "<i8", "offsets"),
+            _array(frame.sizes, "<i8", "sizes"),
+            _array(frame.starts, "<i8", "starts"),
+        )
+
+    def frame(self) -> LayoutFrame:
+        """As it is sent to the daemon."""
+        if not self.extent_count:
+            return LayoutFrame(files=self.names)
+        return LayoutFrame(
+            files=self.names,
+            extents=self._extents.astype("<i4").tobytes(),
+            offsets=self._offsets.astype("<i8").tobytes(),
+            sizes=self._sizes.astype("<i8").tobytes(),
+            starts=self._starts.astype("<i8").tobytes(),
+            file_sizes=self._file_sizes.astype("<i8").tobytes(),
+        )
+
+    def _check(self) -> None:
+        for name in ("_file_sizes", "_extents", "_offsets", "_sizes", "_starts"):
+            values = getattr(self, name)
+            if values.ndim != 1 or values.dtype.kind not in "iu":
+                raise LayoutError(f"{name[1:]} is not a list of integers")
+        if not self.names:
+            raise LayoutError("the layout names no file")
+        files, count = self.file_count, len(self._extents)
+        if len(self._file_sizes) != files and (len(self._file_sizes) or count):
+            raise LayoutError(f"{files} files with {len(self._file_sizes)} sizes")
+        if not count == len(self._offsets) == len(self._sizes):
+            raise LayoutError(f"{count} extents with {len(self._offsets)} offsets and {len(self._sizes)} sizes")
+        for first in range(0, count, _BLOCK):
+            self._check_extents(first, files)
+        starts = self._starts
+        if len(starts):
+            if not count or len(starts) < 2 or starts[0] != 0 or starts[-1] != count:
+                raise LayoutError(f"the samples' extents are not 0 to {count}: wrong starts")
+            refuse(starts[1:], starts[1:] < starts[:-1], "the extents of sample {} end at {}, before they begin")
+
+    def _check_extents(self, first: int, files: int) -> None:
+        """Some of them, from number `first` on."""
+        block = slice(first, first + _BLOCK)
+        extents, offsets, sizes = (
+            values[block].astype(np.int64, copy=False) for values in (self._extents, self._offsets, self._sizes)
+        )
+        refuse(extents, (extents < 0) | (extents >= files), f"extent {{}} lies in file {{}} of {files}", first)
+        refuse(offsets, offsets < 0, "extent {} starts at {}", first)
+        refuse(sizes, sizes < 1, "extent {} has {} bytes", first)
+        # The sum may not fit; the difference always does.
+        beyond = sizes > self._file_sizes[extents].astype(np.int64, copy=False) - offsets
+        refuse(sizes, beyond, "extent {} of {} bytes reaches past the end of its file", first)
 
     @property
-    def memory_bytes(self) -> int:
-        """What it takes, about."""
-        held = len(self._names) + 20 * self.files
-        return held if self.whole else held + 24 * len(self._first)
+    def file_sizes(self) -> _Ints:
+        """Bytes of each file when the layout was made, -1: not known; or empty."""
+        return self._file_sizes.astype(np.int64, copy=False)
 
-    def sample_bytes(self) -> int:
-        """Bytes of an extent, on average; of whole files it is not known."""
-        return 0 if self.whole else self._sample_bytes
+    @property
+    def extents(self) -> _Ints:
+        """The number of the file of each extent. This and what follows may be a copy: 8 bytes an extent."""
+        return self._extents.astype(np.int64, copy=False)
 
-    def path(self, file: int) -> bytes:
-        """Of file number `file`, relative to the root of the mount."""
-        start = int(self._ends[file - 1]) + 1 if file else 0
-        return self._names[start : int(self._ends[file])]
+    @property
+    def offsets(self) -> _Ints:
+        """Of each extent in its file."""
+        return self._offsets.astype(np.int64, copy=False)
 
-    def find(self, path: bytes) -> int | None:
-        """The sample that is all of the file at `path`; the last one, if there are several."""
-        wanted = np.uint64(xxh3_64_intdigest(path))
-        place = int(np.searchsorted(self._hashes, wanted, side="right")) - 1
-        while place >= 0 and self._hashes[place] == wanted:
-            file = int(self._by_hash[place])
-            if self.path(file) == path:
-                return file
-            place -= 1
+    @property
+    def sizes(self) -> _Ints:
+        """Bytes of each extent, at least 1."""
+        return self._sizes.astype(np.int64, copy=False)
+
+    @property
+    def starts(self) -> _Ints:
+        """The first extent of each sample, and the end of the last's; empty where each sample has one extent."""
+        return self._starts.astype(np.int64, copy=False)
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are."""
+        return self.names.count(b"\0") + 1
+
+    @property
+    def files(self) -> list[bytes]:
+        """Their paths relative to the root."""
+        return self.names.split(b"\0")
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are; indices are 0 <= i < samples."""
+        if len(self._starts):
+            return len(self._starts) - 1
+        return len(self._extents) or self.file_count
+
+    @property
+    def extent_count(self) -> int:
+        """How many extents there are; 0: samples are whole files."""
+        return len(self._extents)
+
+    def extents_of(self, sample: int) -> list[tuple[int, int, int]]:
+        """(file, offset, bytes) of each extent of a sample; -1 bytes of a whole file whose size is not known."""
+        if not self.extent_count:
+            return [(sample, 0, int(self._file_sizes[sample]) if len(self._file_sizes) else -1)]
+        first, end = (sample, sample + 1) if not len(self._starts) else self._starts[sample : sample + 2].tolist()
+        rows = (self._extents[first:end], self._offsets[first:end], self._sizes[first:end])
+        return list(zip(*(row.tolist() for row in rows), strict=True))
+
+    def extents_of_each(self, samples: _Ints) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+        """Of many samples, in their order: how many extents each has, and file, offset and bytes of all these extents.
+
+        -1 bytes of a whole file whose size is not known. Raises IndexError, which names the first that there is not.
+        """
+        if len(samples) and (samples.min() < 0 or samples.max() >= self.samples):
+            wrong = int(samples[(samples < 0) | (samples >= self.samples)][0])
+            raise IndexError(f"sample {wrong}: there are {self.samples}, from 0")
+        counts = np.ones(len(samples), np.int64)
+        if not self.extent_count:
+            known = self._file_sizes[samples] if len(self._file_sizes) else np.full(len(samples), -1)
+            return counts, samples, np.zeros(len(samples), np.int64), known.astype(np.int64)
+        numbers = samples
+        if len(self._starts):
+            first, end = self._starts[samples].astype(np.int64), self._starts[samples + 1].astype(np.int64)
+            counts = end - first
+            numbers, _ = ranges(first, end)
+        files, offsets, sizes = (of[numbers].astype(np.int64) for of in (self._extents, self._offsets, self._sizes))
+        return counts, files, offsets, sizes
+
+    @property
+    def sample_bytes(self) -> int | None:
+        """Bytes of all samples together, those in common counted each time; None if not known."""
+        if len(self._extents):
+            return int(self._sizes.sum(dtype=np.int64))
+        if len(self._file_sizes) and self._file_sizes.min() >= 0:
+            return int(self._file_sizes.sum(dtype=np.int64))
         return None
 
-    def unit_bytes(self) -> NDArray[np.int64] | None:
-        """Bytes of each unit; None if they are not known before they are looked at."""
-        if self.whole:
-            return None
-        sizes = np.full(self.units, self.chunk_bytes, np.int64)
-        held = np.flatnonzero(self._file_sizes)
-        last = self._first_units[held + 1] - 1
-        sizes[last] = self._file_sizes[held] - (self._file_sizes[held] - 1) // self.chunk_bytes * self.chunk_bytes
-        return sizes
 
-    def file_size(self, file: int) -> int | None:
-        """Bytes of a file when the layout was made, if it says so."""
-        return None if self.whole else int(self._file_sizes[file])
-
-    def place(self, unit: int) -> tuple[int, int | None]:
-        """The file of a unit, and its chunk there; None for all of the file."""
-        if self.whole:
-            return unit, None
-        file = int(np.searchsorted(self._first_units, unit, side="right")) - 1
-        return file, unit - int(self._first_units[file])
-
-    def unit(self, file: int, chunk: int) -> int:
-        """The inverse of `place`."""
-        return file if self.whole else int(self._first_units[file]) + chunk
-
-    def count_uses(self, indices: NDArray[np.int64]) -> int:
-        """How many units `uses` would give. Raises LayoutFault for an index out of range."""
-        self._check_indices(indices)
-        if self._counts is None:
-            return len(indices)
-        return int(self._counts[indices].sum(dtype=np.float64))  # which cannot overflow
-
-    def _check_indices(self, indices: NDArray[np.int64]) -> None:
-        wrong = (indices < 0) | (indices >= self.samples)
-        _check(indices, wrong, f"at position {{}} the order names sample {{}} of {self.samples}")
-
-    def uses(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64] | None]:
-        """What reading these samples in this order needs: units, and for each the position of its sample.
-
-        `None` for the positions: use i belongs to the sample at position i. Raises LayoutFault for an index out of
-        range.
-        """
-        self._check_indices(indices)
-        if self.whole:
-            return indices.astype(np.int32), None
-        if self._starts is None:
-            extents, at = indices, None
-        else:
-            extents, at = _ranges(self._starts[indices], self._starts[indices + 1])
-        extra = self._extra[extents]
-        if not extra.any():
-            return self._first[extents], at
-        first = self._first[extents].astype(np.int64)
-        units, of = _ranges(first, first + extra + 1)
-        return units.astype(np.int32), of if at is None else at[of]
-
-
-def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def ranges(starts: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
     """The numbers of all the half-open ranges one after the other, and for each which range it is of."""
     counts = ends - starts
-    of = np.repeat(np.arange(len(starts)), counts)
+    of = np.repeat(np.arange(len(counts)), counts)
     before = np.cumsum(counts) - counts
-    return np.arange(len(of)) - before[of] + starts[of], of
+    return np.arange(len(of)) + (starts - before)[of], of
 
 
-def _array(data: bytes, dtype: str, what: str) -> NDArray[np.int64]:
-    kind = np.dtype(dtype)
-    if len(data) % kind.itemsize:
-        raise LayoutFault(f"the layout's {what} end in the middle of a number ({len(data)} bytes)")
-    return np.frombuffer(data, kind).astype(np.int64, copy=False)
-
-
-def _check(values: NDArray[np.int64], wrong: NDArray[np.bool_], message: str) -> None:
+def refuse(values: Integers, wrong: npt.NDArray[np.bool_], message: str, first: int = 0) -> None:
+    """Raise LayoutError if any is wrong: `message` with the number of the first one, counted from `first`, and its
+    value."""
     if wrong.any():
         i = int(np.argmax(wrong))
-        raise LayoutFault(message.format(i, int(values[i])))
+        raise LayoutError(message.format(first + i, int(values[i])))
+
+
+def _array(data: bytes, dtype: str, what: str) -> Integers:
+    kind = np.dtype(dtype)
+    if len(data) % kind.itemsize:
+        raise LayoutError(f"the layout's {what} end in the middle of a number ({len(data)} bytes)")
+    return np.frombuffer(data, kind)

@@ -133,7 +133,7 @@ def test_any_layout_comes_back(
     starts = np.append(0, np.cumsum([len(sample) for sample in samples]))
     keys = np.arange(len(samples), dtype=np.uint64) * np.uint64(1 << 60 | 1) if keyed else None
     sizes = np.full(3, 1 << 41)
-    made = Layout(b"a\0b\0c", sizes, sizes + 1, *columns, starts, "x", keys)
+    made = Layout(b"a\0b\0c", sizes, sizes + 1, *columns, starts, "x").with_keys(keys)
     path = str(tmp_path_factory.getbasetemp() / "any.layout")
     made.save(path)
     again = Layout.load(path)
@@ -191,16 +191,16 @@ def test_a_file_that_is_no_layout_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "fault"),
     [
-        ({"extents": [2]}, "does not have"),
-        ({"extents": [-1]}, "does not have"),
-        ({"offsets": [-1]}, "nowhere"),
-        ({"sizes": [0]}, "nowhere"),
-        ({"offsets": [95]}, "beyond"),
-        ({"offsets": [1, 2]}, "number of extents"),
-        ({"file_sizes": [1]}, "number of files"),
+        ({"extents": [2]}, "lies in file 2 of 2"),
+        ({"extents": [-1]}, "lies in file -1 of 2"),
+        ({"offsets": [-1]}, "extent 0 starts at -1"),
+        ({"sizes": [0]}, "extent 0 has 0 bytes"),
+        ({"offsets": [95]}, "extent 0 of 10 bytes reaches past the end"),
+        ({"offsets": [1, 2]}, "1 extents with 2 offsets and 1 sizes"),
+        ({"file_sizes": [1]}, "2 files with 1 sizes"),
         ({"starts": [0, 2]}, "starts"),
-        ({"starts": [0, 1, 0, 1]}, "starts"),
-        ({"extents": [], "offsets": [], "sizes": [], "starts": [0]}, "starts without"),
+        ({"starts": [0, 1, 0, 1]}, "the extents of sample 1 end at 0, before they begin"),
+        ({"extents": [], "offsets": [], "sizes": [], "starts": [0]}, "starts"),
         ({"extents": [[0]]}, "list of integers"),
         ({"offsets": [0.5]}, "list of integers"),
     ],

@@ -252,8 +252,8 @@ def test_samples_are_looked_at(tmp_path: Path, name: str) -> None:
 
 def test_a_layout_cut_short_or_flipped_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "x.layout"
-    made = Layout(b"a", np.array([1000]), np.array([5]), *np.array([[0, 0], [7, 300], [3, 9]]), made_from="npy",
-                  keys=np.array([3, 4], np.uint64))  # fmt: skip
+    made = Layout(b"a", np.array([1000]), np.array([5]), *np.array([[0, 0], [7, 300], [3, 9]]), made_from="npy")
+    made = made.with_keys(np.array([3, 4], np.uint64))
     made.save(str(path))
     whole = path.read_bytes()
     for size in [*range(0, len(whole), 29), *range(len(whole) - 50, len(whole))]:

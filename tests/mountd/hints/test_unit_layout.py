@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mountd.hints.unit_layout import UnitLayout
 from mountd.wire.hints import LayoutFrame
-from mountd.wire.layout import LayoutFault, UnitLayout
+from mountd.wire.layout import LayoutError, SampleExtents
 from policies.geometry import Extent, chunk_range
 
 CHUNK = 100
@@ -33,8 +34,12 @@ def with_extents(**changes: Any) -> LayoutFrame:
     return msgspec.structs.replace(frame, **changes)
 
 
+def divided(frame: LayoutFrame) -> UnitLayout:
+    return UnitLayout("d", SampleExtents.of_frame(frame), CHUNK)
+
+
 def test_a_list_of_files() -> None:
-    layout = UnitLayout("d", LayoutFrame(files=b"a\0d/b\0c"), CHUNK)
+    layout = divided(LayoutFrame(files=b"a\0d/b\0c"))
     assert (layout.files, layout.samples, layout.units, layout.whole) == (3, 3, 3, True)
     assert [layout.path(i) for i in range(3)] == [b"a", b"d/b", b"c"]
     assert layout.place(1) == (1, None)
@@ -45,7 +50,7 @@ def test_a_list_of_files() -> None:
 
 
 def test_extents_become_the_chunks_they_lie_in() -> None:
-    layout = UnitLayout("d", with_extents(), CHUNK)
+    layout = divided(with_extents())
     assert (layout.samples, layout.units, layout.bytes) == (3, 4, 350)
     sizes = layout.unit_bytes()
     assert sizes is not None
@@ -59,7 +64,7 @@ def test_extents_become_the_chunks_they_lie_in() -> None:
 
 
 def test_samples_of_several_extents() -> None:
-    layout = UnitLayout("d", with_extents(starts=packed([0, 2, 3])), CHUNK)
+    layout = divided(with_extents(starts=packed([0, 2, 3])))
     units, at = layout.uses(np.array([1, 0]))
     assert units.tolist() == [3, 0, 0, 1, 2]
     assert at is not None
@@ -76,7 +81,7 @@ def test_uses_are_the_chunks_of_the_extents(extents: list[tuple[int, int, int]],
         sizes=packed([s for _, _, s in extents]),
         file_sizes=packed(file_sizes),
     )
-    layout = UnitLayout("d", frame, CHUNK)
+    layout = divided(frame)
     order = data.draw(st.lists(st.integers(0, len(extents) - 1)))
     units, at = layout.uses(np.array(order, np.int64))
     wanted = []
@@ -101,25 +106,25 @@ def test_uses_are_the_chunks_of_the_extents(extents: list[tuple[int, int, int]],
         (with_extents(offsets=packed([0, (1 << 63) - 1, 0])), "reaches past"),
         (with_extents(sizes=packed([50, (1 << 63) - 1, 100])), "reaches past"),
         (with_extents(file_sizes=packed([250])), "2 files with 1 sizes"),
-        (with_extents(file_sizes=packed([250, -1])), "file 1 has -1 bytes"),
+        (with_extents(extents=packed([0, 0, 0], "<i4"), file_sizes=packed([250, -1])), "file 1 has -1 bytes"),
         (with_extents(file_sizes=packed([(1 << 63) - 1, 100])), "file 0 has"),
         (with_extents(starts=packed([0, 2, 2])), "extents are not 0 to 3"),
         (with_extents(starts=packed([0, 3, 1, 3])), "the extents of sample 1 end at 1, before they begin"),
     ],
 )
 def test_what_cannot_be_is_refused(frame: LayoutFrame, why: str) -> None:
-    with pytest.raises(LayoutFault, match=why):
-        UnitLayout("d", frame, CHUNK)
+    with pytest.raises(LayoutError, match=why):
+        divided(frame)
 
 
 @pytest.mark.parametrize("index", [-1, 3, 1 << 40, -(1 << 63)])
 def test_orders_out_of_range(index: int) -> None:
-    with pytest.raises(LayoutFault, match=f"at position 1 the order names sample {index} of 3"):
-        UnitLayout("d", with_extents(), CHUNK).uses(np.array([0, index], np.int64))
+    with pytest.raises(LayoutError, match=f"at position 1 the order names sample {index} of 3"):
+        divided(with_extents()).uses(np.array([0, index], np.int64))
 
 
 def test_a_sample_without_bytes_needs_nothing() -> None:
-    layout = UnitLayout("d", with_extents(starts=packed([0, 0, 2, 2, 3, 3])), CHUNK)
+    layout = divided(with_extents(starts=packed([0, 0, 2, 2, 3, 3])))
     assert layout.samples == 5
     units, at = layout.uses(np.array([4, 3, 0, 1, 2]))
     assert at is not None
@@ -130,6 +135,6 @@ def test_a_sample_without_bytes_needs_nothing() -> None:
 
 
 def test_an_empty_order_needs_nothing() -> None:
-    units, at = UnitLayout("d", with_extents(), CHUNK).uses(np.array([], np.int64))
+    units, at = divided(with_extents()).uses(np.array([], np.int64))
     assert units.tolist() == []
     assert at is None
