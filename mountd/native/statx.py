@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mountd.base.attributes import Attributes
 from mountd.base.version import stored_ns
+from mountd.native.libc import checked, libc
 from mountd.native.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 
 __all__ = ["InodePlace", "identity", "is_still", "place", "stat_cached"]
@@ -38,7 +39,6 @@ _ALL = struct.Struct("=4xI8xIIIH2xQQQ8xqI4x16xqI4xqI4xIIII")
 _AT_STATX_DONT_SYNC = 0x4000
 _NAME = How(os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, CACHED | NO_SYMLINKS | BENEATH)
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _libc_quick = ctypes.PyDLL(None)
 """For a call that cannot wait: see mountd/native/openat2.py."""
 _room = ctypes.create_string_buffer(_STATX_BYTES)
@@ -46,10 +46,7 @@ _room = ctypes.create_string_buffer(_STATX_BYTES)
 
 def identity(fd: int) -> tuple[int, int, int, int, int]:
     """Mode, inode, size, mtime_ns and ctime_ns of the open file `fd`, times as in a version. Raises OSError."""
-    room = ctypes.create_string_buffer(_STATX_BYTES)
-    if _libc.statx(fd, b"", _AT_EMPTY_PATH, _WANTED, room) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    room = _statx(fd, 0, _WANTED)
     mode, inode, size = _FIELDS.unpack_from(room, 0)
     ctime_s, ctime_part, mtime_s, mtime_part = _TIMES.unpack_from(room, _TIMES_AT)
     return mode, inode, size, stored_ns(mtime_s * 10**9 + mtime_part), stored_ns(ctime_s * 10**9 + ctime_part)
@@ -66,10 +63,7 @@ class InodePlace(NamedTuple):
 
 def place(fd: int) -> InodePlace:
     """Where the open file or directory `fd` lies: asked of the kernel alone, never of a server. Raises OSError."""
-    room = ctypes.create_string_buffer(_STATX_BYTES)
-    if _libc.statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _MNT_ID_UNIQUE, room) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    room = _statx(fd, _AT_STATX_DONT_SYNC, _MNT_ID_UNIQUE)
     mask, major, minor, mount = _PLACE.unpack_from(room)
     return InodePlace(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
 
@@ -114,3 +108,10 @@ def stat_cached(directory_fd: int, name: bytes) -> Attributes | None:
         ctime_s * 10**9 + ctime_part,
         os.makedev(major, minor),
     )
+
+
+def _statx(fd: int, flags: int, wanted: int) -> ctypes.Array[ctypes.c_char]:
+    """A struct statx of the open file `fd`. Raises OSError."""
+    room = ctypes.create_string_buffer(_STATX_BYTES)
+    checked(libc.statx(fd, b"", _AT_EMPTY_PATH | flags, wanted, room), "statx")
+    return room

@@ -11,7 +11,6 @@ The threads here become users and never the daemon again, so they do nothing els
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import errno
 import os
@@ -25,6 +24,7 @@ from mountd.core.caller import Credentials
 from mountd.core.metrics import Metrics
 from mountd.core.workers import Workers
 from mountd.native.beneath import open_directory
+from mountd.native.libc import checked, libc
 from mountd.native.statx import is_still
 from mountd.source.descriptors import OPEN_TO_READ, show
 from mountd.source.threads import SourceThreads
@@ -38,8 +38,6 @@ _THREADS = 32
 
 _SYS_FACCESSAT2 = 439  # the same on every architecture (since Linux 5.8)
 _AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class WantedAccess(enum.Enum):
@@ -137,10 +135,8 @@ def _do(at: int, name: bytes, wanted: WantedAccess, of: Attributes) -> None:
             raise VersionChanged("something else stands there now")
         if wanted is WantedAccess.FOLLOW:
             os.readlink(b"", dir_fd=fd)
-        if wanted is WantedAccess.RUN and _libc.syscall(
-            _SYS_FACCESSAT2, fd, b"", os.X_OK, _AT_EACCESS | _AT_EMPTY_PATH
-        ):  # glibc's own guesses from the mode bits where it does not know the call
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+        if wanted is WantedAccess.RUN:  # glibc's own guesses from the mode bits where it does not know the call
+            flags = _AT_EACCESS | _AT_EMPTY_PATH
+            checked(libc.syscall(_SYS_FACCESSAT2, fd, b"", os.X_OK, flags), "faccessat2")
     finally:
         os.close(fd)

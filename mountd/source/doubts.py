@@ -162,11 +162,6 @@ class Doubts:
         self._due_ns[version] = seen.at_ns + tick + min(int(min(self._ttl_s, 1e6) * 1e9), _PATIENCE * tick)
         self._tell()
 
-    async def wait_none(self) -> None:
-        """Until nothing is in doubt."""
-        while self._seen:
-            await self._changed.wait()
-
     async def run(self, source: Rereader, believer: Believer) -> None:
         """Take second looks, one after the other. Never returns."""
         self._believer = believer

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import xxhash
 
 from mountd.base.version import is_lasting, passing_id
+from mountd.native.libc import checked, libc
 from mountd.source import identity_device
 
 __all__ = ["FileSystem", "FileSystemSeen", "identify", "is_local", "look_at", "mount_points", "mounted_devices"]
@@ -62,8 +63,6 @@ _SHARED_UNNAMED = {b"beegfs", b"gpfs", b"ceph", b"fuse.ceph-fuse", b"fuse.ceph",
 
 _FS_IOC_GETFSUUID = 0x80111500
 """_IOR(0x15, 0, struct fsuuid2 {u8 len; u8 uuid[16]}), Linux 6.9."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileSystem(NamedTuple):
@@ -242,9 +241,7 @@ def _uuid(fd: int, mount: _Mount) -> bytes:
 def _statfs(fd: int) -> tuple[int, int]:
     """f_type and f_fsid of statfs(2); the fields stand at the same places on every 64-bit Linux."""
     room = ctypes.create_string_buffer(256)
-    if _libc.fstatfs(fd, room) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    checked(libc.fstatfs(fd, room), "fstatfs")
     kind: int = struct.unpack_from("q", room, 0)[0]
     fsid: int = struct.unpack_from("Q", room, 56)[0]
     return kind, fsid

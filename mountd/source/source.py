@@ -27,7 +27,7 @@ from mountd.core.metrics import Metrics
 from mountd.source.descriptors import Directories, IdleFiles
 from mountd.source.doubts import Doubts
 from mountd.source.file_systems import FileSystems
-from mountd.source.listings import Lister
+from mountd.source.listing import Lister
 from mountd.source.metadata import MetadataReader
 from mountd.source.reading import FileReader
 from mountd.source.small import SmallFileReader

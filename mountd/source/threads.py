@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import trio
@@ -115,9 +116,10 @@ class SourceThreads:
         is over, and whatever else the function raises.
         """
         deadline = trio.current_time() + (self.time_limit_s if limit_s is None else limit_s)
+        once = partial(self._once, pool, what, deadline, function, args, directory)
         for pause_s in (*_BACKOFF_S, None):
             try:
-                return await self._with_descriptors(pool, what, deadline, function, args, directory)
+                return await self._with_descriptors(deadline, once)
             except OSError as error:
                 number = error.errno or errno.EIO
                 if number not in _TRANSIENT or pause_s is None or trio.current_time() + pause_s >= deadline:
@@ -128,21 +130,13 @@ class SourceThreads:
             await trio.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
-    async def _with_descriptors(
-        self,
-        pool: Pool,
-        what: str,
-        deadline: float,
-        function: Callable[..., Value],
-        args: tuple[Any, ...],
-        directory: bytes,
-    ) -> Value:
-        """As `_once`, tried again while there is no descriptor for it: the source has nothing to do with that."""
+    async def _with_descriptors(self, deadline: float, once: Callable[[], Awaitable[Value]]) -> Value:
+        """`once`, tried again while there is no descriptor for it: the source has nothing to do with that."""
         patience_s = min(deadline, trio.current_time() + _DESCRIPTOR_S)
         pause_s = _BACKOFF_S[0] / 8
         while True:
             try:
-                return await self._once(pool, what, deadline, function, args, directory)
+                return await once()
             except OSError as error:
                 if not is_refusal(error) or trio.current_time() + pause_s >= patience_s:
                     raise

@@ -14,6 +14,7 @@ import platform
 import threading
 
 from mountd.core.caller import Credentials
+from mountd.native.libc import checked, libc
 
 __all__ = ["become", "why_impossible"]
 
@@ -34,8 +35,7 @@ _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _NOBODY = 0xFFFFFFFF
 """No user's id: setfsuid(2) with it changes nothing, and tells who is who."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_setfsuid, _setfsgid = _libc.setfsuid, _libc.setfsgid
+_setfsuid, _setfsgid = libc.setfsuid, libc.setfsgid
 _setfsuid.argtypes = _setfsgid.argtypes = [ctypes.c_uint32]
 
 
@@ -55,16 +55,16 @@ def become(who: Credentials) -> None:
         raise OSError(errno.ENOSYS, f"setgroups(2) is not known for {platform.machine()}")
     if who.uid == 0:
         raise OSError(errno.EINVAL, "root is not another user")  # and would have its capabilities back
-    dumpable = _libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    dumpable = libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
     groups = (ctypes.c_uint32 * len(who.groups))(*who.groups)
-    _checked(_libc.syscall(_SETGROUPS, len(who.groups), groups), "setgroups")
+    checked(libc.syscall(_SETGROUPS, len(who.groups), groups), "setgroups(2)")
     _setfsgid(who.gid)
     _setfsuid(who.uid)
     _keep_only(_NEEDED)
     if _setfsuid(_NOBODY) & 0xFFFFFFFF != who.uid or _setfsgid(_NOBODY) & 0xFFFFFFFF != who.gid:
         raise OSError(errno.EPERM, f"user {who.uid}, group {who.gid}: refused by setfsuid(2) or setfsgid(2)")
     if dumpable == 1:  # another fsuid takes it from the whole process, and with it core dumps
-        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def why_impossible() -> str | None:
@@ -91,13 +91,7 @@ def _keep_only(wanted: int) -> None:
     """Take all other effective capabilities from the calling thread; what it may have back stays permitted."""
     header = _Header(_CAPABILITY_VERSION_3, 0)
     sets = (_Capabilities * 2)()
-    _checked(_libc.capget(ctypes.byref(header), sets), "capget")
+    checked(libc.capget(ctypes.byref(header), sets), "capget(2)")
     sets[0].effective = sets[0].permitted & wanted
     sets[1].effective = 0
-    _checked(_libc.capset(ctypes.byref(header), sets), "capset")
-
-
-def _checked(result: int, what: str) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}(2): {os.strerror(number)}")
+    checked(libc.capset(ctypes.byref(header), sets), "capset(2)")

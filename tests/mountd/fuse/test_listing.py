@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mountd.base.errors import SourceError
-from mountd.source.listing import Listing
-from mountd.source.listings import DirectoryReader
+from mountd.source.listing import DirectoryReader, Listing
 from tests.support.fake_source import records
 
 

@@ -73,6 +73,11 @@ class Parts:
         self.source.over_from_s = self.source.began_s + 2
         self.believer = Believer()
 
+    async def settled(self) -> None:
+        """Nothing is in doubt."""
+        while len(self.doubts):
+            await trio.sleep(0.001)
+
     def read(self, start: int, digest: int, version: Version = COARSE) -> None:
         extent = Extent(start, start + 10)
         self.source.digests[extent] = digest
@@ -98,7 +103,7 @@ async def test_what_is_still_the_same_is_believed() -> None:
         parts.read(0, 1)
         parts.read(20, 2)
         assert parts.doubts.holds(COARSE)
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.believer.said == [("believed", COARSE)]
         assert parts.believer.doubts == [COARSE]
         assert parts.source.asked == [(10.0, Extent(0, 10)), (10.0, Extent(20, 30))]  # a tick, and four of patience
@@ -111,7 +116,7 @@ async def test_what_is_still_the_same_is_believed() -> None:
 async def test_without_a_time_to_live_it_is_looked_at_after_one_tick() -> None:
     async with running(ttl_s=0) as parts:
         parts.read(0, 1)
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert [at_s for at_s, _ in parts.source.asked] == [2.0]
 
 
@@ -120,7 +125,7 @@ async def test_for_who_waits_it_is_looked_at_after_one_tick() -> None:
         parts.read(0, 1)
         parts.doubts.hurry(COARSE)
         parts.doubts.hurry(COARSE._replace(inode=8))
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert [at_s for at_s, _ in parts.source.asked] == [2.0]
 
 
@@ -128,7 +133,7 @@ async def test_what_is_proven_meanwhile_is_not_read_again() -> None:
     async with running() as parts:
         parts.read(0, 1)
         parts.source.proven = True
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.said == ["believed"]
         assert parts.source.asked == []
 
@@ -138,7 +143,7 @@ async def test_what_was_written_over_is_refuted_and_has_another_name() -> None:
         parts.read(0, 1)
         parts.read(20, 2)
         parts.source.digests[Extent(20, 30)] = 3
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.believer.said == [("refuted", COARSE)]
         assert parts.doubts.refutes(COARSE)
         name = parts.doubts.rewritten.name(COARSE)
@@ -151,7 +156,7 @@ async def test_what_has_gone_meanwhile_is_not_believed() -> None:
     async with running() as parts:
         parts.read(0, 1)
         parts.source.errors = [VersionChanged("gone")]
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.said == ["refuted"]
         assert parts.metrics["racy_rewrites"] == 0
 
@@ -163,7 +168,7 @@ async def test_what_was_found_wrong_stays_so_when_the_source_then_does_not_answe
         parts.read(20, 2)
         parts.source.digests[Extent(0, 10)] = 3
         parts.source.errors_at[Extent(20, 30)] = [SourceTimeout("read")]
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.said == ["refuted"]
         assert parts.metrics["racy_rewrites"] == 1
 
@@ -174,7 +179,7 @@ async def test_a_source_that_does_not_answer_is_asked_again_and_not_for_ever(tim
     async with running(ttl_s=0) as parts:
         parts.read(0, 1)
         parts.source.errors = [SourceTimeout("read") for _ in range(times)]
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.said == [said]
         assert [at_s for at_s, _ in parts.source.asked] == [2.0, 3.0, 8.0, 23.0]
 
@@ -183,7 +188,7 @@ async def test_a_tick_that_is_not_over_yet_is_waited_for() -> None:
     async with running(ttl_s=0) as parts:
         parts.source.over_from_s += 5
         parts.read(0, 1)
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert [at_s for at_s, _ in parts.source.asked] == [8.0]
 
 
@@ -196,7 +201,7 @@ async def test_what_is_read_during_a_second_look_has_its_own() -> None:
         parts.read(20, 2)
         await trio.sleep(1)
         assert parts.said == []
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.said == ["believed"]
 
 
@@ -205,5 +210,5 @@ async def test_too_many_doubts_count_as_wrong(monkeypatch: pytest.MonkeyPatch) -
     async with running(ttl_s=0) as parts:
         for number in range(3):
             parts.read(10 * number, 1)
-        await parts.doubts.wait_none()
+        await parts.settled()
         assert parts.said == ["refuted"]
