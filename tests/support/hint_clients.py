@@ -20,7 +20,7 @@ from mountd.files.recorder import Recorder
 from mountd.hints.learners import Learners
 from mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode
-from tests.mountd.control.test_control import FakeCommands
+from tests.support.fake_commands import FakeCommands
 
 FILES = encode_layout(LayoutFrame(files=b"\0".join(b"f%d" % i for i in range(8))))
 OTHERS = encode_layout(LayoutFrame(files=b"a\0b"))

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ import trio
 from mountd.base.errors import ConfigError, MountError
 from mountd.control import connection, control
 from mountd.control.connection import Report
-from mountd.control.control import Commands, serve
-from mountd.control.learners import Joins, LearnerSession
+from mountd.control.control import serve
 from mountd.control.listening import socket_path
 from mountd.core import socket_places
 from mountd.core.config import Config
@@ -44,55 +43,7 @@ from mountd.wire.protocol import (
     decode_reply,
     encode,
 )
-
-
-class NoLearners:
-    def join(self, join: Join, pid: int) -> tuple[LearnerSession | None, Result | Failure]:
-        return None, Failure("no learners here", 2)
-
-
-class FakeCommands:
-    """Answers status; the other commands do what the test gives as `work`."""
-
-    def __init__(self, work: Callable[[Report], Awaitable[Result]] | None = None) -> None:
-        self.calls: list[tuple[object, ...]] = []
-        self._work = work
-        self.learners: Joins = NoLearners()
-
-    async def _do(self, *call: object, report: Report) -> Result:
-        self.calls.append(call)
-        return await self._work(report) if self._work else Result()
-
-    def all(self) -> Commands:
-        """What `serve` is given: this does everything."""
-        return Commands(self, self, self, self, self.learners)
-
-    async def gather(self) -> dict[str, object]:
-        self.calls.append(("status",))
-        await trio.lowlevel.checkpoint()
-        return {"pid": 5, "path": "caf\udce9"}
-
-    def directory(self) -> dict[str, object]:
-        return {"nodes": ["a", "b"]}
-
-    async def all_nodes(self) -> dict[str, object]:
-        await trio.lowlevel.checkpoint()
-        return {"nodes": []}
-
-    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
-        return await self._do("warm", list(paths), jobs, report=report)
-
-    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
-        return await self._do("evict", list(paths), everything, report=report)
-
-    async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
-        return await self._do("check", list(paths), against_source, report=report)
-
-    async def list(self, paths: Sequence[bytes], report: Report) -> Result:
-        return await self._do("list", list(paths), report=report)
-
-    async def record(self, report: Report) -> Result:
-        return await self._do("record", report=report)
+from tests.support.fake_commands import FakeCommands, run
 
 
 def config(path: Path | None, mountpoint: str = "/m") -> Config:
@@ -127,14 +78,6 @@ async def ask(path: str | Path, frame: bytes) -> list[Reply]:
         with contextlib.suppress(trio.BrokenResourceError):
             await stream.send_all(frame)
         return await replies(stream)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        with trio.fail_after(30):
-            await test()
-
-    trio.run(limited)
 
 
 def test_each_request_reaches_its_command(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mountd.control import connection, control
 from mountd.wire.hints import At, LayoutPart, Order, Over, Waited, layout_digest
 from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, Join, Result, Status, encode
 from tests.conftest import Logs
-from tests.mountd.control.test_control import run
+from tests.support.fake_commands import run
 from tests.support.hint_clients import FILES, OTHERS, daemon, order
 
 

@@ -19,7 +19,7 @@ from mountd.namespace.node import Node
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
 from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches
 from tests.conftest import Logs
-from tests.mountd.control.test_control import run
+from tests.support.fake_commands import run
 from tests.support.hint_clients import daemon, order
 
 

@@ -16,8 +16,8 @@ from mountd.core import open_files
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles, is_refusal, read_small
 from mountd.source.threads import SourceThreads
-from tests.mountd.source.test_source_threads import Script
 from tests.support.faults import SIZE, healthy_staging, stage
+from tests.support.thread_script import Script
 
 REFUSALS = pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 

@@ -36,8 +36,8 @@ from mountd.namespace.xattrs import Xattrs
 from mountd.source.as_user import SourceAsUser
 from policies.geometry import Extent
 from policies.prefetch.miss_policy import BLOCK_BYTES
-from tests.mountd.files.test_read_path import CHUNK, Parts, daemon
 from tests.support.fake_source import FakeSource
+from tests.support.read_parts import CHUNK, Parts, daemon
 
 SMALL, LARGE = 5000, 40 * CHUNK
 

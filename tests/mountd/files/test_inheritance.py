@@ -27,10 +27,10 @@ from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import open_namespace
 from mountd.namespace.node import Node
 from policies.geometry import Extent
-from tests.mountd.files.test_read_path import CHUNK, Parts, daemon
-from tests.mountd.namespace.test_journal import Memory, memory_copy
 from tests.support.fake_source import ID, FakeSource, attributes
 from tests.support.fake_staging import FakeStaging
+from tests.support.journal_memory import Memory, memory_copy
+from tests.support.read_parts import CHUNK, Parts, daemon
 
 SIZE = 5000
 RESENT = 1 << 63

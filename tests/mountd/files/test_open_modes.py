@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from mountd.base.errors import VersionChanged
 from policies.iomode import SMALL_BYTES
-from tests.mountd.files.test_read_path import Parts, daemon
 from tests.support.fake_source import FakeSource
 from tests.support.pattern import pattern
+from tests.support.read_parts import Parts, daemon
 
 LARGE = 3 * SMALL_BYTES + 17
 NAME = b"f"

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from policies.geometry import Extent
-from tests.mountd.files.test_read_path import CHUNK, Parts, daemon, with_file
+from tests.support.read_parts import CHUNK, Parts, daemon, with_file
 
 
 async def test_page_faults_of_one_block_and_of_hot_blocks_cost_one_source_read() -> None:

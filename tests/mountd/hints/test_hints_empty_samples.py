@@ -5,9 +5,9 @@ import numpy as np
 import trio
 
 from mountd.wire.hints import At
-from tests.mountd.files.test_read_path import CHUNK, daemon
-from tests.mountd.hints.test_hints import joined, order, samples_of, told
 from tests.support.fake_source import FakeSource
+from tests.support.hinted_orders import joined, order, samples_of, told
+from tests.support.read_parts import CHUNK, daemon
 
 
 async def test_samples_without_bytes_are_passed_over() -> None:

@@ -11,9 +11,9 @@ import trio
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.wire.hints import At
 from tests.conftest import Logs
-from tests.mountd.files.test_read_path import CHUNK, daemon
-from tests.mountd.hints.test_hints import SIZE, joined, list_of, order, samples_of, source_of, told
 from tests.support.fake_source import FakeSource
+from tests.support.hinted_orders import SIZE, joined, list_of, order, samples_of, source_of, told
+from tests.support.read_parts import CHUNK, daemon
 
 
 def large(size: int) -> FakeSource:

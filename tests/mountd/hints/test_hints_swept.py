@@ -9,9 +9,9 @@ import trio
 from mountd.wire.hints import LayoutFrame
 from policies.geometry import Extent
 from policies.prefetch.miss_policy import BLOCK_BYTES
-from tests.mountd.files.test_read_path import CHUNK, daemon
-from tests.mountd.hints.test_hints import joined, order, samples_of, told
 from tests.support.fake_source import FakeSource
+from tests.support.hinted_orders import joined, order, samples_of, told
+from tests.support.read_parts import CHUNK, daemon
 
 
 def records_of(count: int) -> tuple[FakeSource, LayoutFrame, list[int]]:

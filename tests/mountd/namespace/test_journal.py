@@ -1,6 +1,5 @@
 """The journal: what a second daemon finds is what the first has said, as far as the bounds go, after any kill."""
 
-import dataclasses
 import os
 import stat
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from mountd.namespace.journal.log import JournalLog
 from mountd.namespace.node import Node
 from mountd.wire.handover import Handover
 from tests.conftest import Logs
-from tests.mountd.namespace.test_journal_log import Noted
 from tests.support.fake_source import ID, attributes
+from tests.support.journal_memory import Memory, memory_copy
 
 
 def a_directory(node_id: int, parent: Node | None, name: bytes) -> Node:
@@ -33,21 +32,6 @@ def a_file(node_id: int, parent: Node, name: bytes, size: int = 100, time_ns: in
     node = Node(found, found.version(ID), parent, name)
     node.id = node_id
     return node
-
-
-@dataclasses.dataclass
-class Memory:
-    """Two halves that outlive the journals made of them."""
-
-    halves: tuple[Noted, Noted] = dataclasses.field(default_factory=lambda: (Noted(0, []), Noted(1, [])))
-    least_records: int = 4
-
-    def journal(self, generation: int = 0, *, max_directories: int = 100, max_files: int = 100) -> Journal:
-        entries = JournalLog(self.halves, self.least_records)
-        return Journal(entries, generation, max_directories=max_directories, max_files=max_files)
-
-    def inherited(self) -> Inherited:
-        return self.journal().take_inherited()
 
 
 ROOT = a_directory(1, None, b"")
@@ -280,11 +264,6 @@ def test_any_events_are_read_back_within_the_bounds(
         assert len(leaves) <= max(1, max_directories)
     # The next daemon goes on with the same tables.
     assert memory_copy(memory).journal().statistics() | {"bytes": 0} == journal.statistics() | {"bytes": 0}
-
-
-def memory_copy(memory: Memory) -> Memory:
-    one, other = memory.halves
-    return Memory((Noted(0, [], bytes(one.data)), Noted(1, [], bytes(other.data))), memory.least_records)
 
 
 # -- memfds -----------------------------------------------------------------------------------------------------------

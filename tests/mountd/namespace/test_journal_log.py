@@ -14,38 +14,9 @@ from hypothesis import strategies as st
 
 from mountd.namespace.journal.log import JournalLog
 from mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
+from tests.support.journal_memory import Noted, resized
 
 Table = dict[tuple[int, int], bytes]
-
-
-class Noted:
-    """Memory that tells of all that is done to it: (which, place, bytes) or (which, new size, None)."""
-
-    def __init__(self, which: int, story: list[tuple[int, int, bytes | None]], contents: bytes = b"") -> None:
-        self.which, self.story = which, story
-        self.data = bytearray(contents or bytes(HEADER_BYTES))
-        self.refuses = False
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, at: slice) -> bytes:
-        return bytes(self.data[at])
-
-    def __setitem__(self, at: slice, data: bytes) -> None:
-        assert at.stop <= len(self.data), "a store behind the end would be a SIGBUS"
-        self.story.append((self.which, at.start, bytes(data)))
-        self.data[at] = data
-
-    def resize(self, size: int) -> None:
-        if self.refuses and size > len(self.data):
-            raise OSError(28, "no space")
-        self.story.append((self.which, size, None))
-        resized(self.data, size)
-
-
-def resized(data: bytearray, size: int) -> None:
-    data[:] = data[:size] if size <= len(data) else data + bytes(size - len(data))
 
 
 def table(log: JournalLog) -> Table:

@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable
 
 import pytest
 import trio
 
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.core.metrics import Metrics
-from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.node import Node, expire
+from mountd.namespace.node import expire
 from mountd.namespace.node_table import ROOT_ID
 from tests.support.fake_source import FakeSource
-
-
-async def made(
-    source: FakeSource,
-    ttl_s: float = 10.0,
-    *,
-    strict: bool = False,
-    names_at_most: int = 1 << 20,
-    changed: Callable[[Node], object] = lambda _node: None,
-) -> tuple[Namespace, Metrics]:
-    metrics = Metrics()
-    nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
-    assert nursery is not None
-    namespace = await open_namespace(
-        source,  # type: ignore[arg-type]  # a fake
-        metrics,
-        nursery,
-        ttl_s=ttl_s,
-        strict=strict,
-        names_at_most=names_at_most,
-        changed=changed,
-    )
-    return namespace, metrics
-
-
-async def looked_up(namespace: Namespace, path: bytes) -> Node:
-    node = await namespace.lookups.resolve(path)
-    namespace.holds.referenced(node)
-    return node
+from tests.support.small_namespace import looked_up, made
 
 
 async def test_a_name_is_asked_for_once_within_the_time_to_live() -> None:

@@ -19,8 +19,8 @@ from mountd.core.metrics import Metrics
 from mountd.namespace.names import Names
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.node import Dentry, Node, expire
-from tests.mountd.namespace.test_namespace import looked_up, made
 from tests.support.fake_source import ID, FakeSource
+from tests.support.small_namespace import looked_up, made
 
 TOP = [b"a", b"b", b"c", b"d", b"e"]
 PATHS = [*TOP, *(b"%s/%s" % (directory, name) for directory in (b"d", b"e", b"moved") for name in (b"a", b"f", b"g"))]

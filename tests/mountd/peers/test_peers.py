@@ -3,119 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
 import pytest
 import trio
 import trio.testing
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mountd.base.errors import ConfigError, SourceError
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.peers.answering import TAKEN_S, Bytes
+from mountd.peers.answering import TAKEN_S
 from mountd.peers.asking import PeerAnswer
-from mountd.peers.job import JobPeers
-from mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
-from mountd.peers.messages import ChunkRequest, MessageError, NodeInfo, Offer, Patience, Refusal, decode, encode
+from mountd.peers.joining import agree, decode_infos, encode_info
+from mountd.peers.messages import ChunkRequest, MessageError, Offer, Patience, Refusal, decode, encode
 from mountd.peers.silent import REST_S
 from policies.geometry import Extent
 from tests.conftest import Logs
-from tests.support.fake_transport import FakeNetwork
-from tests.support.pattern import pattern
-
-CHUNK = 64 << 10
-VERSION = Version("f" * 16, 7, 100 * CHUNK, 1, 1)
-SILENCE_S = 10.0
-CARD = NodeInfo("host", "1", "f" * 16, 2, CHUNK, "partition", 64, SILENCE_S, 1 << 40)
-LIMITS = JobLimits(buffer_bytes=64 * CHUNK, source_timeout_s=600, peer_timeout_s=SILENCE_S, stagger=8, stagger_job=64)
-
-
-class Store:
-    """What a node answers: bytes computed from the offset, after `delay_s`."""
-
-    def __init__(self) -> None:
-        self.delay_s = 0.01
-        self.error: Exception | None = None
-        self.has = True
-        self.asked: list[Extent] = []
-        self.at_once = 0
-        self.most_at_once = 0
-
-    async def bytes_of(
-        self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, *, here_only: bool
-    ) -> Bytes | None:
-        self.asked.append(extent)
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await trio.sleep(self.delay_s)
-        finally:
-            self.at_once -= 1
-        if self.error is not None:
-            raise self.error
-        if not self.has:
-            return None
-        data = pattern(1, extent.start, extent.size)
-        return Bytes(memoryview(data), xxhash.xxh3_64_intdigest(data))
-
-
-class Job:
-    """Some nodes in virtual time."""
-
-    def __init__(self, nursery: trio.Nursery, count: int, placement: str) -> None:
-        self.network = FakeNetwork(nursery, count)
-        agreed = agree([msgspec.structs.replace(CARD, placement=placement)] * count)
-        self.metrics = [Metrics() for _ in range(count)]
-        self.stores = [Store() for _ in range(count)]
-        self.nodes = [
-            JobPeers(
-                self.network.nodes[number],
-                agreed,
-                nursery,
-                self.metrics[number],
-                run_here,
-                chunk_bytes=CHUNK,
-                limits=LIMITS,
-            )
-            for number in range(count)
-        ]
-        for node, store in zip(self.nodes, self.stores, strict=True):
-            node.answer(store, lambda: {"staged": 5})
-
-    def path_at(self, owner: int, asker: int = 0) -> bytes:
-        """A path whose first chunk that node owns."""
-        return next(
-            path for path in (b"file-%d" % i for i in range(10_000)) if self.nodes[asker].owners.owner(path, 0) == owner
-        )
-
-    async def fetch(
-        self, path: bytes, into: bytearray | None = None, asker: int = 0, *, here_only: bool = False
-    ) -> PeerAnswer:
-        """The first chunk, from its owner."""
-        buffer = memoryview(bytearray(CHUNK) if into is None else into)
-        came = await self.nodes[asker].fetch(path, VERSION, CHUNK, Extent(0, CHUNK), buffer, here_only=here_only)
-        if came is PeerAnswer.HIT:
-            assert bytes(buffer) == pattern(1, 0, CHUNK), "wrong bytes"
-        return came
-
-
-async def run_here(function: Callable[..., object], *args: object) -> object:
-    """In place of a thread."""
-    await trio.lowlevel.checkpoint()
-    return function(*args)
-
-
-@asynccontextmanager
-async def job(count: int = 2, placement: str = "partition") -> AsyncIterator[Job]:
-    async with trio.open_nursery() as nursery:
-        yield Job(nursery, count, placement)
-        nursery.cancel_scope.cancel()
+from tests.support.peer_job import CARD, CHUNK, SILENCE_S, VERSION, job
 
 
 async def test_a_chunk_comes_from_its_owner_and_one_s_own_from_nowhere() -> None:

@@ -14,7 +14,7 @@ import trio.testing
 
 from mountd.peers.asking import PeerAnswer
 from mountd.peers.silent import REST_S
-from tests.mountd.peers.test_peers import CHUNK, SILENCE_S, Job, job
+from tests.support.peer_job import CHUNK, SILENCE_S, Job, job
 
 ASKED = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 1))
 """(who asks, whose chunk it is)"""

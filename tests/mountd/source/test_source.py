@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,23 +17,9 @@ from mountd.native.beneath import _walk, open_directory
 from mountd.source import metadata
 from mountd.source.listing import Listing
 from mountd.source.source import Source
-from mountd.source.threads import SourceThreads
 from policies.geometry import Extent
+from tests.support.opened_source import CHUNK, ID, opened
 from tests.support.pattern import pattern
-
-CHUNK = 64 << 10
-ID = "0" * 16
-
-
-@asynccontextmanager
-async def opened(root: Path, metrics: Metrics, ttl_s: float = 60.0) -> AsyncIterator[Source]:
-    threads = SourceThreads(metrics, demand=4, prefetch=2, time_limit_s=10)
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    source = Source(fd, str(root), ID, threads, metrics, ttl_s=ttl_s, large_bytes=CHUNK)
-    try:
-        yield source
-    finally:
-        source.close()
 
 
 def version_of(path: Path) -> Version:

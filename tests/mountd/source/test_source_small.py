@@ -19,7 +19,7 @@ from mountd.core.cache_directory import open_cache_directory
 from mountd.core.metrics import Metrics
 from mountd.source import small as source_small
 from mountd.source.small import BatchProgress, SmallRead, read_files
-from tests.mountd.source.test_source import opened
+from tests.support.opened_source import opened
 from tests.support.pattern import pattern
 
 LIMIT = 64 << 10

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import trio
@@ -13,28 +11,7 @@ from mountd.base.errors import SourceError, SourceTimeout
 from mountd.core.metrics import Metrics
 from mountd.source import threads as source_threads
 from mountd.source.threads import SourceThreads
-
-
-class Script:
-    """Stands in for a thread: each call takes (seconds, result or error); an endless one never comes back."""
-
-    def __init__(self, *rows: tuple[float, object]) -> None:
-        self.rows = list(rows)
-        self.calls = 0
-
-    async def __call__(
-        self, function: Callable[[], Any], *, abandon_on_cancel: bool, limiter: trio.CapacityLimiter
-    ) -> object:
-        async with limiter:
-            delay_s, result = self.rows[min(self.calls, len(self.rows) - 1)]
-            self.calls += 1
-            self.running = function.__self__  # type: ignore[attr-defined]  # a bound method
-            self.running.running = True
-            await trio.sleep(delay_s)
-            self.running.running = False
-            if isinstance(result, Exception):
-                raise result
-            return result
+from tests.support.thread_script import Script
 
 
 def threads(script: Script, metrics: Metrics, time_limit_s: float = 10.0) -> SourceThreads:
