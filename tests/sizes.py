@@ -25,8 +25,6 @@ STILL_LARGER = {
     # samplers
     # shared
     # cache
-    "mountd/cache/index/index.py: lines",
-    "mountd/cache/index/index.py: methods of Index",
     "mountd/cache/objects/disk.py: methods of Disk",
     "mountd/cache/objects/file.py: methods of StagedFile",
     # daemon

@@ -178,11 +178,11 @@ class Cache:
             await self._updates.flush()
             async with self.reclaimer.lock:
                 await self.reclaimer.unlinked.forget()
-            state = await context.threads.ask_index(context.index.state)
+            state = await context.threads.ask_index(context.index.reader.state)
             # What could not be removed or punched is accounted in memory only: then the next start must look.
             if self._at_rest and state.used_bytes == context.room.used_bytes:
                 unused = self.object_ids.unused_from
-                await context.threads.change_index(context.index.settle, unused, unused)
+                await context.threads.change_index(context.index.writer.settle, unused, unused)
         except IndexFailed as error:
             context.health.index_failed(error, "closing the cache")
 

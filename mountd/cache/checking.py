@@ -196,6 +196,6 @@ def _all_chunks(index: Index, rows: Sequence[StagedRow]) -> list[list[ChunkRow]]
     return [
         ([] if row.checksum is None else [ChunkRow(0, row.checksum, row.stored_bytes)])
         if row.version.size <= row.chunk_bytes
-        else index.chunks(row.object_id)
+        else index.reader.chunks(row.object_id)
         for row in rows
     ]

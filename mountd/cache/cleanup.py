@@ -60,7 +60,7 @@ async def drop_passing(context: CacheContext, reclaimer: Reclaimer, kept: str) -
         async for rows in pages:
             await reclaimer.evict([(row.object_id, row.version) for row in rows])
     try:
-        await context.threads.change_index(context.index.forget_sources, passing)
+        await context.threads.change_index(context.index.sources.forget, passing)
     except IndexFailed as error:
         context.health.index_failed(error, "cleaning up the cache")
 
@@ -69,7 +69,7 @@ async def _remove_doomed(context: CacheContext, reclaimer: Reclaimer) -> None:
     last = 0
     while True:
         async with reclaimer.lock:
-            doomed = await context.threads.ask_index(context.index.doomed, last, _DOOMED_BATCH)
+            doomed = await context.threads.ask_index(context.index.reader.doomed, last, _DOOMED_BATCH)
             if not doomed:
                 return
             last = doomed[-1]
@@ -77,7 +77,7 @@ async def _remove_doomed(context: CacheContext, reclaimer: Reclaimer) -> None:
             removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers)
             await context.threads.sweep(sync_disk, context.disk)
             with trio.CancelScope(shield=True):  # what is off the disk and out of the index is off the account
-                context.room.release(await context.threads.change_index(context.index.removed, removed))
+                context.room.release(await context.threads.change_index(context.index.writer.removed, removed))
             if failure is not None:
                 raise failure
 
@@ -87,7 +87,7 @@ async def _remove_unnamed(context: CacheContext) -> bool:
     opened = context.index.opened
     for start in range(opened.settled_id, opened.next_id, _BATCH):
         numbers = range(start, min(start + _BATCH, opened.next_id))
-        known = await context.threads.ask_index(context.index.known, numbers)
+        known = await context.threads.ask_index(context.index.reader.known, numbers)
         garbage = [number for number in numbers if number not in known]
         _, failure = await context.threads.sweep(remove_objects, context.disk, garbage)
         if failure is not None:
@@ -98,7 +98,7 @@ async def _remove_unnamed(context: CacheContext) -> bool:
 async def _punch_incomplete(context: CacheContext) -> None:
     last = 0
     while True:
-        rows = await context.threads.ask_index(context.index.incomplete, last, _BATCH)
+        rows = await context.threads.ask_index(context.index.reader.incomplete, last, _BATCH)
         if not rows:
             return
         for row in rows:
@@ -112,7 +112,7 @@ async def _punch_incomplete(context: CacheContext) -> None:
 def _committed(index: Index, row: StagedRow) -> list[int]:
     if row.version.size <= row.chunk_bytes:
         return [0] if row.checksum is not None else []
-    return [chunk.number for chunk in index.chunks(row.object_id)]
+    return [chunk.number for chunk in index.reader.chunks(row.object_id)]
 
 
 def punch_uncommitted(disk: Disk, row: StagedRow, committed: Sequence[int]) -> None:

@@ -162,7 +162,7 @@ class Committer:
             # now on is deleted after it was entered, because calls that change the index keep their order.
             entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
             rows = self._rows(entered)
-            await self._context.threads.change_index(self._context.index.commit_chunks, list(rows.values()))
+            await self._context.threads.change_index(self._context.index.writer.commit_chunks, list(rows.values()))
         except OSError as error:
             self._context.health.failed(error, "making staged chunks durable")
             self._give_up(group)

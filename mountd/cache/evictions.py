@@ -51,7 +51,7 @@ class EvictionsByName:
     async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
         """Evict these objects, except what is open or not durable yet. Returns the room of each that is gone."""
         try:
-            rows = await self._context.threads.ask_index(self._context.index.rows, list(numbers))
+            rows = await self._context.threads.ask_index(self._context.index.reader.rows, list(numbers))
         except IndexFailed as error:
             self._context.health.index_failed(error, "looking up what to evict")
             return {}

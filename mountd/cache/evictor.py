@@ -158,7 +158,7 @@ class Evictor:
             if need_bytes <= 0:
                 break
             now_s = int(self._context.clock())
-            rows = await self._context.threads.ask_index(self._context.index.oldest, after, _PAGE)
+            rows = await self._context.threads.ask_index(self._context.index.reader.oldest, after, _PAGE)
             if not rows:
                 break
             before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)

@@ -109,7 +109,7 @@ class StagedFileTable:
         if version.size > self._chunk_bytes or version in self._wishes:
             return None
         try:
-            rows = self._context.index.find_quickly(version)
+            rows = self._context.index.reader.find_quickly(version)
         except IndexFailed:
             return None  # the thread that looks next meets it again and deals with it
         if any(row.version == version and version.size > row.chunk_bytes for row in rows):
@@ -137,13 +137,13 @@ class StagedFileTable:
 
         Files of one chunk only, which the index has in one row each.
         """
-        if self._context.index.files * _PRELOAD_SHARE > self._keep:
+        if self._context.index.counts.files * _PRELOAD_SHARE > self._keep:
             return
         after_id = 0
         while True:
             try:
                 with self._doomed.watching() as gone:
-                    rows = await self._context.threads.ask_index(self._context.index.page, after_id, _BATCH)
+                    rows = await self._context.threads.ask_index(self._context.index.reader.page, after_id, _BATCH)
             except IndexFailed:
                 return  # whoever needs it meets it again
             if not rows:
@@ -262,11 +262,11 @@ class StagedFileTable:
 def _find(index: Index, versions: list[Version]) -> list[list[FoundRow]]:
     """In a thread: rows of each version, with the chunks of those that are wanted."""
     answers = []
-    for version, rows in zip(versions, index.find(versions), strict=True):
+    for version, rows in zip(versions, index.reader.find(versions), strict=True):
         answer = []
         for row in rows:
             several = row.version == version and version.size > row.chunk_bytes
-            answer.append((row, index.chunks(row.object_id) if several else []))
+            answer.append((row, index.reader.chunks(row.object_id) if several else []))
         answers.append(answer)
     return answers
 

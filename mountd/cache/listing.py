@@ -35,7 +35,7 @@ class StagedListing:
 
     async def still_staged(self, numbers: Sequence[int]) -> tuple[int, int]:
         """How many of these objects the index has, and the bytes of their files. Raises StagingError."""
-        rows = await self._context.threads.ask_index(self._context.index.rows, numbers)
+        rows = await self._context.threads.ask_index(self._context.index.reader.rows, numbers)
         return len(rows), sum(row.version.size for row in rows)
 
 
@@ -47,7 +47,7 @@ async def pages_of(
     last = 0
     while True:
         try:
-            rows = await context.threads.ask_index(context.index.page, last, _PAGE)
+            rows = await context.threads.ask_index(context.index.reader.page, last, _PAGE)
         except IndexFailed as error:
             context.health.index_failed(error, "listing staged files")
             return

@@ -118,7 +118,7 @@ class Reclaimer:
             return [], 0
         self._doomed.begin(numbers)
         try:
-            room_bytes = await context.threads.change_index(context.index.doom, numbers)
+            room_bytes = await context.threads.change_index(context.index.writer.doom, numbers)
         except Exception as error:
             # The rows stay, and so do the objects: they are found again when they are looked up.
             self._doomed.refused(numbers)
@@ -190,7 +190,7 @@ class Reclaimer:
         punched: list[int] = []
         try:
             sizes = [(index, file.chunk(index).size) for index in indexes]
-            await context.threads.change_index(context.index.forget, number, sizes)
+            await context.threads.change_index(context.index.writer.forget, number, sizes)
             file.recorded = None
             # All that the chunk could take, also where it is encoded: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]

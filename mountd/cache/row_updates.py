@@ -64,8 +64,8 @@ class RowUpdates:
         stamps = [(number, *known) for number, known in self._stamps.items()]
         self._uses, self._paths, self._stamps = {}, {}, {}
         try:
-            await self._context.threads.change_index(self._context.index.touch, uses, paths)
-            await self._context.threads.change_index(self._context.index.stamp, stamps)
+            await self._context.threads.change_index(self._context.index.writer.touch, uses, paths)
+            await self._context.threads.change_index(self._context.index.writer.stamp, stamps)
         except IndexFailed as error:
             self._context.health.index_failed(error, "noting last uses")
 

@@ -71,7 +71,7 @@ class Scrub:
             "rate_bytes_s": self._rate_bytes_s,
             "measured_bytes_s": round(read_bytes / self._read_s) if self._read_s else 0,
             "round_bytes": self._at.bytes,
-            "staged_bytes": index.bytes - index.encoded_bytes + index.encoded_stored_bytes,
+            "staged_bytes": index.counts.bytes - index.counts.shrunk_bytes + index.counts.shrunk_stored_bytes,
             "read_bytes": read_bytes,
             "damaged_chunks": metrics["scrub_damaged_chunks"],
             "round_began": _shown(self._at.began_s),
@@ -93,7 +93,7 @@ class Scrub:
                 await trio.sleep(_RETRY_S)
 
     async def _rounds(self) -> None:
-        self._at = await self._context.threads.ask_index(self._context.index.scrubbed)
+        self._at = await self._context.threads.ask_index(self._context.index.reader.scrubbed)
         while True:
             if self._at.began_s <= self._at.ended_s or not self._at.began_s:
                 await self._wait_for_next()
@@ -109,7 +109,7 @@ class Scrub:
         while True:
             wait_s = self._at.began_s + _ROUND_S - self._context.clock()
             is_due = wait_s <= 0 or wait_s > _ROUND_S  # the clock may have been set back
-            if is_due and self._context.index.files:
+            if is_due and self._context.index.counts.files:
                 break
             await trio.sleep(_RETRY_S if is_due else wait_s)
         await self._note(ScrubRow(0, 0, int(self._context.clock()), self._at.ended_s))
@@ -130,7 +130,7 @@ class Scrub:
 
     async def _page(self) -> list[StagedRow]:
         rows: list[StagedRow] = await self._context.threads.ask_index(
-            self._context.index.page, self._at.object_id, _PAGE
+            self._context.index.reader.page, self._at.object_id, _PAGE
         )
         return rows
 
@@ -146,7 +146,7 @@ class Scrub:
     async def _note(self, at: ScrubRow) -> None:
         self._at = at
         self._noted_s = trio.current_time()
-        await self._context.threads.change_index(self._context.index.note_scrubbed, at)
+        await self._context.threads.change_index(self._context.index.writer.note_scrubbed, at)
 
 
 def _shown(moment_s: int) -> str | None:

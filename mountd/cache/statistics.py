@@ -49,8 +49,8 @@ def statistics_of(
 ) -> StagingStatistics:
     """This moment. `is_ready`: what an earlier run left is gone."""
     # What a thread has entered in the index a moment ago counts as uncommitted, too, until we have noted it.
-    indexed_bytes = context.index.bytes
-    twice_bytes = context.index.entered_bytes - committer.entered_bytes
+    indexed_bytes = context.index.counts.bytes
+    twice_bytes = context.index.writer.entered_bytes - committer.entered_bytes
     state: State = "ok"
     if context.health.off:
         state = "off"
@@ -59,12 +59,12 @@ def statistics_of(
     elif admission.refused:
         state = "full"
     return StagingStatistics(
-        files=context.index.files + object_ids.open_count,
+        files=context.index.counts.files + object_ids.open_count,
         bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
         room_bytes=context.room.used_bytes,
         capacity_bytes=context.room.limit_bytes(),
-        encoded_bytes=context.index.encoded_bytes,
-        encoded_stored_bytes=context.index.encoded_stored_bytes,
+        encoded_bytes=context.index.counts.shrunk_bytes,
+        encoded_stored_bytes=context.index.counts.shrunk_stored_bytes,
         queued_bytes=writer.queued_bytes,
         uncommitted_bytes=committer.uncommitted_bytes,
         state=state,

@@ -19,7 +19,8 @@ import trio.testing
 
 from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache import committer as committer_module
-from mountd.cache.index.index import Index
+from mountd.cache.index.database import IndexDatabase
+from mountd.cache.index.writer import IndexWriter
 from mountd.cache.objects import unlinked as staging_unlinked
 from mountd.core.metrics import Metrics
 from tests.power.crash_child import few_numbers_leased
@@ -102,11 +103,11 @@ async def work(cache_dir: str) -> None:
 
 @contextmanager
 def committed_without_a_sync(name: str) -> Iterator[None]:
-    """This method of Index commits as if nothing depended on it."""
-    method, transaction = getattr(Index, name), Index._transaction
+    """This method of IndexWriter commits as if nothing depended on it."""
+    method, transaction = getattr(IndexWriter, name), IndexDatabase.transaction
     weak = False
 
-    def weakly(self: Index, *args: Any) -> Any:
+    def weakly(self: IndexWriter, *args: Any) -> Any:
         nonlocal weak
         weak = True
         try:
@@ -114,10 +115,10 @@ def committed_without_a_sync(name: str) -> Iterator[None]:
         finally:
             weak = False
 
-    def transact(self: Index, *, durable: bool) -> Any:
+    def transact(self: IndexDatabase, *, durable: bool) -> Any:
         return transaction(self, durable=durable and not weak)
 
-    with mock.patch.object(Index, name, weakly), mock.patch.object(Index, "_transaction", transact):
+    with mock.patch.object(IndexWriter, name, weakly), mock.patch.object(IndexDatabase, "transaction", transact):
         yield
 
 

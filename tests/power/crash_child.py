@@ -13,7 +13,7 @@ from unittest import mock
 import trio
 
 from mountd.cache import Cache, CacheSettings, open_cache
-from mountd.cache.index import index as index_file
+from mountd.cache.index import writer as index_file
 from mountd.cache.objects import ids as staging_names
 from mountd.cache.objects import unlinked as staging_unlinked
 from mountd.cache.objects.encoding import Encoder

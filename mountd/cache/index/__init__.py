@@ -3,7 +3,9 @@
 Nobody else opens it. It never touches an object; what it does not know is garbage.
 """
 
-from mountd.cache.index.index import ChunkRow, Committed, Connect, Index, IndexFailed, ScrubRow, StagedRow, Stamp
-from mountd.cache.index.schema import lock_cache
+from mountd.cache.index.database import IndexFailed
+from mountd.cache.index.index import Index
+from mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
+from mountd.cache.index.schema import Connect, lock_cache
 
 __all__ = ["ChunkRow", "Committed", "Connect", "Index", "IndexFailed", "ScrubRow", "StagedRow", "Stamp", "lock_cache"]

@@ -18,12 +18,12 @@ from typing import Any
 import xxhash
 
 from mountd.base.version import Version
-from mountd.cache.index.rows import StagedRow, Stamp
+from mountd.cache.index.rows import IndexState, StagedRow, Stamp
 from mountd.cache.index.schema import signed, unsigned
 from policies.cache.admission import BLOCK_BYTES
 from policies.geometry import chunk_count
 
-__all__ = ["COLUMNS", "SET_STAMP", "encoded_in", "staged_row", "stamp_values"]
+__all__ = ["COLUMNS", "SET_STAMP", "read_state", "shrunk_in", "staged_row", "stamp_values"]
 
 COLUMNS = (
     "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored, "
@@ -59,8 +59,19 @@ def staged_row(columns: tuple[Any, ...], source_names: Mapping[int, str], databa
         return StagedRow(columns[0], Version("", 0, 0, 0, 0), b"", 1, False, 0, 0, 0, None, 0, None, proven=False)
 
 
-def encoded_in(row: StagedRow, database: sqlite3.Connection) -> tuple[int, int]:
-    """(bytes of the encoded chunks of a file, bytes that stand for them)."""
+def read_state(database: sqlite3.Connection) -> IndexState:
+    """The totals. Raises sqlite3.Error."""
+    sql = "SELECT files, bytes, blocks, next_id, settled_id, clean, encoded, stored FROM state"
+    found = database.execute(sql).fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("the index has no state")
+    files, size_bytes, blocks, next_id, settled_id, clean, shrunk_bytes, stored_bytes = found
+    used_bytes = blocks * BLOCK_BYTES
+    return IndexState(files, size_bytes, used_bytes, next_id, settled_id, bool(clean), shrunk_bytes, stored_bytes)
+
+
+def shrunk_in(row: StagedRow, database: sqlite3.Connection) -> tuple[int, int]:
+    """(bytes of those chunks of a file that are stored in fewer, bytes that stand for them)."""
     size, chunk_bytes = row.version.size, row.chunk_bytes
     if size <= chunk_bytes:
         return (size, row.stored_bytes) if row.stored_bytes else (0, 0)

@@ -39,9 +39,9 @@ class ChunkRow(NamedTuple):
 
     number: int
     checksum: int
-    """xxh3_64 of its bytes, encoded or not."""
+    """xxh3_64 of its bytes, however they are stored."""
     stored_bytes: int = 0
-    """How many bytes stand for it, which is encoded; 0: it is stored as it is."""
+    """How many bytes stand for it on the disk, if it shrinks; 0: it is stored as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class IndexState:
     """Objects from here to next_id without a row are garbage."""
     clean: bool
     """The last run left nothing on the disk that is not accounted."""
-    encoded_bytes: int
-    """Of `size_bytes`, those of chunks that are encoded."""
-    encoded_stored_bytes: int
+    shrunk_bytes: int
+    """Of `size_bytes`, those of chunks that are stored in fewer bytes than they have."""
+    shrunk_stored_bytes: int
     """How many stand for them on the disk."""
 
 
@@ -84,7 +84,7 @@ class StagedRow:
     checksum: int | None
     """xxh3_64 of the only chunk of a file of one chunk; None if that is not committed, or there are more."""
     stored_bytes: int
-    """How many bytes stand for that chunk, which is encoded; 0: it is stored as it is, or there are more."""
+    """As in ChunkRow, of that chunk; 0 if there are more."""
     stamp: Stamp | None = None
     """With which every chunk that is committed was right, and nothing else was in the object; None: not known."""
     proven: bool = True
@@ -93,7 +93,7 @@ class StagedRow:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Chunks of one file that have become durable, for `Index.commit_chunks`."""
+    """Chunks of one file that have become durable, for `IndexWriter.commit_chunks`."""
 
     object_id: int
     is_new: bool

@@ -89,7 +89,7 @@ class ObjectIdAllocator:
         """Keep numbers ahead of need. Never returns."""
         while True:
             try:
-                block = await self._context.threads.change_index(self._context.index.lease, self.settled_id())
+                block = await self._context.threads.change_index(self._context.index.writer.lease, self.settled_id())
             except IndexFailed as error:
                 self._context.health.index_failed(error, "leasing object numbers")
                 await trio.sleep(_RETRY_S)

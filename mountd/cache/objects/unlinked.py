@@ -46,7 +46,7 @@ class Unlinked:
             return
         try:
             await self._context.threads.sweep(sync_disk, self._context.disk)
-            await self._context.threads.change_index(self._context.index.removed, numbers)
+            await self._context.threads.change_index(self._context.index.writer.removed, numbers)
         except OSError as error:
             self._context.health.failed(error, "making evictions durable")
         except IndexFailed as error:

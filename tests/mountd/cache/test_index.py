@@ -12,7 +12,7 @@ import pytest
 
 from mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
 from mountd.base.version import Version
-from mountd.cache.index.index import ChunkRow, Committed, Index, IndexFailed, Stamp
+from mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
 from mountd.cache.index.schema import FORMAT, lock_cache
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from policies.cache.admission import blocks_bytes
@@ -65,72 +65,76 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 def assert_totals(index: Index) -> None:
     """What is kept in one row is what a count of all rows would give."""
-    rows = index.page(0, 1000)
-    state = index.state()
-    doomed = index._reader.execute("SELECT COALESCE(SUM(blocks), 0) FROM doomed").fetchone()[0] * 4096
-    assert state.files == index.files == len(rows)
-    assert state.size_bytes == index.bytes == sum(row.staged_bytes for row in rows)
+    rows = index.reader.page(0, 1000)
+    state = index.reader.state()
+    doomed = index.database.reader.execute("SELECT COALESCE(SUM(blocks), 0) FROM doomed").fetchone()[0] * 4096
+    assert state.files == index.counts.files == len(rows)
+    assert state.size_bytes == index.counts.bytes == sum(row.staged_bytes for row in rows)
     assert state.used_bytes == sum(row.room_bytes for row in rows) + doomed
     encoded = [
         (min(CHUNK, row.version.size - chunk.number * CHUNK), chunk.stored_bytes)
         for row in rows
-        for chunk in ([ChunkRow(0, 0, row.stored_bytes)] if row.version.size <= CHUNK else index.chunks(row.object_id))
+        for chunk in (
+            [ChunkRow(0, 0, row.stored_bytes)] if row.version.size <= CHUNK else index.reader.chunks(row.object_id)
+        )
         if chunk.stored_bytes
     ]
-    assert state.encoded_bytes == index.encoded_bytes == sum(size for size, _ in encoded)
-    assert state.encoded_stored_bytes == index.encoded_stored_bytes == sum(stored for _, stored in encoded)
+    assert state.shrunk_bytes == index.counts.shrunk_bytes == sum(size for size, _ in encoded)
+    assert state.shrunk_stored_bytes == index.counts.shrunk_stored_bytes == sum(stored for _, stored in encoded)
 
 
 def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
     huge = Version("bb", (1 << 64) - 3, 5, -1, 1 << 62)
-    index.commit_chunks([committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0], version=huge)])
-    ((one,), (two,)) = index.find([Version("aa", 1, 3 * CHUNK + 1, 1, 1), huge])
+    index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0], version=huge)])
+    ((one,), (two,)) = index.reader.find([Version("aa", 1, 3 * CHUNK + 1, 1, 1), huge])
     assert (one.object_id, one.complete, one.staged_bytes, one.path) == (1, False, CHUNK + 1, b"p/1")
-    assert index.chunks(1) == [(0, (1 << 64) - 1, 0), (3, (1 << 64) - 4, 0)]
+    assert index.reader.chunks(1) == [(0, (1 << 64) - 1, 0), (3, (1 << 64) - 4, 0)]
     assert (two.version, two.complete, two.checksum, two.staged_bytes) == (huge, True, (1 << 64) - 1, 5)
-    assert index.find([Version("cc", 1, 0, 0, 0)]) == [[]]
+    assert index.reader.find([Version("cc", 1, 0, 0, 0)]) == [[]]
     assert_totals(index)
 
 
 def test_totals_follow_every_change(index: Index) -> None:
-    index.commit_chunks([committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0]), committed(3, 2 * CHUNK, [0, 1])])
-    index.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False)])
+    index.writer.commit_chunks(
+        [committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0]), committed(3, 2 * CHUNK, [0, 1])]
+    )
+    index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False)])
     assert_totals(index)
-    index.forget(1, [(3, 1), (2, CHUNK)])  # the second is not there
-    index.forget(2, [(0, 5)])
-    index.forget(99, [(0, 5)])
+    index.writer.forget(1, [(3, 1), (2, CHUNK)])  # the second is not there
+    index.writer.forget(2, [(0, 5)])
+    index.writer.forget(99, [(0, 5)])
     assert_totals(index)
-    assert [row.complete for row in index.page(0, 9)] == [False, False, True]
-    assert [row.object_id for row in index.incomplete(0, 9)] == [1, 2]
-    index.doom([1, 3, 99])
+    assert [row.complete for row in index.reader.page(0, 9)] == [False, False, True]
+    assert [row.object_id for row in index.reader.incomplete(0, 9)] == [1, 2]
+    index.writer.doom([1, 3, 99])
     assert_totals(index)
-    assert index.doomed(0, 9) == [1, 3]
-    assert index.known(range(10)) == {1, 2, 3}
-    assert index.removed([1, 99]) == 4096 + 2 * CHUNK
-    assert index.removed([1]) == 0
+    assert index.reader.doomed(0, 9) == [1, 3]
+    assert index.reader.known(range(10)) == {1, 2, 3}
+    assert index.writer.removed([1, 99]) == 4096 + 2 * CHUNK
+    assert index.writer.removed([1]) == 0
     assert_totals(index)
 
 
 def test_totals_know_what_is_encoded(index: Index) -> None:
-    index.commit_chunks(
+    index.writer.commit_chunks(
         [committed(1, 3 * CHUNK + 1, [0]), committed(2, 50_000, [0], stored_bytes=900), committed(3, 50_000, [0])]
     )
-    index.commit_chunks([committed(1, 3 * CHUNK + 1, [1, 2, 3], new=False, stored_bytes=5000)])
-    index.commit_chunks([committed(4, 2 * CHUNK, [0, 1], stored_bytes=7000)])
+    index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [1, 2, 3], new=False, stored_bytes=5000)])
+    index.writer.commit_chunks([committed(4, 2 * CHUNK, [0, 1], stored_bytes=7000)])
     assert_totals(index)
-    assert [chunk.stored_bytes for chunk in index.chunks(1)] == [0, 5000, 5000, 5000]
-    assert [row.stored_bytes for row in index.page(0, 9)] == [0, 900, 0, 0]
-    assert index.state().encoded_bytes == CHUNK * 2 + 1 + 50_000 + 2 * CHUNK
-    before = index.state().used_bytes
-    index.forget(1, [(3, 1), (0, CHUNK)])
-    assert before - index.state().used_bytes == 8192 + CHUNK
-    index.forget(2, [(0, 50_000)])
-    assert before - index.state().used_bytes == 8192 + CHUNK + 4096
+    assert [chunk.stored_bytes for chunk in index.reader.chunks(1)] == [0, 5000, 5000, 5000]
+    assert [row.stored_bytes for row in index.reader.page(0, 9)] == [0, 900, 0, 0]
+    assert index.reader.state().shrunk_bytes == CHUNK * 2 + 1 + 50_000 + 2 * CHUNK
+    before = index.reader.state().used_bytes
+    index.writer.forget(1, [(3, 1), (0, CHUNK)])
+    assert before - index.reader.state().used_bytes == 8192 + CHUNK
+    index.writer.forget(2, [(0, 50_000)])
+    assert before - index.reader.state().used_bytes == 8192 + CHUNK + 4096
     assert_totals(index)
-    index.commit_chunks([committed(2, 50_000, [0], new=False)])  # and now as it is
+    index.writer.commit_chunks([committed(2, 50_000, [0], new=False)])  # and now as it is
     assert_totals(index)
-    index.doom([1, 2, 4])
-    assert index.state().encoded_bytes == index.state().encoded_stored_bytes == 0
+    index.writer.doom([1, 2, 4])
+    assert index.reader.state().shrunk_bytes == index.reader.state().shrunk_stored_bytes == 0
     assert_totals(index)
 
 
@@ -165,18 +169,20 @@ def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> 
     for _ in range(2):  # the second time there is nothing to do
         index = Index(cache(tmp_path))
         assert_totals(index)
-        assert index.chunks(1) == [(2, (1 << 64) - 3, 0)]
-        assert [(row.path, row.complete, row.stored_bytes) for row in index.page(0, 9)] == [
+        assert index.reader.chunks(1) == [(2, (1 << 64) - 3, 0)]
+        assert [(row.path, row.complete, row.stored_bytes) for row in index.reader.page(0, 9)] == [
             (b"p/1", False, 0),
             (b"p/2", True, 0),
         ]
-        assert all(row.proven and row.stamp is None for row in index.page(0, 9))
+        assert all(row.proven and row.stamp is None for row in index.reader.page(0, 9))
         index.close()
     index = Index(cache(tmp_path))
-    index.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False, stored_bytes=20_000)])
-    index.stamp([(2, Version("aa", 2, 5, 1, 1), Stamp((1 << 64) - 1, 7)), (1, Version("aa", 1, 5, 1, 1), Stamp(3, 4))])
-    assert [(row.stamp, row.proven) for row in index.page(0, 9)] == [(None, True), (((1 << 64) - 1, 7), True)]
-    index.commit_chunks([committed(3, 60_000, [0], stored_bytes=20_000)])
+    index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False, stored_bytes=20_000)])
+    index.writer.stamp(
+        [(2, Version("aa", 2, 5, 1, 1), Stamp((1 << 64) - 1, 7)), (1, Version("aa", 1, 5, 1, 1), Stamp(3, 4))]
+    )
+    assert [(row.stamp, row.proven) for row in index.reader.page(0, 9)] == [(None, True), (((1 << 64) - 1, 7), True)]
+    index.writer.commit_chunks([committed(3, 60_000, [0], stored_bytes=20_000)])
     assert_totals(index)
     index.close()
     database = sqlite3.connect(tmp_path / "index.sqlite")
@@ -185,11 +191,11 @@ def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> 
 
 
 def test_the_oldest_come_first_a_page_at_a_time(index: Index) -> None:
-    index.commit_chunks([committed(number, 5, [0]) for number in range(1, 6)])
-    index.touch([(9, 1), (3, 4)], [(b"new", 2)])
-    assert [row.object_id for row in index.oldest((-1, -1), 2)] == [4, 2]
-    assert [row.object_id for row in index.oldest((7, 2), 9)] == [3, 5, 1]
-    assert index.page(1, 1)[0].path == b"new"
+    index.writer.commit_chunks([committed(number, 5, [0]) for number in range(1, 6)])
+    index.writer.touch([(9, 1), (3, 4)], [(b"new", 2)])
+    assert [row.object_id for row in index.reader.oldest((-1, -1), 2)] == [4, 2]
+    assert [row.object_id for row in index.reader.oldest((7, 2), 9)] == [3, 5, 1]
+    assert index.reader.page(1, 1)[0].path == b"new"
 
 
 def test_numbers_are_never_leased_twice(tmp_path: Path) -> None:
@@ -197,23 +203,25 @@ def test_numbers_are_never_leased_twice(tmp_path: Path) -> None:
     for _ in range(3):
         index = Index(cache(tmp_path))
         for _ in range(2):
-            lease = index.lease(5)
+            lease = index.writer.lease(5)
             assert not seen & set(lease)
             seen |= set(lease)
-        assert index.state().next_id == max(seen) + 1
-        assert index.state().settled_id == 5
+        assert index.reader.state().next_id == max(seen) + 1
+        assert index.reader.state().settled_id == 5
         index.close()
 
 
 def test_a_rolled_back_group_leaves_nothing(index: Index) -> None:
-    index.commit_chunks([committed(1, 5, [0])])
+    index.writer.commit_chunks([committed(1, 5, [0])])
     with pytest.raises(IndexFailed):
-        index.commit_chunks([committed(2, 5, [0], version=Version("new source", 2, 5, 1, 1)), committed(1, 5, [0])])
+        index.writer.commit_chunks(
+            [committed(2, 5, [0], version=Version("new source", 2, 5, 1, 1)), committed(1, 5, [0])]
+        )
     assert_totals(index)
-    assert index.files == 1
+    assert index.counts.files == 1
     # The source that came with it is known, or not, but never confused with another.
-    index.commit_chunks([committed(3, 5, [0], version=Version("third", 3, 5, 1, 1))])
-    assert [row.version.source_id for row in index.page(0, 9)] == ["aa", "third"]
+    index.writer.commit_chunks([committed(3, 5, [0], version=Version("third", 3, 5, 1, 1))])
+    assert [row.version.source_id for row in index.reader.page(0, 9)] == ["aa", "third"]
 
 
 def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
@@ -256,7 +264,7 @@ def test_an_unknown_format_is_refused_with_the_remedy(tmp_path: Path, statement:
 def test_a_broken_index_is_set_aside(tmp_path: Path, logs: Logs, how: str) -> None:
     logs.expect("set aside as index.sqlite.broken-1, the cache starts empty")
     index = Index(cache(tmp_path))
-    index.commit_chunks([committed(1, 5, [0])])
+    index.writer.commit_chunks([committed(1, 5, [0])])
     index.close()
     path = tmp_path / "index.sqlite"
     if how == "text":
@@ -271,7 +279,7 @@ def test_a_broken_index_is_set_aside(tmp_path: Path, logs: Logs, how: str) -> No
     news = []
     index = Index(cache(tmp_path), on_new=lambda: news.append("objects are garbage"))
     assert index.opened.files == 0
-    assert index.page(0, 9) == []
+    assert index.reader.page(0, 9) == []
     assert news == ["objects are garbage"]
     index.close()
     assert (tmp_path / "index.sqlite.broken-1").exists()
@@ -294,14 +302,14 @@ def test_a_full_disk_is_no_reason_to_set_the_index_aside(tmp_path: Path) -> None
 def test_damage_met_later_is_remembered(tmp_path: Path, logs: Logs) -> None:
     logs.expect("set aside as index.sqlite.broken-1, the cache starts empty")
     index = Index(cache(tmp_path))
-    index.commit_chunks([committed(number, 5, [0]) for number in range(1, 3000)])
+    index.writer.commit_chunks([committed(number, 5, [0]) for number in range(1, 3000)])
     index.close()
     with (tmp_path / "index.sqlite").open("r+b") as file:
         file.seek(4096 * 20)
         file.write(b"\xff" * (os.path.getsize(tmp_path / "index.sqlite") - 4096 * 20))
     index = Index(cache(tmp_path))
     with pytest.raises(IndexFailed) as caught:
-        index.page(0, 3000)
+        index.reader.page(0, 3000)
     assert caught.value.damaged
     index.close()
     index = Index(cache(tmp_path))
@@ -330,12 +338,12 @@ def malformed_for(times: int) -> Callable[..., sqlite3.Connection]:
 
 def test_an_index_that_seems_damaged_for_a_moment_is_used_on(tmp_path: Path) -> None:
     index = Index(cache(tmp_path), connect=malformed_for(0))
-    index.commit_chunks([committed(1, 5, [0])])
+    index.writer.commit_chunks([committed(1, 5, [0])])
     Malformed.left = 1
     with pytest.raises(IndexFailed) as caught:
-        index.page(0, 9)
+        index.reader.page(0, 9)
     assert not caught.value.damaged
-    assert len(index.page(0, 9)) == 1
+    assert len(index.reader.page(0, 9)) == 1
     index.close()
     index = Index(cache(tmp_path), connect=malformed_for(1))
     assert index.opened.files == 1
@@ -344,7 +352,7 @@ def test_an_index_that_seems_damaged_for_a_moment_is_used_on(tmp_path: Path) -> 
 
 def test_an_index_that_was_met_damaged_and_is_sound_is_used_on(tmp_path: Path) -> None:
     index = Index(cache(tmp_path))
-    index.commit_chunks([committed(1, 5, [0])])
+    index.writer.commit_chunks([committed(1, 5, [0])])
     index.close()
     (tmp_path / "index.damaged").touch()
     for _ in range(2):
@@ -372,16 +380,16 @@ def test_an_index_that_sqlite_opened_elsewhere_is_not_believed(tmp_path: Path) -
 def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
     """Counted in steps of SQLite's virtual machine, not in seconds: a scan would take millions."""
     index = Index(cache(tmp_path))
-    index.commit_chunks([committed(1, 5, [0])])
-    index._writer.execute("PRAGMA synchronous = OFF")
-    index._writer.execute("BEGIN")
-    index._writer.execute(
+    index.writer.commit_chunks([committed(1, 5, [0])])
+    index.database.writer.execute("PRAGMA synchronous = OFF")
+    index.database.writer.execute("BEGIN")
+    index.database.writer.execute(
         f"""WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
         INSERT INTO files SELECT i, 1, i, 5, 1, 1, {CHUNK}, 1, 2, i / 100, i, CAST('train/' || i AS BLOB), 0, i,
             1700000000000000000 + i, 7000000000000000000 + i FROM n"""
     )
-    index._writer.execute(f"UPDATE state SET files = {ROWS}, bytes = {ROWS * 5}, blocks = {ROWS * 2}")
-    index._writer.execute("COMMIT")
+    index.database.writer.execute(f"UPDATE state SET files = {ROWS}, bytes = {ROWS * 5}, blocks = {ROWS * 2}")
+    index.database.writer.execute("COMMIT")
     index.close()
     assert os.path.getsize(tmp_path / "index.sqlite") < 140 * ROWS
 
@@ -401,12 +409,12 @@ def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
         return sqlite3.connect(*args, **keywords, factory=Watched)
 
     index = Index(cache(tmp_path), connect=watched)
-    assert index.opened.files == index.files == ROWS
-    assert index.find([Version("aa", 77, 5, 1, 1)])[0][0].object_id == 77
-    assert len(index.oldest((-1, -1), 10)) == 10
-    assert index.incomplete(0, 10) == []
-    assert index.doomed(0, 10) == []
-    index.lease(1)
+    assert index.opened.files == index.counts.files == ROWS
+    assert index.reader.find([Version("aa", 77, 5, 1, 1)])[0][0].object_id == 77
+    assert len(index.reader.oldest((-1, -1), 10)) == 10
+    assert index.reader.incomplete(0, 10) == []
+    assert index.reader.doomed(0, 10) == []
+    index.writer.lease(1)
     index.close()
     assert steps < 2000
 
@@ -420,7 +428,7 @@ def test_a_stranger_who_looks_into_the_index_takes_no_log_away(tmp_path: Path) -
         database.close()"""
     index = Index(cache(tmp_path))
     for _ in range(2):
-        leased = index.lease(1)
+        leased = index.writer.lease(1)
         command = [sys.executable, "-c", looks, str(tmp_path / "index.sqlite")]
         seen = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
         assert seen == f"({leased.stop},)\n"
@@ -439,10 +447,10 @@ def test_no_bit_that_is_turned_gives_a_file_the_bytes_of_another(tmp_path: Path)
     (tmp_path / "turned").mkdir(mode=0o700)
     versions = [Version("aa", number, 5, 1, 1) for number in range(1, count + 1)]
     index = Index(cache(tmp_path / "whole"))
-    index.commit_chunks([committed(version.inode, 5, [0], version=version) for version in versions])
-    index.forget(7, [(0, 5)])
+    index.writer.commit_chunks([committed(version.inode, 5, [0], version=version) for version in versions])
+    index.writer.forget(7, [(0, 5)])
     where = "WHERE name IN ('files', 'files_by_inode')"
-    pages = [page for (page,) in index._reader.execute(f"SELECT rootpage FROM sqlite_master {where}")]
+    pages = [page for (page,) in index.database.reader.execute(f"SELECT rootpage FROM sqlite_master {where}")]
     index.close()
     whole = (tmp_path / "whole" / "index.sqlite").read_bytes()
     found = wrong = 0
@@ -457,7 +465,7 @@ def test_no_bit_that_is_turned_gives_a_file_the_bytes_of_another(tmp_path: Path)
         except IndexFailed:
             continue
         try:
-            for version, rows in zip(versions, index.find(versions), strict=True):
+            for version, rows in zip(versions, index.reader.find(versions), strict=True):
                 for row in rows:
                     if row.proven and row.version == version:
                         found += 1

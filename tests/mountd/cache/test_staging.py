@@ -225,13 +225,13 @@ def test_look_ups_that_wait_together_go_to_the_index_together(tmp_path: Path) ->
         async with healthy_staging(tmp_path, chunk_bytes=4096, operations=operations) as staging:
             assert staging.files.get_nowait(version_of(1, size)) is None
             asked: list[int] = []
-            find = staging.context.index.find
+            find = staging.context.index.reader.find
 
             def counted(versions: Any) -> Any:
                 asked.append(len(versions))
                 return find(versions)
 
-            staging.context.index.find = counted  # type: ignore[method-assign]  # replaced on purpose
+            staging.context.index.reader.find = counted  # type: ignore[method-assign]  # replaced on purpose
             found: list[StagedFile] = []
             async with trio.open_nursery() as nursery:
                 for seed in (*range(1, 101), 1, 1):
@@ -314,7 +314,7 @@ def test_a_broken_index_costs_staging_and_nothing_else(tmp_path: Path, logs: Log
         async with healthy_staging(tmp_path) as staging:
             await stage(staging, 1)
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            staging.context.index._reader.close()
+            staging.context.index.database.reader.close()
             file = await staging.files.get(version_of(1, SIZE))
             assert not file.present
             assert metrics["staging_errors"] == 1

@@ -16,7 +16,7 @@ import trio
 from mountd.cache import Cache, StagedFile
 from mountd.cache import checking as staging_checking
 from mountd.cache import scrub as staging_scrub
-from mountd.cache.index.index import ScrubRow, Stamp
+from mountd.cache.index import ScrubRow, Stamp
 from mountd.cache.objects import stamps as staging_stamps
 from mountd.cache.objects.disk import Disk
 from mountd.core.metrics import Metrics
@@ -147,7 +147,7 @@ def test_it_goes_on_where_an_earlier_daemon_was(tmp_path: Path) -> None:
         async with scrubbed(tmp_path) as staging:
             objects = [(await stage(staging, seed)).object_id for seed in range(1, 11)]
             at = ScrubRow(objects[6] or 0, 7 * SIZE, int(1e9) - 100, 0)
-            staging.context.index.note_scrubbed(at)
+            staging.context.index.writer.note_scrubbed(at)
         metrics = Metrics()
         async with scrubbed(tmp_path, metrics) as staging:
             await round_ended(staging)

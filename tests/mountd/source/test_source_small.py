@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mountd.base.attributes import Attributes
-from mountd.cache.index.index import Stamp
+from mountd.cache.index import Stamp
 from mountd.cache.objects import disk as staging_disk
 from mountd.cache.objects.disk import Disk
 from mountd.cache.objects.stamps import stamp_of
