@@ -97,7 +97,7 @@ class Cache:
         once after a clean end, a moment after a crash."""
         self.encoding = StageEncoding()
         self.object_ids = ObjectIdAllocator(context)
-        self.descriptors = Descriptors(context.disk.close_fd, context.disk.open_files.shares.staged)
+        self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         doomed = DoomedRows()
         self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors)
         self._updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])

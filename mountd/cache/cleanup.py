@@ -135,8 +135,8 @@ def punch_uncommitted(disk: Disk, row: StagedRow, committed: Sequence[int]) -> N
             if missing and start is None:
                 start = chunk_extent(number, size, row.chunk_bytes).start
             elif not missing and start is not None:
-                disk.punch(fd, start, blocks_bytes(min(number * row.chunk_bytes, size)))
+                disk.io.punch(fd, start, blocks_bytes(min(number * row.chunk_bytes, size)))
                 start = None
-        disk.set_length(fd, size)
+        disk.io.set_length(fd, size)
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)

@@ -253,6 +253,6 @@ def sync_objects(disk: Disk, object_ids: Sequence[int]) -> None:
         except FileNotFoundError:
             continue
         try:
-            disk.sync(fd)
+            disk.io.sync(fd)
         finally:
-            disk.close_fd(fd)
+            disk.io.close(fd)

@@ -64,7 +64,7 @@ class Findings:
         """By its name the object may be another one now: it is opened again for the next read."""
         fd = self._descriptors.discard(number)
         if fd is not None:
-            self._context.disk.close_fd(fd)
+            self._context.disk.io.close(fd)
 
     def failed(self, file: StagedFile, number: int, extent: Extent, error: OSError | None) -> None:
         """`extent` could not be read, or is not what was staged: its chunks are forgotten, if it is the object's

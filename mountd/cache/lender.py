@@ -42,7 +42,7 @@ class ObjectLender:
         try:
             return self._findings.is_as_left(file, number, stamp_of(fd, file.size))
         finally:
-            self._context.disk.close_fd(fd)
+            self._context.disk.io.close(fd)
 
     async def is_sound(self, file: StagedFile) -> bool:
         """Whether the object of `file` is as it was left, and all its chunks were right then. Looks at the object."""
@@ -96,4 +96,4 @@ class ObjectLender:
         try:
             return await self._context.threads.read(use, fd)
         finally:
-            self._context.disk.close_fd(fd)
+            self._context.disk.io.close(fd)

@@ -82,7 +82,7 @@ class StagedReader:
         if fd is None:
             return False
         try:
-            if not self._context.disk.read_cached(fd, extent.start, buffer[: extent.size]):
+            if not self._context.disk.io.read_cached(fd, extent.start, buffer[: extent.size]):
                 return False
             after = stamp_of(fd, file.size)
         except OSError as error:
@@ -112,7 +112,7 @@ class StagedReader:
         """Whether the page cache has the byte at `offset`, which is staged as it is. Says nothing about that byte."""
         fd = self._open_nowait(file.object_id) if file.object_id is not None else None
         try:
-            return fd is not None and self._context.disk.read_cached(fd, offset, memoryview(bytearray(1)))
+            return fd is not None and self._context.disk.io.read_cached(fd, offset, memoryview(bytearray(1)))
         except OSError:
             return False
 
@@ -247,7 +247,7 @@ class StagedReader:
             if file.object_id == number and file.changes == changes:
                 self._descriptors.put(number, answer.opened_fd)
             else:
-                self._context.disk.close_fd(answer.opened_fd)
+                self._context.disk.io.close(answer.opened_fd)
         if file.changes != changes:
             raise StagingError("no longer staged")
         if answer.data is None:

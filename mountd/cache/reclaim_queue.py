@@ -69,7 +69,7 @@ class ReclaimQueue:
             file.doubt()
             fd = self._descriptors.discard(file.object_id)
             if fd is not None:
-                self._context.disk.close_fd(fd)
+                self._context.disk.io.close(fd)
             self.give_up(file, list(file.present))
 
     def supersede(self, file: StagedFile) -> None:

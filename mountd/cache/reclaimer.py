@@ -261,7 +261,7 @@ def _remove_for_good(disk: Disk, number: int, fds: Sequence[int]) -> tuple[bool,
 
 def _close_all(disk: Disk, fds: Sequence[int]) -> None:
     for fd in fds:
-        disk.close_fd(fd)
+        disk.io.close(fd)
 
 
 def _punch(disk: Disk, number: int, extents: Sequence[tuple[int, int]], change: Change) -> bool:
@@ -275,10 +275,10 @@ def _punch(disk: Disk, number: int, extents: Sequence[tuple[int, int]], change: 
     try:
         change.begin(fd)
         for start, size in extents:
-            disk.punch(fd, start, start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
+            disk.io.punch(fd, start, start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
         change.end(fd)
     except OSError:
         return False
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)
     return True

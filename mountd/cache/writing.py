@@ -174,12 +174,12 @@ def _write(disk: Disk, job: WriteJob, data: memoryview) -> None:
     fd = disk.open_write(job.object_id, create=job.create, direct=False)
     try:
         lost_length = _begin(job, fd)
-        disk.write(fd, [data], job.start)
+        disk.io.write(fd, [data], job.start)
         if job.stored_bytes or lost_length or (job.create and len(data) != job.file.size):
-            disk.set_length(fd, job.file.size)  # an encoded end does not reach the end
+            disk.io.set_length(fd, job.file.size)  # an encoded end does not reach the end
         _change(job).end(fd)
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)
 
 
 def _write_direct(disk: Disk, job: WriteJob, data: memoryview) -> None:
@@ -193,12 +193,12 @@ def _write_direct(disk: Disk, job: WriteJob, data: memoryview) -> None:
     fd = disk.open_write(job.object_id, create=job.create, direct=True)
     try:
         lost_length = _begin(job, fd)
-        disk.write(fd, parts, job.start)
+        disk.io.write(fd, parts, job.start)
         if job.create or job.stored_bytes or lost_length or whole < len(data):
-            disk.set_length(fd, job.file.size)
+            disk.io.set_length(fd, job.file.size)
         _change(job).end(fd)
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)
 
 
 def _undo(disk: Disk, job: WriteJob, size: int) -> None:
@@ -211,13 +211,13 @@ def _undo(disk: Disk, job: WriteJob, size: int) -> None:
         job.stray = True
         return
     try:
-        disk.punch(fd, job.start, job.start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
-        disk.set_length(fd, job.file.size)
+        disk.io.punch(fd, job.start, job.start + -(-size // BLOCK_BYTES) * BLOCK_BYTES)
+        disk.io.set_length(fd, job.file.size)
         _change(job).end(fd)
     except OSError:
         job.stray = True
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)
 
 
 def _change(job: WriteJob) -> Change:

@@ -27,6 +27,7 @@ from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache.objects.context import Trust
 from mountd.cache.objects.disk import Disk, DiskSpace
 from mountd.cache.objects.encoding import Encoder
+from mountd.cache.objects.io import ObjectIO
 from mountd.core.config import VerifyWanted
 from mountd.core.metrics import Metrics
 from policies.cache.encoding import EncodingChoice
@@ -130,20 +131,9 @@ def die(name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _CountedDisk(Disk):
-    def __init__(self, cache_dir: str, before: Operations) -> None:
-        super().__init__(cache_dir)
+class _CountedIO(ObjectIO):
+    def __init__(self, before: Operations) -> None:
         self._before = before
-
-    def open_write(self, number: int, *, create: bool, direct: bool) -> int:
-        self._before("open_write")
-        return super().open_write(number, create=create, direct=direct)
-
-    def open_read(self, number: int, *, direct: bool = False) -> int:
-        self._before("open_read")
-        if direct:  # the kernel would write first what is not synced here
-            raise OSError(errno.EINVAL, "no direct reads")
-        return super().open_read(number)
 
     def write(self, fd: int, parts: Sequence[memoryview | mmap], offset: int) -> None:
         # A write may be cut anywhere: here, in the middle of its first part, on a block boundary.
@@ -152,10 +142,6 @@ class _CountedDisk(Disk):
         super().write(fd, [memoryview(parts[0])[:half]], offset)
         self._before("write the rest")
         super().write(fd, [memoryview(parts[0])[half:], *parts[1:]], offset + half)
-
-    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[OSError | None]:
-        # One by one, so that each of its steps is an operation that may fail.
-        return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
 
     def set_length(self, fd: int, size: int) -> None:
         self._before("set_length")
@@ -176,12 +162,33 @@ class _CountedDisk(Disk):
     def sync(self, fd: int) -> None:
         self._before("sync")
 
-    def sync_all(self) -> None:
-        self._before("sync_all")
-
     def punch(self, fd: int, start: int, end: int) -> None:
         self._before("punch")
         super().punch(fd, start, end)
+
+
+class _CountedDisk(Disk):
+    def __init__(self, cache_dir: str, before: Operations) -> None:
+        super().__init__(cache_dir)
+        self._before = before
+        self.io = _CountedIO(before)
+
+    def open_write(self, number: int, *, create: bool, direct: bool) -> int:
+        self._before("open_write")
+        return super().open_write(number, create=create, direct=direct)
+
+    def open_read(self, number: int, *, direct: bool = False) -> int:
+        self._before("open_read")
+        if direct:  # the kernel would write first what is not synced here
+            raise OSError(errno.EINVAL, "no direct reads")
+        return super().open_read(number)
+
+    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[OSError | None]:
+        # One by one, so that each of its steps is an operation that may fail.
+        return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
+
+    def sync_all(self) -> None:
+        self._before("sync_all")
 
     def unlink(self, number: int) -> bool:
         self._before("unlink")

@@ -78,7 +78,7 @@ def _look(disk: Disk, row: StagedRow, chunks: Sequence[ChunkRow], buffer: memory
         after = stamp_of(fd, row.version.size)
         looked.stamp = after if before == after else None
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)
     return looked
 
 
@@ -102,9 +102,9 @@ def _open(disk: Disk, number: int) -> tuple[int, bool]:
 def _open_buffered(disk: Disk, number: int) -> int:
     fd = disk.open_read(number)
     try:
-        disk.only_asked_for(fd)
+        disk.io.only_asked_for(fd)
     except OSError:
-        disk.close_fd(fd)
+        disk.io.close(fd)
         raise
     return fd
 
@@ -114,12 +114,12 @@ def _is_right(disk: Disk, fd: int, row: StagedRow, chunk: ChunkRow, buffer: memo
     size = chunk.stored_bytes or extent.size
     stored = bytearray() if chunk.stored_bytes else None
     found = xxhash.xxh3_64()
-    was_there = not direct and disk.has_cached(fd, extent.start, size)
+    was_there = not direct and disk.io.has_cached(fd, extent.start, size)
     for done in range(0, size, _STEP_BYTES):
         wanted = min(_STEP_BYTES, size - done)
         room = buffer[: -(-wanted // BLOCK_BYTES) * BLOCK_BYTES]
         try:
-            got = disk.read_part(fd, extent.start + done, room)
+            got = disk.io.read_part(fd, extent.start + done, room)
         except OSError as error:
             if not direct or error.errno not in _NO_DIRECT:
                 raise
@@ -131,7 +131,7 @@ def _is_right(disk: Disk, fd: int, row: StagedRow, chunk: ChunkRow, buffer: memo
         else:
             found.update(room[:wanted])
     if not direct and not was_there:
-        disk.let_go(fd, extent.start, size)
+        disk.io.let_go(fd, extent.start, size)
     if stored is not None:
         found.update(decode(stored, extent.size))
     return found.intdigest() == chunk.checksum
@@ -143,4 +143,4 @@ def _is_right_buffered(disk: Disk, row: StagedRow, chunk: ChunkRow, buffer: memo
     try:
         return _is_right(disk, fd, row, chunk, buffer, direct=False)
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)

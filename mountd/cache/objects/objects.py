@@ -100,7 +100,7 @@ def read_object(disk: Disk, fd: int | None, wanted: WantedRead) -> ObjectRead:
 
 def _all(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
     size = wanted.extent.size
-    data = disk.read(fd, wanted.extent.start, wanted.stored_bytes or size)
+    data = disk.io.read(fd, wanted.extent.start, wanted.stored_bytes or size)
     if len(data) != (wanted.stored_bytes or size):
         raise Damaged(errno.EIO, f"{len(data)} of {wanted.stored_bytes or size} bytes")
     if wanted.stored_bytes:
@@ -120,7 +120,7 @@ def _part_of_chunk(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
     for start in range(extent.start, extent.end, _STEP_BYTES):
         end = min(start + _STEP_BYTES, extent.end)
         piece = step[: end - start]
-        if not disk.read_into(fd, start, piece):
+        if not disk.io.read_into(fd, start, piece):
             raise Damaged(errno.EIO, f"it ends before byte {end}")
         found.update(piece)
         first, last = max(start, part.start), min(end, part.end)
@@ -144,7 +144,7 @@ def lend_opened(disk: Disk, fd: int, size: int, stamp: Stamp | None, use: Callab
             raise Changed(found)
         return use(fd)
     finally:
-        disk.close_fd(fd)
+        disk.io.close(fd)
 
 
 def read_ahead(disk: Disk, extents: Sequence[tuple[int, Extent]]) -> None:
@@ -154,6 +154,6 @@ def read_ahead(disk: Disk, extents: Sequence[tuple[int, Extent]]) -> None:
         with contextlib.suppress(OSError):
             fd = disk.open_read(number)
             try:
-                disk.will_need(fd, extent.start, extent.end - extent.start)
+                disk.io.will_need(fd, extent.start, extent.end - extent.start)
             finally:
-                disk.close_fd(fd)
+                disk.io.close(fd)

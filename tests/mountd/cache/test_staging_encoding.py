@@ -398,7 +398,7 @@ async def test_what_could_not_be_given_back_is_overwritten_as_it_is(
             raise OSError(errno.EIO, "no")
 
         with monkeypatch.context() as patched:
-            patched.setattr(staging.context.disk, "punch", punch)
+            patched.setattr(staging.context.disk.io, "punch", punch)
             with pytest.raises(StagingError):
                 await staging.reader.read_chunk(file, 1)
             await staging.reclaimer.wait_idle()

@@ -16,6 +16,7 @@ import trio.testing
 from mountd.base.errors import StagingError
 from mountd.cache.objects.disk import Disk
 from mountd.cache.objects.encoding import UNDECIDED, Encoder
+from mountd.cache.objects.io import ObjectIO
 from mountd.core.metrics import Metrics
 from policies.cache.encoding import EncodingChoice
 from tests.conftest import Logs
@@ -44,23 +45,32 @@ class FullDisk(Disk):
     punch_fails = False
     opens_fail_with = 0
 
-    def write(self, fd: int, parts: Any, offset: int) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "full")
-        super().write(fd, parts, offset)
-
-    def punch(self, fd: int, start: int, end: int) -> None:
-        if self.punch_fails:
-            raise OSError(errno.EOPNOTSUPP, "no holes here")
-        super().punch(fd, start, end)
+    def __init__(self, cache_dir: str) -> None:
+        super().__init__(cache_dir)
+        self.io = FullIO(self)
 
     def open_read(self, number: int, *, direct: bool = False) -> int:
         if self.opens_fail_with:
             raise OSError(self.opens_fail_with, os.strerror(self.opens_fail_with))
         return super().open_read(number, direct=direct)
 
+
+class FullIO(ObjectIO):
+    def __init__(self, disk: FullDisk) -> None:
+        self.disk = disk
+
+    def write(self, fd: int, parts: Any, offset: int) -> None:
+        if self.disk.full:
+            raise OSError(errno.ENOSPC, "full")
+        super().write(fd, parts, offset)
+
+    def punch(self, fd: int, start: int, end: int) -> None:
+        if self.disk.punch_fails:
+            raise OSError(errno.EOPNOTSUPP, "no holes here")
+        super().punch(fd, start, end)
+
     def sync(self, fd: int) -> None:
-        if self.sync_fails:
+        if self.disk.sync_fails:
             raise OSError(errno.EIO, "lost")
 
 

@@ -19,6 +19,7 @@ from mountd.cache import scrub as staging_scrub
 from mountd.cache.index import ScrubRow, Stamp
 from mountd.cache.objects import stamps as staging_stamps
 from mountd.cache.objects.disk import Disk
+from mountd.cache.objects.io import ObjectIO
 from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
@@ -239,12 +240,19 @@ class BufferedOnly(Disk):
     """A file system that takes no O_DIRECT for reading."""
 
     at_open = True
-    let_go_bytes = 0
+
+    def __init__(self, cache_dir: str) -> None:
+        super().__init__(cache_dir)
+        self.io = CountingIO()
 
     def open_read(self, number: int, *, direct: bool = False) -> int:
         if direct and self.at_open:
             raise OSError(22, "no direct reads here")
         return super().open_read(number)
+
+
+class CountingIO(ObjectIO):
+    let_go_bytes = 0
 
     def let_go(self, fd: int, offset: int, size: int) -> None:
         self.let_go_bytes += size
@@ -259,16 +267,16 @@ def test_where_there_is_no_direct_io_the_page_cache_is_left_as_it_was(tmp_path: 
                 pytest.skip("the cache lies in memory")
             file = await stage(staging, 1)
             await round_ended(staging)
-            assert disk.let_go_bytes == 0  # it was there: just written
+            assert disk.io.let_go_bytes == 0  # it was there: just written
             for _ in range(10):  # a round that is at the file just now brings a page back, as it was there
                 with open(object_path(staging, file), "rb") as object_file:
                     os.fsync(object_file.fileno())
                     os.posix_fadvise(object_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                disk.let_go_bytes = 0
+                disk.io.let_go_bytes = 0
                 await round_ended(staging)
-                if disk.let_go_bytes == SIZE:
+                if disk.io.let_go_bytes == SIZE:
                     break
-            assert disk.let_go_bytes == SIZE
+            assert disk.io.let_go_bytes == SIZE
             assert staging.scrub.figures()["damaged_chunks"] == 0
 
     run(main)
