@@ -8,6 +8,7 @@ Only reads source text; imports nothing of what it checks.
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +51,7 @@ IMPORT_RIGHTS = {
         "tests/*",
     ),
     "sqlite3": ("mountd/cache/index/*",),
-    "numcodecs": ("mountd/cache/objects/encoding.py",),  # imported only where something is encoded
+    "numcodecs": ("mountd/cache/objects/codec.py",),  # imported only where something is encoded
     "subprocess": (
         "mountd/kernel/*",  # mount(8), for the kernel's settings of a mount
         "mountd/supervisor/*",  # daemons; fusermount3
@@ -141,6 +142,14 @@ ERRNO_RIGHTS = (
     "mountd/namespace/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
     "hfs/*",
 )
+
+# Who may know that objects of the cache can be encoded: three files, and never more.
+ENCODING_RIGHTS = (
+    "mountd/cache/objects/codec.py",  # how
+    "mountd/daemon/cluster.py",  # whether
+    "mountd/cache/status.py",  # what `hfs status` says of it
+)
+ENCODING_OPTION = "mountd/core/config.py"
 
 # Who may start a task that nobody waits for where it was started: its fault would end the nursery, and the mount.
 LOOSE_TASK_RIGHTS = (
@@ -249,6 +258,10 @@ def breaches(file: str, text: str) -> list[str]:
         for node, rule in knots(tree, any_attribute=file.startswith("mountd/daemon/")):
             breach(node, rule)
 
+    if package == "mountd" and file != ENCODING_OPTION and not matches(file, ENCODING_RIGHTS):
+        for node, name in encoding_names(tree, in_cache=file.startswith("mountd/cache/")):
+            breach(node, f"{name}: only {', '.join(ENCODING_RIGHTS)} may know that objects can be encoded")
+
     path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -269,6 +282,20 @@ def breaches(file: str, text: str) -> list[str]:
             if called in {"open", "Path", "pathlib.Path"}:
                 breach(node, f"may not follow paths: {called}() (see PATH_RIGHTS)")
     return found
+
+
+def encoding_names(tree: ast.AST, *, in_cache: bool) -> Iterator[tuple[ast.AST, str]]:
+    """Names in code that speak of encoded objects: in the cache all that encode or decode something other than text; in
+    other rooms, which encode messages, those that say that something is encoded, or name the option."""
+    pattern = "encod|decod" if in_cache else "encoding|encoded|decoded"
+    of_text = {"encode", "decode", "encoding"}
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            name = getattr(node, field, None)
+            if not isinstance(name, str) or not re.search(pattern, name, re.IGNORECASE):
+                continue
+            if not (isinstance(node, ast.Attribute | ast.keyword) and name in of_text):
+                yield node, name
 
 
 def loose_tasks(tree: ast.AST) -> Iterator[ast.Call]:

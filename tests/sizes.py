@@ -25,7 +25,6 @@ STILL_LARGER = {
     # samplers
     # shared
     # cache
-    "mountd/cache/objects/file.py: methods of StagedFile",
     # daemon
     "mountd/daemon/files.py: function open_file_service",
     # hints

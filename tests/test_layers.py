@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import JOB_SIDE, MAX_LINES, NEVER_IN_JOBS, breaches, project_files
+from tests.layers import (
+    ENCODING_OPTION,
+    ENCODING_RIGHTS,
+    JOB_SIDE,
+    MAX_LINES,
+    NEVER_IN_JOBS,
+    breaches,
+    encoding_names,
+    project_files,
+)
 from tests.sizes import STILL_LARGER, too_large
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +129,10 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
         ("mountd/fuse/fuse.py", "import os\nx = os.environ['X']", "may use os.environ"),
         ("mountd/control/control.py", "import sys\nx = sys.argv", "may use sys.argv"),
         ("mountd/control/control.py", "import subprocess", "may import subprocess"),
+        ("mountd/cache/reader.py", "from mountd.cache.objects.codec import Encoder", "that objects can be encoded"),
+        ("mountd/cache/reader.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
+        ("mountd/files/opening.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
+        ("mountd/hints/hints.py", "from policies.cache.encoding import pays", "that objects can be encoded"),
         ("policies/prefetch/readahead.py", "import time", "policies are pure"),
         ("policies/prefetch/readahead.py", "import trio", "policies are pure"),
         ("policies/prefetch/readahead.py", "from mountd.base import errors", "policies are pure"),
@@ -150,6 +163,8 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
         ("mountd/cache/cache.py", "from mountd.cache.index.index import Index\nfrom mountd.cache.files import Files"),
         ("mountd/cache/index/rows.py", "import sqlite3"),
         ("mountd/core/config_loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
+        ("mountd/cache/index/rows.py", "def f(name):\n    return name.encode()"),
+        ("mountd/peers/messages.py", "from mountd.wire.hints import encode_layout"),
         ("policies/geometry.py", "import numpy as np\nfrom policies.prefetch.readahead import advise"),
         ("hfs/client/client.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trio"),
         ("mountd/cache/files.py", "def f(file):\n    file.object_id = 1"),
@@ -162,6 +177,18 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
 )
 def test_what_is_allowed_passes(file: str, text: str) -> None:
     assert breaches(file, '"""What it is."""\n' + text) == []
+
+
+def test_three_files_know_that_objects_can_be_encoded() -> None:
+    """A fourth one is no right to be given: what it needs belongs behind the codec."""
+    knowing = {
+        file
+        for file, text in project_files(ROOT)
+        if file.startswith("mountd/") and file.endswith(".py") and file != ENCODING_OPTION
+        if list(encoding_names(ast.parse(text), in_cache=file.startswith("mountd/cache/")))
+    }
+    assert knowing == set(ENCODING_RIGHTS)
+    assert len(ENCODING_RIGHTS) <= 3
 
 
 def test_a_file_without_its_story_is_found() -> None:

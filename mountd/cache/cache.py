@@ -1,4 +1,4 @@
-"""The cache: local copies of source files, byte for byte unless they are encoded, sparse until complete.
+"""The cache: local copies of source files, byte for byte unless what shrinks is kept so, sparse until complete.
 
 `open_cache` owns a cache directory and gives a `Cache`, which holds the parts; whoever needs one talks to it. `hfs
 cache` uses the same parts, with or without a mount.
@@ -12,7 +12,7 @@ cache` uses the same parts, with or without a mount.
     listing        what is there                    reclaim_queue      what waits for that
 
 Below them lie `index`, the database, and `objects`: their numbers (`ids`), system calls (`disk`), reads in threads
-(`objects`), encoding, and who has changed one (`stamps`).
+(`objects`), the codec, and who has changed one (`stamps`).
 
 A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
 methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
@@ -39,7 +39,7 @@ from mountd.cache.findings import Findings
 from mountd.cache.index import IndexFailed
 from mountd.cache.lender import ObjectLender
 from mountd.cache.listing import StagedListing
-from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, StageEncoding
+from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
 from mountd.cache.reader import StagedReader
 from mountd.cache.reclaim_queue import ReclaimQueue
 from mountd.cache.reclaimer import Reclaimer
@@ -88,14 +88,15 @@ class CacheSettings:
 class Cache:
     """`mountd.cache.opening.open_cache` makes it."""
 
-    def __init__(self, context: CacheContext, settings: CacheSettings) -> None:
+    def __init__(self, context: CacheContext, settings: CacheSettings, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
         self.context = context
         self.settings = settings
         self.room = context.room
         self.ready = trio.Event()
         """What an earlier run left is gone. Before that nothing is put; reads and look-ups do not wait for it. Set at
         once after a clean end, a moment after a crash."""
-        self.encoding = StageEncoding()
+        self.shrinking = Shrinking()
         self.object_ids = ObjectIdAllocator(context)
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         doomed = DoomedRows()
@@ -109,11 +110,11 @@ class Cache:
         self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction)
         self.admission = Admission(context, self.evictor, self.ready)
         self.writer = StagedWriter(
-            context, self.object_ids, self.admission, self.committer, queue, self.encoding, settings.in_flight_bytes
+            context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes
         )
         findings = Findings(context, self.descriptors, queue)
         self._ahead = VerifyingAhead()
-        self.reader = StagedReader(context, self.descriptors, findings, self._ahead)
+        self.reader = StagedReader(context, self.descriptors, findings, self._ahead, nursery)
         self.lender = ObjectLender(context, findings)
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
@@ -121,8 +122,9 @@ class Cache:
         self.checker = Checker(context, self.files, self.committer, queue, self._updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
 
-    def start(self, nursery: trio.Nursery) -> None:
+    def start(self) -> None:
         """Begin to work; over when the nursery is cancelled."""
+        nursery = self._nursery
         start_for_life(nursery, "staging: files", self.files.run)
         start_for_life(nursery, "staging: object ids", self.object_ids.run)
         start_for_life(nursery, "staging: reclaimer", self.reclaimer.run)

@@ -1,7 +1,7 @@
 """Checking what is staged: everything that is committed is read from the disk, its checksums compared.
 
 For `hfs cache check`, and for the scrub. What is damaged is forgotten, as when a reader meets
-it; what could not be looked at (no descriptor left, nothing here to decode it with) is told and kept. An object without
+it; what could not be looked at (no descriptor left, nothing here to expand it with) is told and kept. An object without
 its stamp, or from before there were any, all of whose chunks are right is believed from then on. Reads from the disk
 only (`cache.objects.around`); whether the source has the same bytes is asked elsewhere (`control.cache_commands`).
 """
@@ -185,10 +185,7 @@ def _bytes(row: StagedRow, chunk: ChunkRow) -> int:
 def _unchanged(file: StagedFile, listed: Sequence[ChunkRow]) -> set[int]:
     """One that was staged again since it was listed, perhaps in the other form, was not what was looked at."""
     return {
-        chunk.number
-        for chunk in listed
-        if chunk.number in file.committed
-        and chunk == ChunkRow(chunk.number, file.checksum(chunk.number), file.stored_bytes(chunk.number))
+        chunk.number for chunk in listed if chunk.number in file.committed and chunk == file.chunks.row(chunk.number)
     }
 
 

@@ -15,7 +15,7 @@ from math import inf
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.index import ChunkRow, Committed, IndexFailed
+from mountd.cache.index import Committed, IndexFailed
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
 from mountd.cache.reclaim_queue import ReclaimQueue
 from mountd.cache.writing import WriteJob
@@ -229,7 +229,7 @@ class Committer:
                 sum(file.chunk_size(index) for index in indexes),
                 sum(map(file.chunk_room_bytes, indexes)) + (0 if file.has_row else file.overhead_bytes()),
                 file.stored_use_s,
-                [ChunkRow(index, file.checksum(index), file.stored_bytes(index)) for index in indexes],
+                [file.chunks.row(index) for index in indexes],
                 stamp_to_keep(file, committed),
             )
         return rows

@@ -282,13 +282,12 @@ def _file_from(row: StagedRow, chunks: list[ChunkRow]) -> StagedFile:
     file.stamp = file.recorded = row.stamp
     if row.checksum is not None:
         chunks = [ChunkRow(0, row.checksum, row.stored_bytes)]
-    for index, checksum, stored_bytes in chunks:
-        if index < file.present.count:
-            file.present.add(index)
-            file.committed.add(index)
-            file.set_checksum(index, checksum)
-            file.set_stored(index, stored_bytes)
+    for chunk in chunks:
+        if chunk.number < file.present.count:
+            file.present.add(chunk.number)
+            file.committed.add(chunk.number)
+            file.chunks.enter(chunk)
     file.sound = row.stamp is not None and len(file.present) > 0
-    if file.present and not file.encoded:
-        file.element_bytes = RAW  # one encoded chunk would take the whole file from the kernel
+    if file.present and file.plain:
+        file.element_bytes = RAW  # one chunk that is not plain would take the whole file from the kernel
     return file

@@ -16,7 +16,6 @@ from mountd.cache.objects import (
     Damaged,
     Descriptors,
     StagedFile,
-    Undecodable,
     is_ours,
 )
 from mountd.cache.reclaim_queue import ReclaimQueue
@@ -78,6 +77,6 @@ class Findings:
         if isinstance(error, FileNotFoundError):
             self._reclaim_queue.lost(file)
             return
-        if isinstance(error, Damaged | Undecodable):
+        if isinstance(error, Damaged):
             self._context.metrics.add("staged_checksum_failures")
         self._reclaim_queue.give_up(file, list(chunk_range(extent, file.chunk_bytes)))

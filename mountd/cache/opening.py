@@ -92,7 +92,7 @@ async def open_cache(
             lost_under_readers=lost_under_readers,
             planned=planned,
         )
-        async with _running(Cache(context, settings), drain_s) as cache:
+        async with _running(context, settings, drain_s) as cache:
             yield cache
     finally:
         with trio.CancelScope(shield=True):
@@ -100,12 +100,13 @@ async def open_cache(
 
 
 @asynccontextmanager
-async def _running(cache: Cache, drain_s: float) -> AsyncIterator[Cache]:
+async def _running(context: CacheContext, settings: CacheSettings, drain_s: float) -> AsyncIterator[Cache]:
     """Its tasks run until the block is left."""
-    cache.context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))
     caught: Exception | None = None
     async with trio.open_nursery() as nursery:
-        cache.start(nursery)
+        cache = Cache(context, settings, nursery)
+        context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))
+        cache.start()
         try:
             with trio.move_on_after(_SETTLE_S):
                 await cache.ready.wait()

@@ -8,8 +8,8 @@ A read that fails, or comes back short, means that the staged copy is no good: i
 goes to the source. A chunk that stops being present while a thread reads may have been punched under it, so what such
 a read brought is thrown away.
 
-Of an encoded chunk no part is ever given out before all of it was decoded and its checksum verified;
-`cache.objects.decoded` keeps the last ones.
+Of a chunk that was shrunk no part is ever given out before all of it was expanded and its checksum verified. Its reader
+asks for 128 KiB at a time, so the chunks expanded last stay in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 import xxhash
@@ -26,7 +27,6 @@ from mountd.cache.findings import Findings
 from mountd.cache.index import Stamp
 from mountd.cache.objects import (
     CacheContext,
-    Decoded,
     Descriptors,
     StagedFile,
     WantedRead,
@@ -36,6 +36,8 @@ from mountd.cache.objects import (
 )
 from mountd.cache.verifying_ahead import VerifyingAhead
 from mountd.core.background import note_fault
+from mountd.core.byte_lru import ByteLRU
+from mountd.core.flight import SingleFlight
 from policies.geometry import Extent, chunk_range, split
 
 __all__ = ["StagedReader"]
@@ -46,19 +48,33 @@ _HASHED_AT_ONCE_BYTES = 512 << 10
 _TRIES = 3
 """An object that is changed again and again while it is read is left to itself: the source has the bytes too."""
 
+_EXPANDED_BYTES = 64 << 20
+"""Eight readers that each read through a chunk of their own, or one chunk of the largest size there is."""
+
+ExpandedKey = tuple[int | None, int, int]
+"""Object, chunk, and how often its file had lost a chunk."""
+
 
 class StagedReader:
     """Event loop only. Methods named `_nowait` wait for no disk: they ask the page cache."""
 
     def __init__(
-        self, context: CacheContext, descriptors: Descriptors, findings: Findings, ahead: VerifyingAhead
+        self,
+        context: CacheContext,
+        descriptors: Descriptors,
+        findings: Findings,
+        ahead: VerifyingAhead,
+        nursery: trio.Nursery,
     ) -> None:
         self._context = context
         self._descriptors = descriptors
         self._findings = findings
         self._ahead = ahead
         self._nowait_works = True
-        self._decoded = Decoded()
+        self._expanded: ByteLRU[ExpandedKey] = ByteLRU(_EXPANDED_BYTES)
+        """Shrunk chunks that were read last, whole. What is here was verified and belongs to one version, so it can
+        never be wrong; it is not found any more when its file has lost a chunk, and goes as others come."""
+        self._expanding: SingleFlight[ExpandedKey, memoryview] = SingleFlight(nursery)
         self._verifying: dict[tuple[int | None, int], trio.Event] = {}
         """Chunks that are being verified, by object and number: once, however many want them."""
 
@@ -73,8 +89,12 @@ class StagedReader:
         if number is None or not file.has(extent):
             return False
         indexes = chunk_range(extent, file.chunk_bytes)
-        if file.encoded and any(map(file.stored_bytes, indexes)):
-            return self._decoded_nowait(file, extent, buffer)
+        if not file.plain and any(map(file.chunks.stored_bytes, indexes)):
+            found = self._expanded_nowait(file, indexes[0], extent)
+            if found is None:
+                return False
+            buffer[: extent.size] = found
+            return True
         known = all(index in file.verified for index in indexes)
         if not known and (extent != file.chunk(indexes[0]) or extent.size > _HASHED_AT_ONCE_BYTES):
             return False
@@ -92,7 +112,7 @@ class StagedReader:
             self._ahead.reads_nowait(file, extent)
         if known:
             return self._findings.is_as_left(file, number, after)
-        if xxhash.xxh3_64_intdigest(buffer[: extent.size]) != file.checksum(indexes[0]):
+        if xxhash.xxh3_64_intdigest(buffer[: extent.size]) != file.chunks.checksum(indexes[0]):
             return False  # as above
         self._findings.right(file, number, indexes[0], after, steady=True, by_name=False)
         return True
@@ -130,7 +150,7 @@ class StagedReader:
         if extent.size <= 0:
             return bytearray()
         pieces = list(split(extent, file.chunk_bytes))
-        if len(pieces) > 1 and not file.encoded and all(piece.index in file.verified for piece in pieces):
+        if len(pieces) > 1 and file.plain and all(piece.index in file.verified for piece in pieces):
             data = await self._read_known(file, extent)
             if data is not None:
                 return data
@@ -146,7 +166,7 @@ class StagedReader:
         await self._read_piece(file, index, Extent(file.chunk(index).start, file.chunk(index).start))
 
     async def will_need(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
-        """Have staged bytes read into the page cache, for who reads the staged files by himself. Never fails."""
+        """Have staged bytes read into the page cache, where the kernel reads the objects by itself. Never fails."""
         wanted = [
             (file.object_id, part)
             for file, extent in extents
@@ -155,41 +175,39 @@ class StagedReader:
         ]
         await self._context.threads.read(read_ahead, self._context.disk, wanted)
 
-    def _decoded_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
-        index = extent.start // file.chunk_bytes
-        data = self._decoded.get(file, index)
-        begin = index * file.chunk_bytes
-        if data is None or extent.end > begin + len(data):
-            return False
-        buffer[: extent.size] = memoryview(data)[extent.start - begin : extent.end - begin]
-        if extent.end == begin + len(data):
-            self._decoded.read_to_end(file, index)
-        return True
+    def _expanded_nowait(self, file: StagedFile, index: int, part: Extent) -> memoryview | None:
+        """`part` of one shrunk chunk, if the chunk was expanded not long ago."""
+        data = self._expanded.get(_expanded_key(file, index))
+        if data is None or part.end > file.chunk(index).end:
+            return None
+        return self._part_of(file, index, data, part)
 
-    async def _read_decoded(self, file: StagedFile, index: int, part: Extent) -> memoryview:
-        """`part` of an encoded chunk, which is decoded once however many ask for it."""
-        while True:
-            data = self._decoded.get(file, index)
-            coming = self._decoded.coming(file, index)
-            if data is not None or coming is None:
-                break
-            await coming.wait()
-        if data is None:
-            key = self._decoded.begin(file, index)
-            try:
-                data = await self._read(file, file.chunk(index), index)
-                self._decoded.put(file, index, data)
-            finally:
-                self._decoded.end(key)
-        begin = index * file.chunk_bytes
-        if part.end == begin + len(data):
-            self._decoded.read_to_end(file, index)
-        return memoryview(data)[part.start - begin : part.end - begin]
+    async def _read_expanding(self, file: StagedFile, index: int, part: Extent) -> bytearray:
+        """`part` of one shrunk chunk, which is expanded once however many ask for it."""
+        found = self._expanded_nowait(file, index, part)
+        if found is None:
+            flight = self._expanding.run(_expanded_key(file, index), partial(self._expand, file, index))
+            found = self._part_of(file, index, await flight, part)
+        return bytearray(found)
+
+    def _part_of(self, file: StagedFile, index: int, data: memoryview, part: Extent) -> memoryview:
+        """`part` of the file, which lies in chunk `index`, whose bytes are `data`."""
+        chunk, key = file.chunk(index), _expanded_key(file, index)
+        if part.end == chunk.end:
+            self._expanded.goes_first(key)  # whoever read it has all of it
+        else:
+            self._expanded.touch(key)
+        return data[part.start - chunk.start : part.end - chunk.start]
+
+    async def _expand(self, file: StagedFile, index: int) -> memoryview:
+        data = memoryview(await self._read(file, file.chunk(index), index))
+        self._expanded.keep(_expanded_key(file, index), data)
+        return data
 
     async def _read_piece(self, file: StagedFile, index: int, part: Extent) -> bytearray:
         """`part` of one chunk."""
-        if file.stored_bytes(index):
-            return bytearray(await self._read_decoded(file, index, part))
+        if file.chunks.stored_bytes(index):
+            return await self._read_expanding(file, index, part)
         if part.size and part.end < file.size:
             self._ahead.reads_nowait(file, part)
         for _ in range(_TRIES):
@@ -233,12 +251,13 @@ class StagedReader:
             raise StagingError("not staged")
         wanted = WantedRead(number, file.size, extent, part=part)
         if whole is not None:
-            wanted = WantedRead(number, file.size, extent, file.checksum(whole), file.stored_bytes(whole), part)
+            row = file.chunks.row(whole)
+            wanted = WantedRead(number, file.size, extent, row.checksum, row.stored_bytes, part)
         if whole is not None and file.stamp is None:
             self._findings.close(number)  # by its name it may be another one now
         held = self._descriptors.acquire(number)
         try:
-            run = self._context.threads.decode if wanted.stored_bytes else self._context.threads.read
+            run = self._context.threads.expand if wanted.stored_bytes else self._context.threads.read
             answer = await run(read_object, self._context.disk, held.fd if held else None, wanted)
         finally:
             if held:
@@ -262,13 +281,17 @@ class StagedReader:
         return answer.data, answer.after
 
 
+def _expanded_key(file: StagedFile, index: int) -> ExpandedKey:
+    return file.object_id, index, file.changes
+
+
 def _on_disk(file: StagedFile, extent: Extent) -> list[Extent]:
-    """Where the bytes of `extent` lie in the object; of encoded chunks all."""
-    if not file.encoded:
+    """Where the bytes of `extent` lie in the object; of chunks that were shrunk all."""
+    if file.plain:
         return [extent]
     found = []
     for piece in split(extent, file.chunk_bytes):
-        stored_bytes, begin = file.stored_bytes(piece.index), piece.index * file.chunk_bytes
+        stored_bytes, begin = file.chunks.stored_bytes(piece.index), piece.index * file.chunk_bytes
         found.append(Extent(begin, begin + stored_bytes) if stored_bytes else Extent(piece.start, piece.end))
     return found
 

@@ -192,7 +192,7 @@ class Reclaimer:
             sizes = [(index, file.chunk(index).size) for index in indexes]
             await context.threads.change_index(context.index.writer.forget, number, sizes)
             file.recorded = None
-            # All that the chunk could take, also where it is encoded: of what is no more there nothing happens.
+            # All that the chunk could take, also where it has shrunk: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
             if not file.passed:

@@ -24,9 +24,9 @@ class StagingStatistics:
     """Accounted on the disk: staged, being staged, and evicted but not yet removed."""
     capacity_bytes: int
     """What may be used in all, as things stand: the size asked for, or what the disk's floor leaves."""
-    encoded_bytes: int
-    """Of `bytes`, those that are kept encoded."""
-    encoded_stored_bytes: int
+    shrunk_bytes: int
+    """Of `bytes`, those of chunks that are stored in fewer bytes than they have."""
+    shrunk_stored_bytes: int
     """How many stand for them on the disk."""
     queued_bytes: int
     """Held in memory until they are written."""
@@ -63,8 +63,8 @@ def statistics_of(
         bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
         room_bytes=context.room.used_bytes,
         capacity_bytes=context.room.limit_bytes(),
-        encoded_bytes=context.index.counts.shrunk_bytes,
-        encoded_stored_bytes=context.index.counts.shrunk_stored_bytes,
+        shrunk_bytes=context.index.counts.shrunk_bytes,
+        shrunk_stored_bytes=context.index.counts.shrunk_stored_bytes,
         queued_bytes=writer.queued_bytes,
         uncommitted_bytes=committer.uncommitted_bytes,
         state=state,

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from mountd.cache.cache import Cache
+from mountd.core.config import Config
 from mountd.core.metrics import Metrics
-from policies.cache.encoding import EncodingWanted
 
 __all__ = ["CacheStatus"]
 
@@ -18,16 +18,17 @@ class CacheStatus:
 
     cache: Cache
     metrics: Metrics
-    encoding_wanted: EncodingWanted
+    config: Config
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment."""
-        staged = dataclasses.asdict(self.cache.statistics())
+        figures = dataclasses.asdict(self.cache.statistics())
+        staged = {name.replace("shrunk_", "encoded_"): figure for name, figure in figures.items()}
         staged["unvouched_bytes"] = staged["uncommitted_bytes"]  # its name before; for one release
-        encoding = self.cache.encoding.choice
+        encoding = self.cache.shrinking.choice
         return {
             "staged": staged,
             "scrub": self.cache.scrub.figures(),
-            "stage_encoding": {"wanted": self.encoding_wanted, "on": encoding.on, "reason": encoding.reason},
+            "stage_encoding": {"wanted": self.config.stage_encoding, "on": encoding.on, "reason": encoding.reason},
             "evicted": {"files": self.metrics["evicted_files"], "bytes": self.metrics["evicted_bytes"]},
         }

@@ -12,7 +12,8 @@ import xxhash
 
 from mountd.cache.admission import Admission
 from mountd.cache.committer import Committer
-from mountd.cache.objects import UNDECIDED, CacheContext, ObjectIdAllocator, StagedFile, StageEncoding
+from mountd.cache.index import ChunkRow
+from mountd.cache.objects import UNDECIDED, CacheContext, ObjectIdAllocator, Shrinking, StagedFile
 from mountd.cache.reclaim_queue import ReclaimQueue
 from mountd.cache.write_queue import WriteQueue
 from mountd.cache.writing import WriteJob, fail_batch, write_batch
@@ -35,7 +36,7 @@ class StagedWriter:
         admission: Admission,
         committer: Committer,
         reclaim_queue: ReclaimQueue,
-        encoding: StageEncoding,
+        shrinking: Shrinking,
         in_flight_bytes: int,
     ) -> None:
         self._context = context
@@ -43,7 +44,7 @@ class StagedWriter:
         self._admission = admission
         self._committer = committer
         self._reclaim_queue = reclaim_queue
-        self._encoding = encoding
+        self._shrinking = shrinking
         self._queue = WriteQueue(context.turns, in_flight_bytes)
         self._put_paths = PathFilter()
         self._closing = False
@@ -85,14 +86,14 @@ class StagedWriter:
         if file.object_id is None:
             file.object_id = self._object_ids.take_nowait()
         # Never while the kernel reads the object by itself, nor over what may still lie there.
-        encodable = not file.passed and (file.stray is None or index not in file.stray)
+        may_shrink = not file.passed and (file.stray is None or index not in file.stray)
         if file.stray is not None:
             file.stray.pop(index, None)
-        file.set_stored(index, 0)
+        file.chunks.discard(index)
         file.room_bytes += charge_bytes
         file.unsettled += 1
         file.bar(index)
-        job = WriteJob(file, index, data, self._committer.number(), charge_bytes, on_done, encodable=encodable)
+        job = WriteJob(file, index, data, self._committer.number(), charge_bytes, on_done, may_shrink=may_shrink)
         self._queue.put_nowait(job)
         self._admission.charge(charge_bytes)
         if file.present.count == 1:
@@ -116,7 +117,7 @@ class StagedWriter:
         while True:
             batch = await self._queue.take()
             try:
-                await self._context.threads.write(write_batch, self._context.disk, batch, self._encoding.encoder)
+                await self._context.threads.write(write_batch, self._context.disk, batch, self._shrinking.shrinker)
             except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
                 note_fault("staging: writer", error)
                 fail_batch(batch)
@@ -141,13 +142,12 @@ class StagedWriter:
         file, index = job.file, job.index
         file.created = True
         file.present.add(index)
-        file.set_checksum(index, job.checksum)
+        file.chunks.enter(ChunkRow(index, job.checksum, job.stored_bytes))
         if file.stamp is not None:
             file.verify(index)
         if file.element_bytes == UNDECIDED:
             file.element_bytes = job.element_bytes
         if job.stored_bytes:
-            file.set_stored(index, job.stored_bytes)
             # What was charged for the chunk as it is and was not needed goes back.
             self._give_back(file, file.raw_room_bytes(index) - file.chunk_room_bytes(index))
             self._context.metrics.add("staging_encoded_chunks")

@@ -3,9 +3,9 @@
 Large aligned chunks are written with O_DIRECT where the file system takes it, which is several times faster than
 writing through the page cache and syncing, and leaves the page cache to what is read.
 
-With `--stage-encoding` a chunk that shrinks is written encoded, at the same place of its object, which stays as long as
+With `--stage-encoding` a chunk that shrinks is written shrunk, at the same place of its object, which stays as long as
 the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
-only a file without encoded chunks can be handed to the kernel.
+only a plain file can be handed to the kernel.
 
 A chunk that could not be written leaves nothing accounted: its range is punched, or it stays accounted as stray.
 """
@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from mountd.cache.index import Stamp
-from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Encoder, StagedFile
+from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile
 from policies.cache.admission import BLOCK_BYTES
 
 __all__ = ["DIRECT_FROM_BYTES", "WriteJob", "fail_batch", "write_batch"]
@@ -40,14 +40,14 @@ class WriteJob:
         "create",
         "data",
         "element_bytes",
-        "encodable",
-        "encoded",
         "error",
         "file",
         "index",
+        "may_shrink",
         "number",
         "object_id",
         "on_done",
+        "shrunk",
         "size_bytes",
         "start",
         "stored_bytes",
@@ -63,7 +63,7 @@ class WriteJob:
         charged_bytes: int,
         on_done: Callable[[], object] | None = None,
         *,
-        encodable: bool = False,
+        may_shrink: bool = False,
     ) -> None:
         assert file.object_id is not None
         self.file = file
@@ -83,11 +83,11 @@ class WriteJob:
         self.change: Change | None = None
         """Its turn at the object, from when it is taken off the queue."""
         self.checksum = 0
-        self.encodable = encodable
+        self.may_shrink = may_shrink
         """Nothing of the chunk is on the disk, and nobody but us reads the object."""
         self.element_bytes = UNDECIDED
         """What the file was found to be made of when the thread began, then what the chunk was found to be made of."""
-        self.encoded: memoryview | None = None
+        self.shrunk: memoryview | None = None
         self.stored_bytes = 0
         """As how many bytes it was written; 0: as it is."""
         self.error: OSError | None = None
@@ -100,13 +100,13 @@ class WriteJob:
         return self.create and self.size_bytes == self.file.size
 
 
-def write_batch(disk: Disk, batch: list[WriteJob], encoder: Encoder | None = None) -> None:
+def write_batch(disk: Disk, batch: list[WriteJob], shrinker: Shrinker | None = None) -> None:
     """In a thread: write each chunk; a fault of one does not stop the others."""
-    if encoder is not None:
+    if shrinker is not None:
         for job in batch:
-            _encode(encoder, job)
+            _shrink(shrinker, job)
     small = [
-        job for job in batch if job.is_whole_new_file and job.size_bytes < DIRECT_FROM_BYTES and job.encoded is None
+        job for job in batch if job.is_whole_new_file and job.size_bytes < DIRECT_FROM_BYTES and job.shrunk is None
     ]
     if len(small) > 1:
         _write_small(disk, small)
@@ -114,35 +114,35 @@ def write_batch(disk: Disk, batch: list[WriteJob], encoder: Encoder | None = Non
         data, job.data = job.data, None
         if data is None:
             continue  # written
-        encoded, job.encoded = job.encoded, None
-        content = data if encoded is None else encoded
+        shrunk, job.shrunk = job.shrunk, None
+        content = data if shrunk is None else shrunk
         try:
             job.checksum = xxhash.xxh3_64_intdigest(data)
             _write(disk, job, content)
         except OSError as error:
             job.error = error
             _undo(disk, job, len(content))
-        del data, encoded, content
+        del data, shrunk, content
 
 
 def fail_batch(batch: list[WriteJob]) -> None:
     """Nobody knows how far the thread came: all are given up, and room is kept for what the disk may have of them."""
     for job in batch:
-        job.data = job.encoded = None
+        job.data = job.shrunk = None
         job.stored_bytes = 0
         job.error, job.stray = OSError(errno.EIO, "the writer has failed"), True
 
 
-def _encode(encoder: Encoder, job: WriteJob) -> None:
+def _shrink(shrinker: Shrinker, job: WriteJob) -> None:
     """What of the chunk is to be written, if it shrinks, and what that says of its file."""
     assert job.data is not None
     is_rest = job.size_bytes < min(job.file.chunk_bytes, job.file.size)
-    if not job.encodable or (is_rest and job.element_bytes == UNDECIDED):
+    if not job.may_shrink or (is_rest and job.element_bytes == UNDECIDED):
         return  # the short end of a file, often padding, does not say what the file is made of
-    encoded = encoder.encode(job.data, job.element_bytes)
-    if encoded is not None:
-        job.element_bytes = encoded.element_bytes
-        job.encoded, job.stored_bytes = encoded.data, encoded.stored_bytes
+    shrunk = shrinker.shrink(job.data, job.element_bytes)
+    if shrunk is not None:
+        job.element_bytes = shrunk.element_bytes
+        job.shrunk, job.stored_bytes = shrunk.data, shrunk.stored_bytes
     elif job.element_bytes == UNDECIDED:
         job.element_bytes = RAW
 
@@ -176,7 +176,7 @@ def _write(disk: Disk, job: WriteJob, data: memoryview) -> None:
         lost_length = _begin(job, fd)
         disk.io.write(fd, [data], job.start)
         if job.stored_bytes or lost_length or (job.create and len(data) != job.file.size):
-            disk.io.set_length(fd, job.file.size)  # an encoded end does not reach the end
+            disk.io.set_length(fd, job.file.size)  # a shrunk end does not reach the end
         _change(job).end(fd)
     finally:
         disk.io.close(fd)

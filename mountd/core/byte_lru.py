@@ -1,7 +1,4 @@
-"""ByteLRU: chunks in memory that staging has not taken, a bounded number of bytes of them; the oldest goes first.
-
-Knows nothing of what they are.
-"""
+"""ByteLRU: what is kept in memory in case it is asked for again, a bounded number of bytes; the oldest goes first."""
 
 from __future__ import annotations
 
@@ -33,6 +30,16 @@ class ByteLRU(Generic[Key]):
     def get(self, key: Key) -> memoryview | None:
         """What is kept of `key`."""
         return self._held.get(key)
+
+    def touch(self, key: Key) -> None:
+        """It counts as the newest, if it is kept."""
+        if key in self._held:
+            self._held.move_to_end(key)
+
+    def goes_first(self, key: Key) -> None:
+        """It counts as the oldest, if it is kept."""
+        if key in self._held:
+            self._held.move_to_end(key, last=False)
 
     def drop(self, key: Key) -> None:
         """Nobody needs it any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from mountd.cache import Encoder
+from mountd.cache import Shrinker
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
 from mountd.peers import JobLimits, Joining, Membership
@@ -22,7 +22,7 @@ _LOOK_THROUGH_S = 10.0
 async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio.Nursery) -> Membership:
     """The peers, once all have said who they are; what is staged is encoded from now on, if that is worth it."""
     config, source, cache = basics.config, storage.source, storage.cache
-    encoder = await basics.workers.run_sync(Encoder) if config.stage_encoding == "auto" else None
+    shrinker = await basics.workers.run_sync(Shrinker) if config.stage_encoding == "auto" else None
     capacity_bytes = cache.room.limit_bytes()
     if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
         capacity_bytes = 0  # owner of nothing
@@ -47,7 +47,7 @@ async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio
     )
     share_bytes = data_bytes if joined.peers is None else joined.peers.owners.share_bytes
     choice = choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=cache.room.limit_bytes())
-    cache.encoding.choose(choice, encoder)
+    cache.shrinking.choose(choice, shrinker)
     return joined
 
 

@@ -116,7 +116,7 @@ def _status(
         [
             daemon,
             SourceStatus(source, metrics),
-            CacheStatus(storage.cache, metrics, basics.config.stage_encoding),
+            CacheStatus(storage.cache, metrics, basics.config),
             PeersStatus(view, metrics),
             NamesStatus(names.permissions, metrics),
             FetchStatus(fetch.fetcher, files.prefetch, source.threads, fetch.buffers, basics.workers, metrics),

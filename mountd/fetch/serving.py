@@ -80,7 +80,7 @@ class Serving:
         found = await self._resolver.get_here(file, extent)
         if found is not None:
             if found.tier == "staged" and whole and index in file.present:
-                return Bytes(memoryview(found.data), file.checksum(index))
+                return Bytes(memoryview(found.data), file.chunks.checksum(index))
             return await self._hashed(memoryview(found.data))
         mine, coming = self._owned_here(path, index), self._fetcher.is_coming(version, index)
         if (here_only and not (mine and coming)) or (coming and not mine):

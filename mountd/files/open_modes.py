@@ -104,7 +104,7 @@ class OpenModes:
         The handle of an incomplete file is read through us until its reader closes it, which may be for days; two
         seconds now are cheaper. Where more is missing the reader starts at once, and later opens find it complete.
         """
-        if file.durable or file.encoded or file.present.count < 2 or not self._passthrough.on:
+        if file.durable or not file.plain or file.present.count < 2 or not self._passthrough.on:
             return False
         return file.complete or self._queue.fill_remaining_s(node) <= _OPEN_WAIT_S
 

@@ -149,7 +149,7 @@ class PageCacheWarmer:
                 continue
             if node.lookups and self._pusher.on and self._pushes_small() and file.size <= SMALL_BYTES:
                 await self._push_small(node, file)
-            elif file.encoded or not self._cache.reader.is_in_memory_nowait(file, file.size - 1):
+            elif not file.plain or not self._cache.reader.is_in_memory_nowait(file, file.size - 1):
                 ahead.append((file, Extent(0, file.size)))
         await self._read_ahead(ahead)
         await self._hold(elsewhere)

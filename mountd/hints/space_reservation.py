@@ -66,7 +66,7 @@ class _Victim:
     plan: EpochPlan
     unit: int
     room_bytes: int
-    """What it takes at most: it may be encoded."""
+    """What it takes at most: it may shrink."""
 
     def is_here(self) -> bool:
         """It is staged still."""
@@ -122,7 +122,7 @@ class SpaceReservation:
         async with self._evicting:
             room_bytes = int(needs.sum()) - self._shortfall_bytes(int(needs.sum()))
             for i in np.argsort(again_s, kind="stable").tolist():
-                # Several times, if need be: what is encoded gives back less than it holds.
+                # Several times, if need be: what has shrunk gives back less than it holds.
                 while needs[i] > room_bytes and (freed := await self._evict(int(needs[i]), float(again_s[i]))):
                     room_bytes += freed
                 if needs[i] > room_bytes:

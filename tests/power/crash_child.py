@@ -14,9 +14,9 @@ import trio
 
 from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.cache.index import writer as index_file
+from mountd.cache.objects import Shrinker
 from mountd.cache.objects import ids as staging_names
 from mountd.cache.objects import unlinked as staging_unlinked
-from mountd.cache.objects.encoding import Encoder
 from mountd.core.metrics import Metrics
 from policies.cache.eviction import Policy
 from tests.support.faults import (
@@ -90,7 +90,7 @@ async def one_run(cache_dir: str, at: int, generation: int, encoding: bool) -> i
 def points(cache_dir: str, encoding: bool) -> None:
     """Serve the numbers on standard input."""
     if encoding:
-        Encoder()  # the library is loaded once, not in each child
+        Shrinker()  # the library is loaded once, not in each child
     for line in sys.stdin:
         at, generation = map(int, line.split())
         reader, writer = os.pipe()

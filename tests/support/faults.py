@@ -24,9 +24,9 @@ import trio.testing
 from mountd.base.errors import StagingError
 from mountd.base.version import Version
 from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from mountd.cache.objects import Shrinker
 from mountd.cache.objects.context import Trust
 from mountd.cache.objects.disk import Disk, DiskSpace
-from mountd.cache.objects.encoding import Encoder
 from mountd.cache.objects.io import ObjectIO
 from mountd.core.config import VerifyWanted
 from mountd.core.metrics import Metrics
@@ -252,7 +252,7 @@ async def healthy_staging(
         planned=planned,
     ) as staging:
         if encoding:
-            staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
+            staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
         yield staging
 
 
@@ -352,7 +352,7 @@ async def verify(
         assert statistics.files == len(rows)
         assert statistics.bytes == sum(row.staged_bytes for row in rows)
         assert statistics.room_bytes == sum(row.room_bytes for row in rows)
-        assert statistics.encoded_stored_bytes <= statistics.encoded_bytes <= statistics.bytes
+        assert statistics.shrunk_stored_bytes <= statistics.shrunk_bytes <= statistics.bytes
         assert disk_bytes(cache_dir) <= statistics.room_bytes <= capacity_bytes
         assert not [name for name in os.listdir(cache_dir) if name.startswith("objects.broken")]
     return chunks

@@ -1,21 +1,20 @@
-"""The files that hold staged bytes: written, read, stamped, encoded, given up, each under a number used once.
+"""The files that hold staged bytes: written, read, stamped, shrunk, given up, each under a number used once.
 
 Paths below the cache directory are followed here only. It never knows which bytes are right but by a checksum that
 it is given.
 """
 
 from mountd.cache.objects.around import Looked, look_at
+from mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, Shrinking
 from mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
-from mountd.cache.objects.decoded import Decoded
 from mountd.cache.objects.descriptors import Descriptors
 from mountd.cache.objects.disk import Disk, DiskSpace, set_objects_aside
-from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, StageEncoding, Undecodable
 from mountd.cache.objects.file import StagedFile
 from mountd.cache.objects.ids import ObjectIdAllocator
+from mountd.cache.objects.io import Damaged
 from mountd.cache.objects.objects import (
     OUR_LIMITS,
     Changed,
-    Damaged,
     WantedRead,
     lend_object,
     lend_opened,
@@ -34,23 +33,21 @@ __all__ = [
     "Change",
     "Changed",
     "Damaged",
-    "Decoded",
     "Descriptors",
     "Disk",
     "DiskSpace",
-    "Encoder",
     "Health",
     "Looked",
     "ObjectIdAllocator",
     "Room",
     "RunInThread",
-    "StageEncoding",
+    "Shrinker",
+    "Shrinking",
     "StagedFile",
     "State",
     "Threads",
     "Trust",
     "Turns",
-    "Undecodable",
     "Unlinked",
     "WantedRead",
     "is_ours",

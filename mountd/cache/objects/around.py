@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 import xxhash
 
 from mountd.cache.index import ChunkRow, StagedRow, Stamp
+from mountd.cache.objects.codec import expand
 from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.encoding import decode
 from mountd.cache.objects.idle import idle_io
-from mountd.cache.objects.objects import OUR_LIMITS, Damaged
+from mountd.cache.objects.io import Damaged
+from mountd.cache.objects.objects import OUR_LIMITS
 from mountd.cache.objects.stamps import stamp_of
 from policies.cache.admission import BLOCK_BYTES
 from policies.geometry import chunk_extent
@@ -32,7 +33,7 @@ _STEP_BYTES = 1 << 20
 """One read: long enough that its own cost does not matter, and a tenth of a millisecond of a drive's time."""
 
 _SAY_NOTHING = {*OUR_LIMITS, errno.ENOSYS}
-"""The last is what `decode` says where its library is missing: whoever has it finds the bytes as they were."""
+"""The last is what `expand` says where its library is missing: whoever has it finds the bytes as they were."""
 
 _NO_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -133,7 +134,7 @@ def _is_right(disk: Disk, fd: int, row: StagedRow, chunk: ChunkRow, buffer: memo
     if not direct and not was_there:
         disk.io.let_go(fd, extent.start, size)
     if stored is not None:
-        found.update(decode(stored, extent.size))
+        found.update(expand(stored, extent.size))
     return found.intdigest() == chunk.checksum
 
 

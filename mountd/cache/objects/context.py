@@ -28,8 +28,8 @@ _READS = 16
 """Reads of staged files that wait for the disk at a time: an NVMe drive is at its best with about as many."""
 
 
-_DECODES = 4
-"""Encoded chunks that are read at a time: that keeps four cores busy, and each is in memory twice."""
+_EXPANDS = 4
+"""Shrunk chunks that are read at a time: that keeps four cores busy, and each is in memory twice."""
 
 
 class RunInThread(Protocol):
@@ -50,7 +50,7 @@ class Threads:
         self._index_reading = trio.CapacityLimiter(1)
         self._writing = trio.CapacityLimiter(writers)
         self._reading = trio.CapacityLimiter(_READS)
-        self._decoding = trio.CapacityLimiter(_DECODES)
+        self._expanding = trio.CapacityLimiter(_EXPANDS)
         self._looking = trio.CapacityLimiter(2)  # one for the scrub, one for who waits for `hfs cache check`
         self._syncing = trio.CapacityLimiter(1)
         self._sweeping = trio.CapacityLimiter(2)  # one for the clean-up after a crash, one for what cannot wait for it
@@ -75,9 +75,9 @@ class Threads:
         value: Value = await self._run(function, *args, limiter=self._reading)
         return value
 
-    async def decode(self, function: Callable[..., Value], *args: Any) -> Value:
-        """As `read`, of what must be decoded."""
-        value: Value = await self._run(function, *args, limiter=self._decoding)
+    async def expand(self, function: Callable[..., Value], *args: Any) -> Value:
+        """As `read`, of what was shrunk."""
+        value: Value = await self._run(function, *args, limiter=self._expanding)
         return value
 
     async def look(self, function: Callable[..., Value], *args: Any) -> Value:
@@ -88,7 +88,7 @@ class Threads:
     @property
     def readers_wait(self) -> bool:
         """Somebody waits for staged bytes from the disk."""
-        return self._reading.borrowed_tokens > 0 or self._decoding.borrowed_tokens > 0
+        return self._reading.borrowed_tokens > 0 or self._expanding.borrowed_tokens > 0
 
     async def sync(self, function: Callable[..., Value], *args: Any) -> Value:
         """Making a group durable."""

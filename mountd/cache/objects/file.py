@@ -8,11 +8,11 @@ small. Only this room changes it, on the event loop, except for `pins` (through 
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
 from mountd.base.version import Version
 from mountd.cache.index import Stamp
+from mountd.cache.objects.chunk_records import ChunkRecords
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
 from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 
@@ -31,13 +31,11 @@ class StagedFile:
 
     __slots__ = (
         "__weakref__",
-        "_checksums",
-        "_encoded",
-        "_stored",
         "barred",
         "changes",
         "changing",
         "chunk_bytes",
+        "chunks",
         "committed",
         "created",
         "doubts",
@@ -69,6 +67,8 @@ class StagedFile:
         """Fixed when the first chunk was staged; another `--chunk` later does not change it."""
         self.path = path
         """Last known, relative to the source."""
+        self.chunks = ChunkRecords(count)
+        """What is known of those that are present."""
         self.present = ChunkSet(count)
         self.committed = ChunkSet(count)
         self.pins = 0
@@ -114,14 +114,10 @@ class StagedFile:
         self.stray: dict[int, int] | None = None
         """Chunks whose blocks could not be given back, and the bytes that are still accounted for each."""
         self.element_bytes = 0
-        """What its chunks are encoded by (see `encoding`): 0, not known yet; -1, it does not shrink."""
+        """By what its chunks shrink (see `codec`): 0, not known yet; -1, they do not."""
         self.stored_use_s = 0
         self.stored_path: bytes | None = None
         """What the index holds; None: nothing yet."""
-        self._checksums: array[int] | None = None
-        self._stored: array[int] | None = None
-        self._encoded = 0
-        """How many in `_stored` are not 0."""
 
     @property
     def size(self) -> int:
@@ -136,13 +132,14 @@ class StagedFile:
     @property
     def durable(self) -> bool:
         """Complete, committed, and byte for byte the file: the object may be handed to the kernel. False of an empty
-        file, and where a chunk is encoded."""
-        return self.object_id is not None and not self._encoded and self.committed.full
+        file."""
+        return self.object_id is not None and self.plain and self.committed.full
 
     @property
-    def encoded(self) -> bool:
-        """Some chunk of the object is encoded, or was and may still lie there: nobody else can read it."""
-        return self._encoded > 0
+    def plain(self) -> bool:
+        """The object has the very bytes of the file, as far as they are present: others can read it. False while what
+        is stored otherwise may still lie there."""
+        return self.chunks.plain
 
     @property
     def busy(self) -> bool:
@@ -172,38 +169,15 @@ class StagedFile:
 
     def chunk_room_bytes(self, index: int) -> int:
         """What chunk `index` takes on the disk, as it is stored."""
-        return blocks_bytes(self.stored_bytes(index) or self.chunk_size(index))
+        return blocks_bytes(self.chunks.stored_bytes(index) or self.chunk_size(index))
 
     def raw_room_bytes(self, index: int) -> int:
-        """What chunk `index` takes on the disk at most: as it is, not encoded."""
+        """What chunk `index` takes on the disk at most: as it is."""
         return blocks_bytes(self.chunk_size(index))
-
-    def stored_bytes(self, index: int) -> int:
-        """How many bytes stand on the disk for chunk `index`, which is encoded; 0: it is there as it is."""
-        return self._stored[index] if self._stored is not None else 0
-
-    def set_stored(self, index: int, stored_bytes: int) -> None:
-        """Remember as how many bytes a chunk is stored; 0: as it is."""
-        if self._stored is None:
-            if not stored_bytes:
-                return
-            self._stored = array("I", bytes(4 * self.present.count))
-        self._encoded += (stored_bytes > 0) - (self._stored[index] > 0)
-        self._stored[index] = stored_bytes
 
     def overhead_bytes(self) -> int:
         """What the object takes besides its chunks."""
         return object_overhead_bytes(self.present.count)
-
-    def checksum(self, index: int) -> int:
-        """xxh3_64 of a present chunk."""
-        return self._checksums[index] if self._checksums is not None else 0
-
-    def set_checksum(self, index: int, checksum: int) -> None:
-        """Remember the xxh3_64 of a chunk."""
-        if self._checksums is None:
-            self._checksums = array("Q", bytes(8 * self.present.count))
-        self._checksums[index] = checksum
 
     def verify(self, index: int) -> None:
         """A present chunk was found right, or written, with the stamp of the file."""
@@ -256,7 +230,5 @@ class StagedFile:
         self.stray = None
         self.stored_path = None
         self.element_bytes = 0
-        self._checksums = None
-        self._stored = None
-        self._encoded = 0
+        self.chunks.clear()
         return held

@@ -14,13 +14,17 @@ from collections.abc import Sequence
 
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["ObjectIO"]
+__all__ = ["Damaged", "ObjectIO"]
 
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+class Damaged(OSError):
+    """Staged bytes are not what was staged."""
 
 
 class ObjectIO:

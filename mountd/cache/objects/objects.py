@@ -16,15 +16,15 @@ from typing import TypeVar
 import xxhash
 
 from mountd.cache.index import Stamp
+from mountd.cache.objects.codec import expand
 from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.encoding import decode
+from mountd.cache.objects.io import Damaged
 from mountd.cache.objects.stamps import stamp_of
 from policies.geometry import Extent
 
 __all__ = [
     "OUR_LIMITS",
     "Changed",
-    "Damaged",
     "ObjectRead",
     "WantedRead",
     "lend_object",
@@ -41,10 +41,6 @@ OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _STEP_BYTES = 1 << 20
 """Of a chunk that is read to be verified: what is hashed while it is in the processor's cache. 8 MiB at once took half
 as long again, and memory for all of it."""
-
-
-class Damaged(OSError):
-    """Staged bytes are not what was staged."""
 
 
 class Changed(Exception):
@@ -66,7 +62,7 @@ class WantedRead:
     checksum: int | None = None
     """Of the chunk that `extent` is; None: its bytes are not looked at."""
     stored_bytes: int = 0
-    """As how many bytes that chunk is stored, which is encoded; 0: as it is."""
+    """As how many bytes that chunk is stored, if it shrinks; 0: as it is."""
     part: Extent | None = None
     """Only these bytes of it are given back; None: all."""
 
@@ -104,14 +100,14 @@ def _all(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
     if len(data) != (wanted.stored_bytes or size):
         raise Damaged(errno.EIO, f"{len(data)} of {wanted.stored_bytes or size} bytes")
     if wanted.stored_bytes:
-        data = decode(data, size)
+        data = expand(data, size)
     if wanted.checksum is not None and xxhash.xxh3_64_intdigest(data) != wanted.checksum:
         raise Damaged(errno.EIO, "wrong checksum")
     return data
 
 
 def _part_of_chunk(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
-    """The part, once all of the chunk, which is not encoded, has its checksum. It is the bytes that were hashed."""
+    """The part, once all of the chunk, which is stored as it is, has its checksum. It is the bytes that were hashed."""
     extent, part = wanted.extent, wanted.part
     assert part is not None
     data = bytearray(part.size)

@@ -44,11 +44,11 @@ def stamp_of(fd: int, size: int) -> Stamp | None:
 def stamp_to_keep(file: StagedFile, committed: int) -> Stamp | None:
     """What a later daemon may rely on, if is committed `committed` chunks of the file.
 
-    None unless all that lies in the object is right and committed. Of an encoded file, which is read by nobody but
-    us, and where the file system has no fractions of a second, always.
+    None unless all that lies in the object is right and committed. Always None of a file that is not plain, which only
+    we read, and where the file system has no fractions of a second.
     """
     stamp = file.stamp
-    if stamp is None or not stamp.ctime_ns % _SECOND_NS or file.encoded:
+    if stamp is None or not stamp.ctime_ns % _SECOND_NS or not file.plain:
         return None
     at_rest = file.changing is None and file.barred is None and not file.stray
     return stamp if file.sound and at_rest and len(file.present) == committed else None

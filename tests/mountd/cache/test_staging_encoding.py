@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from mountd.base.errors import StagingError
 from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from mountd.cache.objects.decoded import Decoded
-from mountd.cache.objects.encoding import RAW, UNDECIDED, Encoder, Undecodable, decode
+from mountd.cache.objects import RAW, UNDECIDED, Damaged, Shrinker
+from mountd.cache.objects.codec import expand
 from mountd.core.metrics import Metrics
 from policies.cache.admission import blocks_bytes
 from policies.cache.encoding import EncodingChoice, pays
@@ -70,48 +70,48 @@ def chunks_of_a_kind() -> st.SearchStrategy[bytes]:
     data=chunks_of_a_kind() | st.binary(min_size=1, max_size=20_000), element=st.sampled_from([UNDECIDED, 1, 2, 4, 8])
 )
 def test_whatever_is_encoded_is_decoded_to_the_same(data: bytes, element: int) -> None:
-    encoded = Encoder().encode(memoryview(data), element)
-    if encoded is None:
+    shrunk = Shrinker().shrink(memoryview(data), element)
+    if shrunk is None:
         return
-    assert pays(len(data), encoded.stored_bytes)
-    assert len(encoded.data) == blocks_bytes(encoded.stored_bytes)
-    assert np.frombuffer(encoded.data, np.uint8).ctypes.data % 4096 == 0
-    assert not any(encoded.data[encoded.stored_bytes :])
-    assert decode(bytearray(encoded.data[: encoded.stored_bytes]), len(data)) == data
+    assert pays(len(data), shrunk.stored_bytes)
+    assert len(shrunk.data) == blocks_bytes(shrunk.stored_bytes)
+    assert np.frombuffer(shrunk.data, np.uint8).ctypes.data % 4096 == 0
+    assert not any(shrunk.data[shrunk.stored_bytes :])
+    assert expand(bytearray(shrunk.data[: shrunk.stored_bytes]), len(data)) == data
 
 
 @given(data=chunks_of_a_kind(), at=st.integers(0, 1 << 30), bit=st.integers(0, 7), cut=st.integers(1, 1 << 30))
 def test_damage_is_found_before_the_decoder_sees_it(data: bytes, at: int, bit: int, cut: int) -> None:
-    encoded = Encoder().encode(memoryview(data), UNDECIDED)
-    if encoded is None:
+    shrunk = Shrinker().shrink(memoryview(data), UNDECIDED)
+    if shrunk is None:
         return
-    stored = bytearray(encoded.data[: encoded.stored_bytes])
+    stored = bytearray(shrunk.data[: shrunk.stored_bytes])
     flipped = bytearray(stored)
     flipped[at % len(stored)] ^= 1 << bit
     for broken in (flipped, stored[: -(cut % len(stored)) - 1], stored + b"\0", bytearray()):
-        with pytest.raises(Undecodable):
-            decode(broken, len(data))
+        with pytest.raises(Damaged):
+            expand(broken, len(data))
     for size in (len(data) - 1, len(data) + 1, 0):
-        with pytest.raises(Undecodable):
-            decode(stored, size)
+        with pytest.raises(Damaged):
+            expand(stored, size)
 
 
 @pytest.mark.parametrize("kind", ["<i2", "<i4", "<i8", "u1"])
 def test_the_size_of_an_element_is_found(kind: str) -> None:
     data = np.random.default_rng(1).poisson(200 if kind != "u1" else 2, 100_000).astype(kind).tobytes()
-    encoded = Encoder().encode(memoryview(data), UNDECIDED)
-    assert encoded is not None
-    assert encoded.element_bytes == np.dtype(kind).itemsize
-    others = [Encoder().encode(memoryview(data), size) for size in (1, 2, 4, 8)]
-    assert encoded.stored_bytes <= 1.1 * min(other.stored_bytes for other in others if other is not None)
+    shrunk = Shrinker().shrink(memoryview(data), UNDECIDED)
+    assert shrunk is not None
+    assert shrunk.element_bytes == np.dtype(kind).itemsize
+    others = [Shrinker().shrink(memoryview(data), size) for size in (1, 2, 4, 8)]
+    assert shrunk.stored_bytes <= 1.1 * min(other.stored_bytes for other in others if other is not None)
 
 
 def test_what_does_not_shrink_is_left_alone() -> None:
     noise = memoryview(np.random.default_rng(1).bytes(100_000))
-    assert Encoder().encode(noise, UNDECIDED) is None
-    assert Encoder().encode(noise, 2) is None
-    assert Encoder().encode(memoryview(bytes(100_000)), RAW) is None
-    assert Encoder().encode(memoryview(bytes(4096)), UNDECIDED) is None  # a block it is
+    assert Shrinker().shrink(noise, UNDECIDED) is None
+    assert Shrinker().shrink(noise, 2) is None
+    assert Shrinker().shrink(memoryview(bytes(100_000)), RAW) is None
+    assert Shrinker().shrink(memoryview(bytes(4096)), UNDECIDED) is None  # a block it is
 
 
 # -- put and read -----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
         async with healthy_staging(tmp_path, encoding=True) as staging:
             file = await stage(staging, SEED, size)
             await everything_holds(staging, file)
-            assert file.encoded
+            assert not file.plain
             assert not staging.statistics().uncommitted_bytes
         for encoding in (False, True):  # it is read whatever is asked for now
             async with healthy_staging(tmp_path, encoding=encoding) as staging:
@@ -133,15 +133,15 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
     async def everything_holds(staging: Cache, file: StagedFile) -> None:
         assert file.complete
         assert file.committed.full
-        assert file.encoded
+        assert not file.plain
         assert os.path.getsize(object_path(staging, file)) == size
         statistics = staging.statistics()
         assert disk_bytes(str(tmp_path)) <= statistics.room_bytes == file.room_bytes
         assert file.room_bytes <= blocks_bytes(size) * 2 // 3 + file.overhead_bytes() + 4096
         assert statistics.bytes == size
-        whole = [i for i in range(file.present.count) if file.stored_bytes(i)]
-        assert statistics.encoded_bytes == sum(file.chunk(index).size for index in whole)
-        assert statistics.encoded_stored_bytes == sum(map(file.stored_bytes, whole))
+        whole = [i for i in range(file.present.count) if file.chunks.stored_bytes(i)]
+        assert statistics.shrunk_bytes == sum(file.chunk(index).size for index in whole)
+        assert statistics.shrunk_stored_bytes == sum(map(file.chunks.stored_bytes, whole))
         for extent in (
             Extent(0, size),
             Extent(size // 2, size),
@@ -164,7 +164,7 @@ def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> None:
             file = await stage(staging, SEED)
             raw = await stage(staging, 5)
             assert raw.durable
-            assert not raw.encoded
+            assert raw.plain
             assert not file.durable
             assert staging.lender.lend_nowait(file, os.dup) is None
             with pytest.raises(StagingError, match="not staged as a whole"):
@@ -176,13 +176,13 @@ def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    encode = Encoder.encode
+    shrink = Shrinker.shrink
 
-    def counted(self: Encoder, data: memoryview, element_bytes: int) -> Any:
+    def counted(self: Shrinker, data: memoryview, element_bytes: int) -> Any:
         tried.append(element_bytes)
-        return encode(self, data, element_bytes)
+        return shrink(self, data, element_bytes)
 
-    monkeypatch.setattr(Encoder, "encode", counted)
+    monkeypatch.setattr(Shrinker, "shrink", counted)
 
     async def main() -> None:
         async with healthy_staging(tmp_path, encoding=True) as staging:
@@ -193,7 +193,7 @@ def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypa
             shrinks = page_aligned(contents(SEED, 0, CHUNK_BYTES))  # of the same file, for once
             assert staging.writer.put_nowait(file, 1, shrinks)
             await staging.committer.wait_committed()
-            assert not file.encoded
+            assert file.plain
         async with healthy_staging(tmp_path, encoding=True) as staging:
             file = await staging.files.get(version_of(5, SIZE), b"f")
             assert file.element_bytes == RAW
@@ -229,7 +229,7 @@ def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
             for index in range(3):
                 assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
                 await staging.committer.wait_committed()
-            assert [bool(file.stored_bytes(index)) for index in range(3)] == [True, False, True]
+            assert [bool(file.chunks.stored_bytes(index)) for index in range(3)] == [True, False, True]
             assert not file.durable
         async with healthy_staging(tmp_path) as staging:
             file = await staging.files.get(version)
@@ -239,12 +239,12 @@ def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
             part = Extent(CHUNK_BYTES - 100, CHUNK_BYTES + 100)
             assert await staging.reader.read(file, part) == expected[part.start : part.end]
             assert [checked.broken async for checked in staging.checker.check()] == [()]
-            # Once what is encoded is gone, and comes back as it is, the kernel may have the file.
+            # Once what is shrunk is gone, and comes back as it is, the kernel may have the file.
             staging.files.pin(file)
             for index in (0, 2):
                 assert await staging.evictions.evict_chunk(file, index) == file.chunk_room_bytes(index) < CHUNK_BYTES
             assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
-            assert staging.statistics().encoded_bytes == 0
+            assert staging.statistics().shrunk_bytes == 0
             assert not file.durable
             for index in (0, 2):
                 assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
@@ -280,23 +280,6 @@ def test_a_chunk_is_decoded_once_for_many_reads(tmp_path: Path) -> None:
     run(main)
 
 
-def test_what_is_kept_decoded_is_bounded_and_what_was_read_goes_first() -> None:
-    file = StagedFile(version_of(1, 100 * CHUNK_BYTES), CHUNK_BYTES, b"f")
-    file.object_id = 1
-    decoded = Decoded(4 * CHUNK_BYTES)
-    for index in range(4):
-        decoded.put(file, index, bytearray(CHUNK_BYTES))
-    decoded.read_to_end(file, 2)
-    decoded.put(file, 4, bytearray(CHUNK_BYTES))
-    assert [decoded.get(file, index) is not None for index in range(5)] == [True, True, False, True, True]
-    assert decoded.held_bytes == 4 * CHUNK_BYTES
-    decoded.put(file, 9, bytearray(10 * CHUNK_BYTES))  # larger than all: it alone
-    assert decoded.get(file, 9) is not None
-    assert decoded.get(file, 4) is None
-    file.drop(3)
-    assert decoded.get(file, 9) is None  # the file has lost something since
-
-
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -320,7 +303,7 @@ async def test_damage_anywhere_is_never_a_byte_of_an_answer(
     metrics = Metrics()
     async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
         file = await stage(staging, SEED, 2 * CHUNK_BYTES)
-        harm(object_path(staging, file), CHUNK_BYTES + (at if at >= 0 else file.stored_bytes(1) - 1))
+        harm(object_path(staging, file), CHUNK_BYTES + (at if at >= 0 else file.chunks.stored_bytes(1) - 1))
         check_contents(SEED, 0, await staging.reader.read(file, Extent(0, CHUNK_BYTES)))
         with pytest.raises(StagingError):  # these bytes may well be whole; nobody can tell
             await staging.reader.read(file, Extent(2 * CHUNK_BYTES - 10, 2 * CHUNK_BYTES))
@@ -352,7 +335,7 @@ async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
     logs.expect("wrong checksum")
     async with healthy_staging(tmp_path, encoding=True) as staging:
         file = await stage(staging, SEED)
-        monkeypatch.setattr("mountd.cache.objects.objects.decode", lambda _stored, size: bytearray(size))
+        monkeypatch.setattr("mountd.cache.objects.objects.expand", lambda _stored, size: bytearray(size))
         with pytest.raises(StagingError):
             await staging.reader.read(file, Extent(0, 10))
 
@@ -365,7 +348,7 @@ async def test_what_the_kernel_reads_by_itself_is_never_encoded(tmp_path: Path, 
         assert file.durable
         staging.files.pin(file)
         file.passed = 1
-        staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
+        staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
         overwrite(object_path(staging, file), CHUNK_BYTES, bytes(100))
         with pytest.raises(StagingError):
             await staging.reader.read_chunk(file, 1)
@@ -406,8 +389,8 @@ async def test_what_could_not_be_given_back_is_overwritten_as_it_is(
         assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
         assert put(staging, file, 1)
         await staging.committer.wait_committed()
-        assert file.stored_bytes(0)
-        assert not file.stored_bytes(1)
+        assert file.chunks.stored_bytes(0)
+        assert not file.chunks.stored_bytes(1)
         assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
         assert file.room_bytes == file.chunk_room_bytes(0) + CHUNK_BYTES + file.overhead_bytes()
         check_contents(SEED, 0, await staging.reader.read(file, Extent(0, 2 * CHUNK_BYTES)))
@@ -421,10 +404,10 @@ async def test_more_fits_than_as_it_is(tmp_path: Path) -> None:
         for seed in range(files):
             await stage(staging, SHRINKS + seed, CHUNK_BYTES, b"%d" % seed)
         statistics = staging.statistics()
-        assert statistics.bytes == statistics.encoded_bytes == files * CHUNK_BYTES
+        assert statistics.bytes == statistics.shrunk_bytes == files * CHUNK_BYTES
         assert disk_bytes(str(tmp_path)) <= statistics.room_bytes < capacity
         assert await staging.evictions.evict_paths([b"7", b"8"]) == (2, 2 * statistics.room_bytes // files)
-        assert staging.statistics().encoded_bytes == (files - 2) * CHUNK_BYTES
+        assert staging.statistics().shrunk_bytes == (files - 2) * CHUNK_BYTES
     await verify(str(tmp_path), capacity)
 
 
@@ -436,14 +419,14 @@ def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
     async def main() -> None:
         metrics = Metrics()
         async with open_cache(str(tmp_path), CacheSettings(1 << 30, chunk_bytes=chunk), metrics=metrics) as staging:
-            staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
+            staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
             files = [await staging.files.get(version_of(SHRINKS + n, size), b"f%d" % n) for n in (1, 2)]
             for index in (0, 1, 2):
                 for file in files:
                     assert put(staging, file, index)
             await staging.committer.wait_committed()
             for number, file in enumerate(files, 1):
-                assert file.encoded
+                assert not file.plain
                 assert os.path.getsize(object_path(staging, file)) == size
                 expected = contents(SHRINKS + number, 0, size)
                 assert await staging.reader.read(file, Extent(0, size)) == expected

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mountd.base.errors import ConfigError, StagingError
-from mountd.cache.objects.encoding import Encoder, decode
+from mountd.cache.objects import Shrinker
+from mountd.cache.objects.codec import expand
 from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from tests.conftest import Logs
@@ -20,13 +21,13 @@ SEED = SHRINKS + 1
 
 
 def test_without_the_library_who_asks_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = Encoder().encode(memoryview(bytes(100_000)), 1)
+    encoded = Shrinker().shrink(memoryview(bytes(100_000)), 1)
     assert encoded is not None
     monkeypatch.setitem(sys.modules, "numcodecs", None)
     with pytest.raises(ConfigError, match=r"pip install 'hfs-cache\[encoding\]'"):
-        Encoder()
+        Shrinker()
     with pytest.raises(OSError, match="pip install") as raised:
-        decode(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
+        expand(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
     assert raised.value.errno == errno.ENOSYS
 
 
@@ -36,21 +37,21 @@ def test_a_library_that_is_too_old_is_refused_before_anything_is_staged(monkeypa
 
     monkeypatch.setattr("numcodecs.blosc.compress", compress)
     with pytest.raises(ConfigError, match=r"needs numcodecs >= 0\.16 .*typesize"):
-        Encoder()
+        Shrinker()
 
 
 def test_a_broken_library_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built for another NumPy it raises ValueError, which no reader's thread may bring back."""
-    encoded = Encoder().encode(memoryview(bytes(100_000)), 1)
+    encoded = Shrinker().shrink(memoryview(bytes(100_000)), 1)
     assert encoded is not None
     for name in [name for name in sys.modules if name.partition(".")[0] == "numcodecs"]:
         monkeypatch.delitem(sys.modules, name)
     (tmp_path / "numcodecs.py").write_text("raise ValueError('numpy.dtype size changed')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"numpy\.dtype size changed"):
-        Encoder()
+        Shrinker()
     with pytest.raises(OSError, match=r"numpy\.dtype size changed") as raised:
-        decode(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
+        expand(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
     assert raised.value.errno == errno.ENOSYS
 
 
@@ -65,7 +66,7 @@ async def test_without_the_library_what_is_encoded_is_fetched_again(
     async with healthy_staging(tmp_path, metrics=metrics) as staging:
         file = await staging.files.get(version_of(SEED, SIZE))
         for index in range(4):
-            if file.stored_bytes(index):
+            if file.chunks.stored_bytes(index):
                 with pytest.raises(StagingError):
                     await staging.reader.read(file, Extent(index * CHUNK_BYTES, index * CHUNK_BYTES + 1))
         await staging.reclaimer.wait_idle()

@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from mountd.base.errors import StagingError
+from mountd.cache.objects import UNDECIDED, Shrinker
 from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.encoding import UNDECIDED, Encoder
 from mountd.cache.objects.io import ObjectIO
 from mountd.core.metrics import Metrics
 from policies.cache.encoding import EncodingChoice
@@ -216,11 +216,11 @@ def test_check_keeps_what_was_staged_again_since_it_was_listed(tmp_path: Path) -
             rows = [row async for row in staging.listing.rows()]
             staging.reclaim_queue.give_up(file, [0])
             await staging.reclaimer.wait_idle()
-            staging.encoding.choose(EncodingChoice(True, "for a test"), Encoder())
+            staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
             file.element_bytes = UNDECIDED
             assert put(staging, file, 0)
             await staging.committer.wait_committed()
-            assert file.encoded
+            assert not file.plain
             checks = staging.checker.check_rows(rows)
             assert [checked.fault async for checked in checks] == [None]
             assert file.committed.full

@@ -194,7 +194,7 @@ def test_a_chunk_put_again_before_it_was_committed_is_counted_once(
             assert not staging.committer._latest
             await staging.evictions.evict_paths()
             statistics = staging.statistics()
-            assert statistics.room_bytes == statistics.bytes == statistics.encoded_bytes == 0
+            assert statistics.room_bytes == statistics.bytes == statistics.shrunk_bytes == 0
 
     run(main)
 

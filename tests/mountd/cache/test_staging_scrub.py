@@ -243,7 +243,7 @@ class BufferedOnly(Disk):
 
     def __init__(self, cache_dir: str) -> None:
         super().__init__(cache_dir)
-        self.io = CountingIO()
+        self.io: CountingIO = CountingIO()
 
     def open_read(self, number: int, *, direct: bool = False) -> int:
         if direct and self.at_open:

@@ -10,7 +10,7 @@ from mountd.core.byte_lru import ByteLRU
 KEYS = st.integers(0, 5)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["keep", "drop", "clear"]), KEYS, st.integers(0, 40))))
+@given(st.lists(st.tuples(st.sampled_from(["keep", "drop", "clear", "touch", "goes first"]), KEYS, st.integers(0, 40))))
 def test_as_a_list_would_do_it(steps: list[tuple[str, int, int]]) -> None:
     kept: ByteLRU[int] = ByteLRU(100)
     model: list[tuple[int, bytes]] = []
@@ -18,6 +18,9 @@ def test_as_a_list_would_do_it(steps: list[tuple[str, int, int]]) -> None:
         if what == "clear":
             kept.clear()
             model = []
+        elif what in ("touch", "goes first"):
+            (kept.touch if what == "touch" else kept.goes_first)(key)
+            model.sort(key=lambda entry: (entry[0] == key) == (what == "touch"))
         else:
             model = [entry for entry in model if entry[0] != key]
             if what == "drop":

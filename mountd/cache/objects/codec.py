@@ -1,16 +1,20 @@
-"""Encoding: what stands on the cache disk for a chunk that takes less of it so, and how its bytes come back.
+"""The codec: what stands on the cache disk for a chunk that shrinks, and how its bytes come back.
+
+This is the only file of the cache that knows how. The others know that some chunks are stored in fewer bytes than they
+have (`stored_bytes`): the writer gives a chunk to a `Shrinker`, whoever reads an object gives what it found to
+`expand`, and the index keeps the number.
 
 A general lossless codec: Blosc (bits shuffled by the size of an element, then LZ4), from numcodecs, which lets other
-threads run while it works. It needs no knowledge of formats: raw arrays of whatever file shrink by what their
-elements have in common, and what does not shrink stays as it is. What stands on the disk:
+threads run while it works. It needs no knowledge of formats: raw arrays of whatever file shrink by what their elements
+have in common, and what does not shrink stays as it is. What stands on the disk:
 
     magic, bytes of the chunk, xxh3_64 of the rest (16 bytes)     what Blosc made of it, with its own header
 
 The checksum is looked at before the decoder sees a byte, so the decoder, which is C, is only ever given what the
 encoder wrote. The checksum of the chunk itself, which the index holds, is verified by whoever asked.
 
-Blocking: runs in threads. numcodecs is imported when the first chunk is encoded or decoded, and not at all where
-nothing is encoded. It does no I/O.
+Works in threads and does no I/O. numcodecs is imported when the first chunk is encoded or decoded, and not at all where
+nothing is encoded.
 """
 
 from __future__ import annotations
@@ -24,10 +28,11 @@ from types import ModuleType
 import xxhash
 
 from mountd.base.errors import ConfigError
+from mountd.cache.objects.io import Damaged
 from policies.cache.admission import blocks_bytes
 from policies.cache.encoding import EncodingChoice, pays
 
-__all__ = ["RAW", "UNDECIDED", "Encoded", "Encoder", "StageEncoding", "Undecodable", "decode"]
+__all__ = ["RAW", "UNDECIDED", "Shrinker", "Shrinking", "Shrunk", "expand"]
 
 UNDECIDED = 0
 RAW = -1
@@ -49,12 +54,8 @@ _LEVEL = 5
 """CosmoFlow-like counts shrink 5.4, 5.6 and 5.8 times at levels 1, 5 and 9; the last takes a sixth longer."""
 
 
-class Undecodable(OSError):
-    """The stored bytes are not what was encoded."""
-
-
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class Shrunk:
     """What is to be written for a chunk."""
 
     data: memoryview
@@ -64,7 +65,7 @@ class Encoded:
     """By which its bits were shuffled."""
 
 
-class Encoder:
+class Shrinker:
     """Encodes chunks. May be used by several threads at a time."""
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class Encoder:
                 "or leave --stage-encoding at none"
             ) from None
 
-    def encode(self, data: memoryview, element_bytes: int) -> Encoded | None:
+    def shrink(self, data: memoryview, element_bytes: int) -> Shrunk | None:
         """The chunk `data` as it is to be stored; None: as it is. `element_bytes`: what its file was found to be
         made of, or UNDECIDED."""
         if element_bytes == RAW or not pays(len(data), _HEAD.size):
@@ -97,7 +98,7 @@ class Encoder:
             return None  # staged as it is, which is always right
         _HEAD.pack_into(room, 0, _MAGIC, len(data), xxhash.xxh3_64_intdigest(packed))
         room[_HEAD.size : stored_bytes] = packed
-        return Encoded(room, stored_bytes, element_bytes)
+        return Shrunk(room, stored_bytes, element_bytes)
 
     def _element_bytes(self, data: memoryview) -> int:
         """What the chunk seems to be made of, by what shrinks a piece from its middle most; RAW if nothing does."""
@@ -114,33 +115,33 @@ class Encoder:
         return packed
 
 
-class StageEncoding:
+class Shrinking:
     """Whether what is staged from now on is encoded. What is encoded already can be read in any case."""
 
     def __init__(self) -> None:
         self.choice = EncodingChoice(False, "not asked for")
-        self.encoder: Encoder | None = None
+        self.shrinker: Shrinker | None = None
         """None: everything is written as it is."""
 
-    def choose(self, choice: EncodingChoice, encoder: Encoder | None) -> None:
+    def choose(self, choice: EncodingChoice, shrinker: Shrinker | None) -> None:
         """Encode what is staged from now on, if `choice` says so."""
         self.choice = choice
-        self.encoder = encoder if choice.on else None
+        self.shrinker = shrinker if choice.on else None
 
 
-def decode(stored: bytearray, size: int) -> bytearray:
+def expand(stored: bytearray, size: int) -> bytearray:
     """The `size` bytes that `stored` stands for; it is as long as what was stored.
 
-    Raises Undecodable if it is not what was encoded, and OSError (ENOSYS) without numcodecs. The caller compares the
+    Raises Damaged if it is not what was encoded, and OSError (ENOSYS) without numcodecs. The caller compares the
     checksum of what comes back.
     """
     try:
         magic, found, checksum = _HEAD.unpack_from(stored)
     except struct.error as error:
-        raise Undecodable(errno.EIO, f"not an encoded chunk: {error}") from None
+        raise Damaged(errno.EIO, f"not an encoded chunk: {error}") from None
     packed = memoryview(stored)[_HEAD.size :]
     if magic != _MAGIC or found != size or xxhash.xxh3_64_intdigest(packed) != checksum:
-        raise Undecodable(errno.EIO, "wrong checksum of an encoded chunk")
+        raise Damaged(errno.EIO, "wrong checksum of an encoded chunk")
     try:
         blosc = _library()
     except Exception as error:  # noqa: BLE001 - one built for another NumPy raises ValueError, and no read may end the mount
@@ -151,7 +152,7 @@ def decode(stored: bytearray, size: int) -> bytearray:
     try:
         blosc.decompress(packed, data)
     except (RuntimeError, ValueError) as error:
-        raise Undecodable(errno.EIO, f"the decoder refuses an encoded chunk: {error}") from None
+        raise Damaged(errno.EIO, f"the decoder refuses an encoded chunk: {error}") from None
     return data
 
 
