@@ -26,7 +26,6 @@ STILL_LARGER = {
     # shared
     # cache
     # daemon
-    "mountd/daemon/files.py: function open_file_service",
     # hints
     "mountd/hints/learners.py: lines",
     # prefetch

@@ -73,14 +73,7 @@ async def open_file_service(
             fetch.resolver, fetch.owners, fetch.misses, fetch.small_files, siblings, cache, source, metrics
         )
         passthrough = Passthrough(cache, metrics)
-        io_mode = IoMode(
-            config.io_mode,
-            immutable=config.immutable,
-            cache=cache,
-            passthrough=passthrough,
-            journal=basics.journal,
-            why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
-        )
+        io_mode = _io_mode(basics, storage, names, passthrough)
         await open_again(names.inherited, basics.journal, namespace, storage.handles, cache, passthrough)
         hints = hinting(basics, storage, namespace, fetch, io_mode)
         residency = Residency(namespace, config.mountpoint, nursery)
@@ -113,6 +106,17 @@ async def open_file_service(
             residency,
             Prefetch(queue, ahead, hints.follower, metrics, workers=config.prefetch_threads),
         )
+
+
+def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> IoMode:
+    return IoMode(
+        basics.config.io_mode,
+        immutable=basics.config.immutable,
+        cache=storage.cache,
+        passthrough=passthrough,
+        journal=basics.journal,
+        why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
+    )
 
 
 def _read_path(
