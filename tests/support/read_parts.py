@@ -1,0 +1,210 @@
+"""What reads of a daemon go through, put together in virtual time over a fake source."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+import trio.testing
+
+from mountd.core.buffers import Buffers
+from mountd.core.metrics import Metrics
+from mountd.fetch import FetchesAhead, Prefetch, PrefetchQueue, SiblingWatch
+from mountd.files import (
+    Handles,
+    IoMode,
+    Opening,
+    OpenModes,
+    OpenObservers,
+    PageFaults,
+    ReadaheadWindows,
+    ReadPath,
+    Recorder,
+    SmallOpens,
+    open_again,
+)
+from mountd.hints import FollowedPlans, HintFollower, Learners, PageCacheWarmer
+from mountd.namespace.journal.journal import Journal
+from mountd.namespace.namespace import Namespace, open_namespace
+from mountd.namespace.node import Node
+from policies.iomode import Choice
+from policies.prefetch.siblings import Siblings
+from tests.support.fake_passthrough import FakePassthrough
+from tests.support.fake_source import FakeSource
+from tests.support.fake_staging import FakeStaging
+from tests.support.fetch_parts import FetchParts
+
+CHUNK = 1 << 20
+THREAD = 4711
+
+
+@dataclass
+class Parts:
+    """A daemon without kernel, disk and threads."""
+
+    source: FakeSource
+    staging: FakeStaging
+    namespace: Namespace
+    handles: Handles
+    read_path: ReadPath
+    opening: Opening
+    prefetch: PrefetchQueue
+    metrics: Metrics
+    buffers: Buffers
+    passthrough: FakePassthrough
+    learners: Learners
+    hints: HintFollower
+    plans: FollowedPlans
+    warmer: PageCacheWarmer
+    faults: PageFaults
+    pushed: list[tuple[bytes, int, int]]
+    stuck: bool = False
+    """Pushes never end."""
+
+    async def open(self, path: bytes) -> int:
+        node = await self.namespace.lookups.resolve(path)
+        if not node.lookups:
+            self.namespace.holds.referenced(node)
+        number, _ = await self.opening.open(node, THREAD)
+        return number
+
+    async def read(self, number: int, offset: int, size: int) -> bytes:
+        return bytes(await self.read_path.read(self.handles.file(number), offset, size))
+
+
+@asynccontextmanager
+async def daemon(
+    source: FakeSource,
+    *,
+    workers: int = 0,
+    push: bool = False,
+    ttl_s: float = 60.0,
+    coalesce_bytes: int = 0,
+    journal: Journal | None = None,
+    staging: FakeStaging | None = None,
+) -> AsyncIterator[Parts]:
+    journal = journal or Journal()
+    inherited = journal.take_inherited()
+    metrics, handles, staging = Metrics(), Handles(journal), staging or FakeStaging(CHUNK)
+    pushed: list[tuple[bytes, int, int]] = []
+
+    class Pushes:
+        @staticmethod
+        async def push(node: Node, offset: int, data: memoryview) -> bool:
+            if parts.stuck:
+                await trio.sleep_forever()
+            await trio.lowlevel.checkpoint()
+            pushed.append((node.path, offset, len(data)))
+            return True
+
+        @staticmethod
+        def push_nowait(node: Node, data: memoryview) -> bool:
+            pushed.append((node.path, 0, len(data)))
+            return True
+
+    passthrough = FakePassthrough()
+    io_mode = IoMode(
+        "auto",
+        immutable=False,
+        cache=staging,  # type: ignore[arg-type]  # a fake
+        passthrough=passthrough,  # type: ignore[arg-type]  # a fake
+        journal=journal,
+        why_opens_are_needed=lambda: None,
+    )
+    io_mode.choice = Choice("passthrough", "a test", final=True)
+    async with trio.open_nursery() as nursery:
+        fake: Any = source
+        namespace = await open_namespace(
+            fake, metrics, nursery, ttl_s=ttl_s, strict=False, journal=journal, inherited=inherited.nodes
+        )
+        await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
+        recorder = Recorder()
+        built = FetchParts(source, staging, metrics, chunk_bytes=CHUNK, coalesce_bytes=coalesce_bytes)
+        fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
+        hinting = built.hinting(namespace, fetch, io_mode)
+        hints, learners, queue = hinting.follower, built.learners, built.queue
+        siblings = SiblingWatch(
+            Siblings(CHUNK, budget_bytes=8 * CHUNK),
+            nursery,
+            namespace.listings.whole,
+            queue.siblings_nowait,
+        )
+        ahead = FetchesAhead(
+            fetch.resolver,
+            fetch.owners,
+            fetch.misses,
+            fetch.small_files,
+            siblings,
+            staging,  # type: ignore[arg-type]  # a fake
+            source,  # type: ignore[arg-type]  # a fake
+            metrics,
+        )
+        faults = PageFaults(fetch.pusher, fetch.history)
+        readahead = ReadaheadWindows(
+            fetch.resolver,
+            fetch.owners,
+            staging,  # type: ignore[arg-type]  # a fake
+            fetch.history,
+            fetch.plans,
+            queue,
+            buffer_bytes=built.buffer_bytes,
+            pushes=push,
+        )
+        read_path = ReadPath(
+            fetch.resolver,
+            readahead,
+            faults,
+            hinting.warmer,
+            recorder,
+            metrics,
+            chunk_bytes=CHUNK,
+        )
+        opening = Opening(
+            namespace,
+            handles,
+            staging,  # type: ignore[arg-type]  # a fake
+            OpenModes(namespace, staging, io_mode, passthrough, queue, metrics),  # type: ignore[arg-type]  # fakes
+            SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
+            OpenObservers(
+                io_mode,
+                recorder,
+                fetch.plans,
+                siblings,
+                source,  # type: ignore[arg-type]  # a fake
+                only_looks=lambda _thread_id: False,
+            ),
+            fetch.small_demand,
+            queue,
+        )
+        prefetch = Prefetch(queue, ahead, hints, metrics, workers=workers)
+        nursery.start_soon(prefetch.run)
+        nursery.start_soon(hints.run)
+        parts = Parts(
+            source,
+            staging,
+            namespace,
+            handles,
+            read_path,
+            opening,
+            queue,
+            metrics,
+            fetch.buffers,
+            passthrough,
+            learners,
+            hints,
+            fetch.plans,
+            hinting.warmer,
+            faults,
+            pushed,
+        )
+        yield parts
+        nursery.cancel_scope.cancel()
+
+
+def with_file(size: int, path: bytes = b"f") -> FakeSource:
+    source = FakeSource()
+    source.file(path, 11, size)
+    return source
