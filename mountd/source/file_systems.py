@@ -152,7 +152,7 @@ class FileSystems:
         return point.removeprefix(self._root_point)
 
     def _add(self, where: InodePlace, found: FileSystem) -> FileSystem:
-        if found.on_device and self._is_elsewhere(found.id, where.device):
+        if found.on_device and self._mounted_elsewhere(found.id, where.device):
             log.warning(
                 "%s: its UUID is that of another file system that is mounted too (a copy of its image?): what is "
                 "staged of it is used by this daemon only; give it a UUID of its own",
@@ -184,7 +184,7 @@ class FileSystems:
     def _clock_of(self, found: FileSystem) -> SourceClock:
         return SourceClock(is_ours=found.is_local, stands=found.stands or self._immutable)
 
-    def _is_elsewhere(self, source_id: str, device: int) -> bool:
+    def _mounted_elsewhere(self, source_id: str, device: int) -> bool:
         """Another file system has this identity, and is mounted."""
         other = self._ids.get(source_id, device)
         return other != device and (other == self._root_device or other in mounted_devices())

@@ -79,7 +79,7 @@ def first(work: Work, options: Options, command: str) -> list[Row]:
 
 
 def fill(running: Nodes, group: Learners, data: Data, seed: int) -> None:
-    """Epoch 1, after which every sample is staged at its home."""
+    """Epoch 1, after which every sample is staged at its owner."""
     group.epoch(how="regular", seed=seed, batch=REGULAR_BATCH)
     running.until_staged(data.bytes)
 

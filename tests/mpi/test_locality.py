@@ -1,4 +1,4 @@
-"""LocalityAwareSampler over real daemons: it asks one of them, and what it says is at home is what that one has."""
+"""LocalityAwareSampler over real daemons: it asks one of them, and what it says a node owns is what that one has."""
 
 from collections.abc import Callable
 from pathlib import Path
