@@ -180,6 +180,12 @@ PATH_RIGHTS = (
     "hfs/*",
 )
 
+# Only this room writes to a node of the namespace. What others know of a node they keep in tables of their own, or tell
+# the room by a method.
+NODE_WRITER = "mountd/namespace/*"
+# Attributes that nothing but a node has, so that an assignment is found whatever the variable is called.
+NODE_ATTRIBUTES = {"answers", "children", "holds", "links", "lookups", "opens", "pushed", "stale"}
+
 
 def matches(file: str, allowed: tuple[str, ...]) -> bool:
     """Whether `file` ("mountd/cache/index/rows.py") is one of `allowed` ("mountd/cache/*": all files of that room)."""
@@ -254,6 +260,10 @@ def breaches(file: str, text: str) -> list[str]:
         for call in loose_tasks(tree):
             breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/core/background.py")
 
+    if package == "mountd" and not matches(file, (NODE_WRITER,)):
+        for target in node_writes(tree):
+            breach(target, f"only {NODE_WRITER} may write to a node: {ast.unparse(target)}")
+
     if package == "mountd":
         for node, rule in knots(tree, any_attribute=file.startswith("mountd/daemon/")):
             breach(node, rule)
@@ -296,6 +306,17 @@ def encoding_names(tree: ast.AST, *, in_cache: bool) -> Iterator[tuple[ast.AST, 
                 continue
             if not (isinstance(node, ast.Attribute | ast.keyword) and name in of_text):
                 yield node, name
+
+
+def node_writes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    """Assignments to an attribute of a node, and deletions: of what is called `node` or `*.node`, or by the name of the
+    attribute."""
+    for target in ast.walk(tree):
+        if not isinstance(target, ast.Attribute) or isinstance(target.ctx, ast.Load):
+            continue
+        owner = ast.unparse(target.value)
+        if owner.split(".")[-1] == "node" or (target.attr in NODE_ATTRIBUTES and owner != "self"):
+            yield target
 
 
 def loose_tasks(tree: ast.AST) -> Iterator[ast.Call]:

@@ -150,6 +150,10 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
             "async def f():\n    async with trio.open_nursery() as n:\n        n.start_soon(work)\n        yield 1",
             "a fault of work",
         ),
+        ("mountd/files/opening.py", "node.passed += 1", "only mountd/namespace/* may write to a node: node.passed"),
+        ("mountd/files/opening.py", "handle.node.pushed = False", "may write to a node: handle.node.pushed"),
+        ("mountd/hints/hints.py", "other, fresh.stale = 1, True", "may write to a node: fresh.stale"),
+        ("mountd/hints/hints.py", "node.hinted: int = 1", "may write to a node: node.hinted"),
     ],
 )
 def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
@@ -162,6 +166,8 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
     [
         ("mountd/cache/cache.py", "from mountd.cache.index.index import Index\nfrom mountd.cache.files import Files"),
         ("mountd/cache/index/rows.py", "import sqlite3"),
+        ("mountd/namespace/tree.py", "node.stale = True"),
+        ("mountd/files/handles.py", "x = node.opens\nself.opens = 1\nhandle.node = x"),
         ("mountd/core/config_loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
         ("mountd/cache/index/rows.py", "def f(name):\n    return name.encode()"),
         ("mountd/peers/messages.py", "from mountd.wire.hints import encode_layout"),

@@ -97,7 +97,7 @@ async def open_file_service(
                 namespace,
                 storage.handles,
                 cache,
-                OpenModes(namespace, cache, io_mode, passthrough, queue, metrics),
+                OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics),
                 SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
                 observers,
                 fetch.small_demand,

@@ -17,7 +17,7 @@ from mountd.core.config import Config
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
 from mountd.fetch import PrefetchQueue
-from mountd.files import Handles, Refetching
+from mountd.files import Handles, Refetching, SentAway
 from mountd.hints import Learners, PlanChanges
 from mountd.namespace import seconds
 from mountd.source import Source, SourceThreads, identify
@@ -34,6 +34,7 @@ class Storage:
     source: Source
     cache: Cache
     handles: Handles
+    sent_away: SentAway
     queue: PrefetchQueue
     """What is to be fetched ahead. Depends on nothing; its workers are built last."""
     plan_changes: PlanChanges
@@ -77,7 +78,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             lost_under_readers=Refetching(handles, queue).lost,
             planned=learners.planned,
         ) as cache:
-            yield Storage(source, cache, handles, queue, plan_changes, learners)
+            yield Storage(source, cache, handles, SentAway(), queue, plan_changes, learners)
     finally:
         source.close()
 

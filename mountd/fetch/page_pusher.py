@@ -17,7 +17,7 @@ from mountd.base.errors import StagingError
 from mountd.cache import Cache, StagedFile
 from mountd.core.background import start_guarded
 from mountd.core.memory import Memory
-from mountd.namespace import Node
+from mountd.namespace import Node, pages_given
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
 
@@ -88,11 +88,18 @@ class PagePusher:
 
     async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Put `data` into the page cache of `node`; False if that was not possible. Never raises."""
-        return self._page_cache is not None and await self._page_cache.push(node, offset, data)
+        if self._page_cache is None or not await self._page_cache.push(node, offset, data):
+            return False
+        if offset == 0 and len(data) >= node.attributes.size:
+            pages_given(node)
+        return True
 
     def push_file_nowait(self, node: Node, data: memoryview) -> bool:
         """Put a whole file into the page cache of `node`, of which the only open was not answered yet."""
-        return self._page_cache is not None and self._page_cache.push_nowait(node, data)
+        if self._page_cache is None or not self._page_cache.push_nowait(node, data):
+            return False
+        pages_given(node)
+        return True
 
     def start_nowait(self, node: Node, extent: Extent, data: memoryview, push: Push) -> None:
         """Push a chunk that has come, behind this call, unless as much as may be is being pushed."""
@@ -134,8 +141,8 @@ class PagePusher:
                 for start in range(_SHOWN_BYTES, len(data), PUSH_STEP_BYTES):
                     end = start - _SHOWN_BYTES + PUSH_STEP_BYTES
                     await self.push(node, extent.start + start, data[start:end])
-            elif await self.push(node, extent.start, data) and extent.size == node.attributes.size:
-                node.pushed = True
+            else:
+                await self.push(node, extent.start, data)
         finally:
             self._under_way_bytes -= extent.size
             self._room.unpark_all()

@@ -18,6 +18,7 @@ from mountd.files.readers import Readers
 from mountd.files.recorder import Recorder
 from mountd.files.refetching import Refetching
 from mountd.files.residency import Residency
+from mountd.files.sent_away import SentAway
 from mountd.files.small_opens import SmallOpens
 from mountd.files.status import FilesStatus
 
@@ -37,6 +38,7 @@ __all__ = [
     "Recorder",
     "Refetching",
     "Residency",
+    "SentAway",
     "SmallOpens",
     "have_names_looked_up",
     "open_again",

@@ -50,10 +50,9 @@ async def open_again(
         assert node.version is not None
         file = await cache.files.get(node.version, node.path)
         cache.files.pin(file)
-        namespace.holds.opened(node)
+        namespace.holds.opened(node, passed=opened.backing_id != 0)
         if opened.backing_id:
             passthrough.adopt(file, opened.backing_id, opened.backing_inode)
-            node.passed += 1
         again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode)
         handles.inherit_file(opened.number, again, opened.unique)
 

@@ -14,6 +14,7 @@ from mountd.core.metrics import Metrics
 from mountd.fetch import PrefetchQueue
 from mountd.files.io_mode import IoMode
 from mountd.files.passthrough import Passthrough
+from mountd.files.sent_away import SentAway
 from mountd.namespace import Namespace, Node
 from policies.iomode import Answer, answer
 
@@ -29,9 +30,6 @@ _VERIFIED_AT_OPEN_BYTES = 2 << 30
 _LOOK_S = 0.02
 """How often it is looked meanwhile; a chunk takes about as long."""
 
-_MAX_SENT_AWAY = 64
-"""Threads remembered at a node; more are answered through the page cache, which is always allowed."""
-
 
 class OpenModes:
     """Event loop only."""
@@ -42,6 +40,7 @@ class OpenModes:
         cache: Cache,
         io_mode: IoMode,
         passthrough: Passthrough,
+        sent_away: SentAway,
         queue: PrefetchQueue,
         metrics: Metrics,
     ) -> None:
@@ -49,6 +48,7 @@ class OpenModes:
         self._cache = cache
         self._io_mode = io_mode
         self._passthrough = passthrough
+        self._sent_away = sent_away
         self._queue = queue
         self._metrics = metrics
 
@@ -83,19 +83,18 @@ class OpenModes:
             await self._verify(node, file)
         return await self._mode(node, file, thread_id)
 
-    def opened(self, node: Node, file: StagedFile, backing_id: int | None) -> int:
-        """A handle is made. The inode number of its backing file, 0 without."""
+    def opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int) -> int:
+        """A handle is made for thread `thread_id`. The inode number of its backing file, 0 without."""
+        self._sent_away.came_back(node, thread_id)
         if backing_id is None:
             self._metrics.add("opens_cached")
             return 0
         self._metrics.add("opens_passed")
-        node.passed += 1
         return self._passthrough.object_of(file)
 
-    def closed(self, node: Node, file: StagedFile, backing_id: int | None) -> None:
+    def closed(self, file: StagedFile, backing_id: int | None) -> None:
         """A handle is gone."""
         if backing_id is not None:
-            node.passed -= 1
             self._passthrough.release(file)
 
     def _is_about_to_pass(self, node: Node, file: StagedFile) -> bool:
@@ -131,24 +130,21 @@ class OpenModes:
         if node.passed or (passable and not node.opens):
             backing_id = await self._passthrough.acquire(file)
             passable = passable and backing_id is not None
-        away = node.sent_away or set()
         chosen = answer(
             cached=node.opens - node.passed,
             passed=node.passed,
             passable=passable,
-            sent_away=thread_id in away or len(away) >= _MAX_SENT_AWAY,
+            sent_away=self._sent_away.has(node, thread_id),
         )
         if chosen is Answer.PASSED:
-            away.discard(thread_id)
             return backing_id
         if backing_id is not None:
             self._passthrough.release(file)
         if chosen is Answer.ANEW:
             self._metrics.add("opens_anew")
-            node.sent_away = away | {thread_id}
+            self._sent_away.add(node, thread_id)
             fresh = self._namespace.tree.renew(node)
             if fresh is not None:  # whatever happens until it is opened: the kernel looks a name up again only once
-                fresh.sent_away = (fresh.sent_away or set()) | {thread_id}
+                self._sent_away.add(fresh, thread_id)
             raise VersionChanged(f"{node.path!r} is read another way now")
-        away.discard(thread_id)
         return None

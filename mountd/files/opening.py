@@ -72,8 +72,6 @@ class Opening:
         number = self._opened(node, file, backing_id, thread_id, unique)
         if push is not None:
             self._small.push_nowait(node, push)
-        if node.sent_away:
-            node.sent_away.discard(thread_id)
         return number, backing_id
 
     async def open(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None]:
@@ -111,8 +109,8 @@ class Opening:
         return number, backing_id
 
     def _opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int, unique: int) -> int:
-        self._namespace.holds.opened(node)
-        backing_inode = self._modes.opened(node, file, backing_id)
+        self._namespace.holds.opened(node, passed=backing_id is not None)
+        backing_inode = self._modes.opened(node, file, backing_id, thread_id)
         number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode), unique)
         self._small_demand.opened(node, thread_id)
         self._observers.opened(node, file, thread_id)
@@ -124,9 +122,9 @@ class Opening:
             return  # see `let_go`; or opened when another daemon served the mount
         handle = self._handles.remove_file(number)
         node = handle.node
-        self._modes.closed(node, handle.file, handle.backing_id)
+        self._modes.closed(handle.file, handle.backing_id)
         self._cache.files.unpin(handle.file)
-        self._namespace.holds.closed(node)
+        self._namespace.holds.closed(node, passed=handle.backing_id is not None)
         self._observers.closed(handle)
         if not node.opens:
             self._queue.forget(node)

@@ -17,7 +17,7 @@ from mountd.files.page_faults import PageFaults
 from mountd.files.readahead_windows import ReadaheadWindows
 from mountd.files.recorder import Recorder
 from mountd.hints import PageCacheWarmer
-from mountd.namespace import expire
+from mountd.namespace import expire, pages_lost
 from policies.geometry import Extent, Piece, clamp, split
 from policies.prefetch.readahead import Advice
 
@@ -106,7 +106,7 @@ class ReadPath:
 
     def _noticed(self, handle: FileHandle, extent: Extent) -> None:
         """A read has come to us."""
-        handle.node.pushed = False  # the kernel has let its pages go: push them again at the next open
+        pages_lost(handle.node)  # to be pushed again at the next open
         if handle.file.size > self._chunk_bytes:  # small ones are noticed when they are opened
             self._recorder.touched(handle.node, extent.start, extent.size)
             if not self._faults.put_back_nowait(handle, extent):

@@ -40,7 +40,7 @@ class SmallOpens:
 
     def push_nowait(self, node: Node, data: memoryview) -> None:
         """Push what `bytes_nowait` gave, for the one open of `node`, which is not answered yet."""
-        node.pushed = self._pusher.push_file_nowait(node, data)
+        self._pusher.push_file_nowait(node, data)
 
     async def push(self, node: Node, file: StagedFile) -> None:
         """Have the bytes of a file of one chunk in the page cache, for an open that is not answered yet.
@@ -69,4 +69,4 @@ class SmallOpens:
         if node.opens == 1 and not self._io_mode.stateless:  # then nobody knows who else has it open
             self.push_nowait(node, data)
         else:
-            node.pushed = await self._pusher.push(node, 0, data)
+            await self._pusher.push(node, 0, data)

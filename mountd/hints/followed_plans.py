@@ -162,12 +162,12 @@ class FollowedPlans:
 
     def closed(self, node: Node, file: StagedFile) -> None:
         """A small file was closed: whoever had it fetched, it may be here now."""
-        its = node.hinted
+        its = self._found(node)
         if its is None:
             return
         self._held.let_go(file.version, 0)
-        if its[0].objects is not None and file.complete:
-            plan, unit = its
+        plan, unit = its
+        if plan.objects is not None and file.complete:
             plan.objects[unit] = file.object_id or 0
             plan.schedule.here(unit, file.size)
 
@@ -181,14 +181,20 @@ class FollowedPlans:
 
     def _small(self, node: Node) -> tuple[EpochPlan, int] | None:
         """The plan that names a small file and is being followed, and the file's unit there."""
-        if node.hinted is not None and node.hinted[0].learners:
-            return node.hinted
+        found = self._found(node)
+        if found is not None and found[0].learners:
+            return found
         paths: list[bytes] | None = None
         for plan in self.learners.plans.values():
             if plan.learners and plan.layout.whole:
                 paths = node.paths if paths is None else paths
                 for unit in map(plan.layout.find, paths):
                     if unit is not None:
-                        node.hinted = plan, unit
-                        return node.hinted
+                        plan.files.found(unit, node)
+                        return plan, unit
         return None
+
+    def _found(self, node: Node) -> tuple[EpochPlan, int] | None:
+        """The plan that this node was found for last, one that is being followed before others."""
+        found = [(plan, unit) for plan in self.learners.plans.values() if (unit := plan.files.unit(node)) is not None]
+        return max(found, key=lambda its: bool(its[0].learners), default=None)

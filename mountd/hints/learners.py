@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from mountd.base.errors import HfsError
 from mountd.cache import StagedFile
 from mountd.core.metrics import Metrics
+from mountd.hints.found_files import FoundFiles
 from mountd.hints.unit_layout import UnitLayout
+from mountd.namespace import Node
 from mountd.wire.hints import (
     MAX_LAYOUT_BYTES,
     MAX_ORDER_SAMPLES,
@@ -114,6 +116,7 @@ class EpochPlan:
         """Units that a worker has taken and not staged yet."""
         self.overtaken: set[bytes] = set()
         """The paths of those whole files that a reader opens meanwhile, and fetches himself: once is enough."""
+        self.files = FoundFiles()
         self.held: set[int] = set()
         """Whole files that are not staged, only held in memory until they are read."""
         self._looked_at, self._looked_at_bytes = 1, _SMALL_FILE_BYTES
@@ -442,6 +445,11 @@ class Learners:
             del self._adopting[digest]
             ended.set()
         self._forget_old()
+
+    def forget(self, node: Node) -> None:
+        """Nobody knows `node` any more."""
+        for plan in self.plans.values():
+            plan.files.forget(node)
 
     def check_room(self, more_bytes: int) -> None:
         """Raise LayoutError if so much more would be more than is kept of hints in all."""

@@ -136,7 +136,7 @@ class PageCacheWarmer:
             node = nodes.get(unit)
             if node is None or node.version is None:
                 continue  # its reader meets it
-            node.hinted = (plan, unit)
+            plan.files.found(unit, node)
             budget_bytes -= node.version.size
             file = self._cache.files.get_nowait(node.version)
             if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
@@ -200,7 +200,7 @@ class PageCacheWarmer:
             return  # the source has another version
         if not self._pushes_small():
             return  # the kernel opens without asking now, so nobody knows who reads it: see `push_nowait`
-        node.pushed = self._pusher.push_file_nowait(node, memoryview(found.data))
+        self._pusher.push_file_nowait(node, memoryview(found.data))
         self._metrics.add("hinted_pushes")
 
     async def _read_ahead(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:

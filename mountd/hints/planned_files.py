@@ -97,7 +97,7 @@ class PlannedFiles:
         if small.become is Become.LARGE and file.present.count == 1:
             goal = Goal.HERE if stay else Goal.IN_MEMORY
             fetched = await self._resolver.ensure(node, file, 0, goal, soon=True) is Ensured.FETCHED
-        node.hinted = (plan, unit)
+        plan.files.found(unit, node)
         plan.looked_at(file.size)
         if file.present.count > 1 and not file.complete:
             await self._stage_large(node, file)

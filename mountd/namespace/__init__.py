@@ -8,7 +8,7 @@ from mountd.namespace.answers import Answers
 from mountd.namespace.believing import Believing
 from mountd.namespace.journal import Inherited, Journal, open_journal
 from mountd.namespace.namespace import Namespace, open_namespace, seconds
-from mountd.namespace.node import Dentry, Node, expire, place_of
+from mountd.namespace.node import Dentry, Node, expire, pages_given, pages_lost, place_of
 from mountd.namespace.node_links import by_any_name
 from mountd.namespace.node_table import ROOT_ID
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
@@ -32,6 +32,8 @@ __all__ = [
     "expire",
     "open_journal",
     "open_namespace",
+    "pages_given",
+    "pages_lost",
     "place_of",
     "seconds",
     "wanted_by",

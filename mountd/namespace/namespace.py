@@ -69,6 +69,7 @@ async def open_namespace(
     journal: Journal | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
+    gone: Sequence[Callable[[Node], object]] = (),
 ) -> Namespace:
     """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError if the root
     cannot be had.
@@ -79,13 +80,14 @@ async def open_namespace(
     `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount before,
     with pages of other versions, so none of them is given out again. `inherited`: the nodes among them that were noted.
 
-    `changed` is told of each node whose file was found changed. `nursery`: for what nobody waits for, listings as they
-    grow and attributes asked for ahead.
+    `changed` is told of each node whose file was found changed; all of `gone` of each that nothing holds and no name
+    leads to: who keeps a table of nodes strikes it out. `nursery`: for what nobody waits for, listings as they grow and
+    attributes asked for ahead.
     """
     clock = trio.current_time
     silence = Silence(metrics, clock, strict=strict)
     listings = Listings(source.listings, nursery, ttl_s=ttl_s, clock=clock)
-    nodes = NodeTable(journal or Journal(), source.doubts.holds, listings.drop)
+    nodes = NodeTable(journal or Journal(), source.doubts.holds, (listings.drop, *gone))
     names = Names(nodes.__len__, nodes.let_go, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, silence, shared=ttl_s > 0)

@@ -1,7 +1,8 @@
 """Nodes and dentries: what is remembered of one inode and of one name.
 
-Plain records, changed only by `namespace` (and `pushed`, `passed` and `sent_away` by `read_path`). A million of them
-may exist: slots, no back-references but the parent, which every path is made from, and the other names of hard links.
+Plain records, written in this room only; others read them, and keep what they know of a node in tables of their own. A
+million of them may exist: slots, no back-references but the parent, which every path is made from, and the other names
+of hard links.
 """
 
 from __future__ import annotations
@@ -13,7 +14,19 @@ from typing import Any
 from mountd.base.attributes import Attributes
 from mountd.base.version import Version
 
-__all__ = ["Dentry", "Node", "expire", "is_at", "is_below", "place_of", "same_file", "same_inode", "same_version"]
+__all__ = [
+    "Dentry",
+    "Node",
+    "expire",
+    "is_at",
+    "is_below",
+    "pages_given",
+    "pages_lost",
+    "place_of",
+    "same_file",
+    "same_inode",
+    "same_version",
+]
 
 
 class Node:
@@ -24,7 +37,6 @@ class Node:
         "attributes",
         "children",
         "expires_s",
-        "hinted",
         "holds",
         "id",
         "links",
@@ -35,7 +47,6 @@ class Node:
         "passed",
         "pushed",
         "retired",
-        "sent_away",
         "stale",
         "version",
     )
@@ -59,12 +70,8 @@ class Node:
         """Those of them that the kernel reads from the staged file by itself; all or none."""
         self.retired = False
         """Its name leads to another node of the same version now, with an I/O mode of its own."""
-        self.sent_away: set[int] | None = None
-        """Threads whose open was answered with ESTALE because of the I/O mode."""
         self.holds = 0
         """Work under way that names the node to the kernel: its id must not go to another meanwhile."""
-        self.hinted: tuple[Any, int] | None = None
-        """The plan that names it, and its unit there. Known to `hints` alone."""
         self.pushed = False
         """All its bytes were put into the kernel's page cache."""
         self.stale = False
@@ -140,6 +147,16 @@ def expire(node: Node) -> None:
     node.expires_s = -math.inf
     for dentry in node.dentries:
         dentry.expires_s = -math.inf
+
+
+def pages_given(node: Node) -> None:
+    """All bytes of `node` were put into the kernel's page cache."""
+    node.pushed = node.is_held  # else the kernel has forgotten it meanwhile, and the pages with it
+
+
+def pages_lost(node: Node) -> None:
+    """The kernel has let some of them go."""
+    node.pushed = False
 
 
 def place_of(attributes: Attributes) -> tuple[str, int, int]:

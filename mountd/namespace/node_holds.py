@@ -51,14 +51,16 @@ class NodeHolds:
         node.lookups -= count
         self._drop_if_unused(node)
 
-    def opened(self, node: Node) -> None:
-        """One open handle more."""
+    def opened(self, node: Node, *, passed: bool = False) -> None:
+        """One open handle more. `passed`: the kernel reads the staged file by itself."""
         node.opens += 1
+        node.passed += passed
         self._nodes.note(node)
 
-    def closed(self, node: Node) -> None:
-        """One open handle less."""
+    def closed(self, node: Node, *, passed: bool = False) -> None:
+        """Undo one `opened`."""
         node.opens -= 1
+        node.passed -= passed
         self._drop_if_unused(node)
 
     def hold(self, node: Node) -> None:

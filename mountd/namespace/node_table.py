@@ -12,7 +12,7 @@ directories above with it. Never decides how long a node stays: that is `NodeHol
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError
@@ -36,10 +36,10 @@ class NodeTable:
     """`len()`: how many nodes the kernel knows."""
 
     def __init__(
-        self, journal: Journal, doubts: Callable[[Version], bool], gone: Callable[[Node], object] = lambda _node: None
+        self, journal: Journal, doubts: Callable[[Version], bool], gone: Sequence[Callable[[Node], object]] = ()
     ) -> None:
-        """`doubts(version)`: what was read of it may be wrong; see `source.doubts`. `gone` is told of each node that is
-        let go."""
+        """`doubts(version)`: what was read of it may be wrong; see `source.doubts`. All of `gone` are told of each node
+        that is let go, perhaps twice."""
         self._journal = journal
         self._doubts = doubts
         self._gone = gone
@@ -137,7 +137,8 @@ class NodeTable:
             del self._by_version[node.version]
         if node.children is not None and self.directory_at(node.attributes) is node:
             del self._directories[place_of(node.attributes)]
-        self._gone(node)
+        for tell in self._gone:
+            tell(node)
 
     # -- the journal --------------------------------------------------------------------------------------------------
 

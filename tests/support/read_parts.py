@@ -23,6 +23,7 @@ from mountd.files import (
     ReadaheadWindows,
     ReadPath,
     Recorder,
+    SentAway,
     SmallOpens,
     open_again,
 )
@@ -117,12 +118,20 @@ async def daemon(
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
         fake: Any = source
+        built = FetchParts(source, staging, metrics, chunk_bytes=CHUNK, coalesce_bytes=coalesce_bytes)
+        sent_away = SentAway()
         namespace = await open_namespace(
-            fake, metrics, nursery, ttl_s=ttl_s, strict=False, journal=journal, inherited=inherited.nodes
+            fake,
+            metrics,
+            nursery,
+            ttl_s=ttl_s,
+            strict=False,
+            journal=journal,
+            inherited=inherited.nodes,
+            gone=(built.learners.forget, sent_away.forget),
         )
         await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
         recorder = Recorder()
-        built = FetchParts(source, staging, metrics, chunk_bytes=CHUNK, coalesce_bytes=coalesce_bytes)
         fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
         hinting = built.hinting(namespace, fetch, io_mode)
         hints, learners, queue = hinting.follower, built.learners, built.queue
@@ -166,7 +175,7 @@ async def daemon(
             namespace,
             handles,
             staging,  # type: ignore[arg-type]  # a fake
-            OpenModes(namespace, staging, io_mode, passthrough, queue, metrics),  # type: ignore[arg-type]  # fakes
+            OpenModes(namespace, staging, io_mode, passthrough, sent_away, queue, metrics),  # type: ignore[arg-type]  # fakes
             SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
             OpenObservers(
                 io_mode,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -19,6 +19,7 @@ async def made(
     strict: bool = False,
     names_at_most: int = 1 << 20,
     changed: Callable[[Node], object] = lambda _node: None,
+    gone: Sequence[Callable[[Node], object]] = (),
 ) -> tuple[Namespace, Metrics]:
     metrics = Metrics()
     nursery = trio.lowlevel.current_task().parent_nursery  # the run's own: what is left in it is waited for
@@ -31,6 +32,7 @@ async def made(
         strict=strict,
         names_at_most=names_at_most,
         changed=changed,
+        gone=gone,
     )
     return namespace, metrics
 

@@ -11,6 +11,7 @@ import trio.testing
 
 from mountd.hints import learners as learners_file
 from mountd.hints.learners import HintSession
+from mountd.namespace import pages_lost
 from mountd.wire.hints import (
     At,
     LayoutFrame,
@@ -189,10 +190,24 @@ async def test_files_that_the_kernel_knows_are_pushed_before_they_are_opened() -
         await told(learner, order([1, 2, 0]))
         await trio.sleep(5)
         parts.pushed.clear()
-        node.pushed = False
+        pages_lost(node)
         await told(learner, order([1, 2, 0], 1))
         await trio.sleep(5)
         assert parts.pushed == [(b"d/1", 0, SIZE)]
+
+
+async def test_what_a_plan_has_found_is_forgotten_with_its_node() -> None:
+    async with daemon(source_of(3), workers=1, ttl_s=100) as parts:
+        learner = await joined(parts, list_of(3))
+        await told(learner, order([1, 2, 0]))
+        await trio.sleep(5)
+        (plan,) = parts.learners.plans.values()
+        nodes = [await parts.namespace.lookups.resolve(b"d/%d" % i) for i in range(3)]
+        assert [plan.files.unit(node) for node in nodes] == [0, 1, 2]
+        learner.leave()
+        await trio.sleep(100)
+        await parts.namespace.names.sweep()
+        assert [plan.files.unit(node) for node in nodes] == [None, None, None]
 
 
 async def test_staged_files_that_the_kernel_does_not_know_are_read_ahead_from_the_disk() -> None:
@@ -241,14 +256,14 @@ async def test_chunks_of_a_file_that_is_passed_through_are_read_ahead_from_the_d
         await told(learner, order([0, 4, 8]))
         await trio.sleep(5)
         node = await parts.namespace.lookups.resolve(b"f")
-        node.opens = node.passed = 1
+        parts.namespace.holds.opened(node, passed=True)
         await told(learner, order([8, 0, 9, 1], 1))
         await trio.sleep(5)
         assert parts.staging.ahead == [(b"f", Extent(2 * CHUNK, 3 * CHUNK)), (b"f", Extent(0, CHUNK))]
         await told(learner, order([8, 0], 2))
         await trio.sleep(5)
         assert len(parts.staging.ahead) == 2
-        node.opens = node.passed = 0
+        parts.namespace.holds.closed(node, passed=True)
 
 
 async def test_a_learner_that_leaves_takes_its_orders_with_it() -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from mountd.hints.page_cache_warmer import PageCacheWarmer
+from mountd.namespace import pages_lost
 from mountd.wire.hints import At
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
@@ -87,7 +88,7 @@ async def test_nothing_is_pushed_once_the_kernel_opens_without_asking() -> None:
         await told(learner, order([1, 2, 0]))
         await trio.sleep(5)
         parts.pushed.clear()
-        node.pushed = False
+        pages_lost(node)
         parts.warmer._pushes_small = pushes_small
         await told(learner, order([1, 2, 0], 1))
         await trio.sleep(5)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.namespace.node import expire
+from mountd.namespace.node import Node, expire, pages_given
 from mountd.namespace.node_table import ROOT_ID
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
@@ -368,3 +368,29 @@ async def test_a_listing_of_a_directory_that_was_replaced_expires_its_name() -> 
     with pytest.raises(VersionChanged):
         await namespace.freshness.fresh(old)
     assert await namespace.lookups.resolve(b"d") is not old
+
+
+async def test_who_keeps_a_table_of_nodes_is_told_when_one_goes() -> None:
+    """Not before: neither while the kernel knows it nor while it is open."""
+    source, gone = FakeSource(), set[Node]()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source, gone=(gone.add,))
+    node = await looked_up(namespace, b"f")
+    namespace.holds.opened(node)
+    namespace.holds.forget(node.id, 1)
+    assert not gone
+    namespace.holds.closed(node)
+    assert gone == {node}
+
+
+async def test_pages_that_the_kernel_has_forgotten_are_not_remembered_as_given() -> None:
+    source = FakeSource()
+    source.file(b"f", 11, 5)
+    namespace, _ = await made(source)
+    node = await looked_up(namespace, b"f")
+    pages_given(node)
+    assert node.pushed
+    namespace.holds.forget(node.id, 1)
+    assert not node.pushed
+    pages_given(node)  # a push that ends late
+    assert not node.pushed

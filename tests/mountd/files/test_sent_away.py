@@ -1,0 +1,32 @@
+"""Threads that were sent away from a node are known as long as the node lives."""
+
+from mountd.files.sent_away import SentAway
+from mountd.namespace.node import Node
+from tests.support.fake_source import attributes
+
+
+def a_node() -> Node:
+    return Node(attributes(5, 10), None, None, b"f")
+
+
+def test_a_thread_is_sent_away_once_and_is_known_until_it_is_answered() -> None:
+    away, node, fresh = SentAway(), a_node(), a_node()
+    for sent_from in (node, fresh):
+        away.add(sent_from, 7)
+    assert away.has(fresh, 7)
+    assert not away.has(fresh, 8)
+    away.came_back(fresh, 7)
+    away.came_back(fresh, 7)
+    assert not away.has(fresh, 7)
+    assert away.has(node, 7), "it may come by the old node again"
+    away.forget(node)
+    away.forget(node)
+    assert not away.has(node, 7)
+
+
+def test_of_too_many_threads_none_is_sent_away_any_more() -> None:
+    away, node = SentAway(), a_node()
+    for thread_id in range(64):
+        assert not away.has(node, 1000)
+        away.add(node, thread_id)
+    assert away.has(node, 1000)
