@@ -35,7 +35,12 @@ RANKS = {
     "daemon": 8,
 }
 # Rooms within a room, lowest first; the room itself comes last. Nobody else imports them.
-INNER = {"cache": ("index", "objects"), "namespace": ("journal",)}
+INNER = {
+    "core": ("config",),
+    "cache": ("index", "objects", "table", "reading"),
+    "namespace": ("journal", "nodes"),
+    "fetch": ("chunks",),
+}
 # Rooms whose modules are public. Of all others only what their `__init__` names.
 OPEN_ROOMS = {"base", "wire", "core", "native"}
 # The parent of all daemons: it imports no room, and only `daemon` knows it.
@@ -115,14 +120,14 @@ PURE_MODULES = {
 # attribute -> the files that may name it
 ATTRIBUTE_RIGHTS = {
     ("os", "environ"): (
-        "mountd/core/config_loading.py",
+        "mountd/core/config/loading.py",
         "mountd/core/socket_places.py",  # XDG_RUNTIME_DIR
         "mountd/native/linkage.py",  # LD_LIBRARY_PATH: where the loader looks
         "mountd/supervisor/*",
         "hfs/*",
     ),
-    ("os", "getenv"): ("mountd/core/config_loading.py", "hfs/*"),
-    ("sys", "argv"): ("mountd/core/config_loading.py", "hfs/*"),
+    ("os", "getenv"): ("mountd/core/config/loading.py", "hfs/*"),
+    ("sys", "argv"): ("mountd/core/config/loading.py", "hfs/*"),
 }
 
 # Who may look at the errno of an exception that was caught. To raise one with an errno is everybody's right.
@@ -149,7 +154,7 @@ ENCODING_RIGHTS = (
     "mountd/daemon/cluster.py",  # whether
     "mountd/cache/status.py",  # what `hfs status` says of it
 )
-ENCODING_OPTION = "mountd/core/config.py"
+ENCODING_OPTION = "mountd/core/config/config.py"
 
 # Who may start a task that nobody waits for where it was started: its fault would end the nursery, and the mount.
 LOOSE_TASK_RIGHTS = (
@@ -169,7 +174,7 @@ PATH_RIGHTS = (
     "mountd/native/linkage.py",  # which libraries a program is linked with
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory
-    "mountd/core/config_loading.py",  # configuration files
+    "mountd/core/config/loading.py",  # configuration files
     "mountd/control/listening.py",  # the control socket
     "mountd/core/socket_places.py",  # where it lies
     "mountd/kernel/*",  # /sys: kernel settings of the mount

@@ -129,8 +129,12 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
         ("mountd/fuse/fuse.py", "import os\nx = os.environ['X']", "may use os.environ"),
         ("mountd/control/control.py", "import sys\nx = sys.argv", "may use sys.argv"),
         ("mountd/control/control.py", "import subprocess", "may import subprocess"),
-        ("mountd/cache/reader.py", "from mountd.cache.objects.codec import Encoder", "that objects can be encoded"),
-        ("mountd/cache/reader.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
+        (
+            "mountd/cache/reading/reader.py",
+            "from mountd.cache.objects.codec import Encoder",
+            "that objects can be encoded",
+        ),
+        ("mountd/cache/reading/reader.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
         ("mountd/files/opening.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
         ("mountd/hints/hints.py", "from policies.cache.encoding import pays", "that objects can be encoded"),
         ("policies/prefetch/readahead.py", "import time", "policies are pure"),
@@ -164,11 +168,14 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("mountd/cache/cache.py", "from mountd.cache.index.index import Index\nfrom mountd.cache.files import Files"),
+        (
+            "mountd/cache/cache.py",
+            "from mountd.cache.index.index import Index\nfrom mountd.cache.table.files import Files",
+        ),
         ("mountd/cache/index/rows.py", "import sqlite3"),
         ("mountd/namespace/tree.py", "node.stale = True"),
         ("mountd/files/handles.py", "x = node.opens\nself.opens = 1\nhandle.node = x"),
-        ("mountd/core/config_loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
+        ("mountd/core/config/loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
         ("mountd/cache/index/rows.py", "def f(name):\n    return name.encode()"),
         ("mountd/peers/messages.py", "from mountd.wire.hints import encode_layout"),
         ("policies/geometry.py", "import numpy as np\nfrom policies.prefetch.readahead import advise"),

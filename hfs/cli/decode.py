@@ -12,7 +12,7 @@ from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
 from mountd.base.errors import ConfigError
-from mountd.core.config_quantities import parse_size
+from mountd.core.config.quantities import parse_size
 
 __all__ = ["decode"]
 

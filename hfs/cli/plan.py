@@ -15,7 +15,7 @@ from hfs.cli.shared import complain
 from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
 from mountd.base.errors import ConfigError, HfsError
-from mountd.core.config_quantities import parse_size
+from mountd.core.config.quantities import parse_size
 
 __all__ = ["plan"]
 

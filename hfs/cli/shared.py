@@ -19,8 +19,8 @@ from hfs.client.client import Client, find_socket
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
 from mountd.core.config import KEYS, Config
-from mountd.core.config_key import Key
-from mountd.core.config_loading import config_files, load, state_directory
+from mountd.core.config.key import Key
+from mountd.core.config.loading import config_files, load, state_directory
 
 __all__ = [
     "MountTarget",

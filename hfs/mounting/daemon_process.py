@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config import Config
-from mountd.core.config_handover import undump
+from mountd.core.config.handover import undump
 from mountd.wire.handover import DESCRIPTORS, CannotTakeUp, Handover, handed_over
 
 __all__ = ["exit_code", "leaf", "main", "message", "serve"]

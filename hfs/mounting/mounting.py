@@ -27,7 +27,7 @@ from hfs.client.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, s
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
-from mountd.core.config_handover import dump
+from mountd.core.config.handover import dump
 from mountd.core.socket_places import KEEPER, new_path
 
 __all__ = ["Busy", "StartedDaemon", "clean_stale", "detach", "start", "stay", "take_over", "unmount"]

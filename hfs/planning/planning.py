@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from mountd.base.errors import ConfigError
-from mountd.core.config_quantities import parse_size
+from mountd.core.config.quantities import parse_size
 from policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
 __all__ = ["RATES", "Given", "Inputs", "Origin", "epochs", "nodes_of", "rate_of"]

@@ -31,23 +31,23 @@ from mountd.cache.admission import Admission
 from mountd.cache.checking import Checker
 from mountd.cache.cleanup import clean_up, drop_passing
 from mountd.cache.committer import Committer
-from mountd.cache.doomed import DoomedRows
 from mountd.cache.evictions import EvictionsByName
 from mountd.cache.evictor import Evictor
-from mountd.cache.files import StagedFileTable
-from mountd.cache.findings import Findings
 from mountd.cache.index import IndexFailed
-from mountd.cache.lender import ObjectLender
-from mountd.cache.listing import StagedListing
 from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
-from mountd.cache.reader import StagedReader
-from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.reading.findings import Findings
+from mountd.cache.reading.lender import ObjectLender
+from mountd.cache.reading.reader import StagedReader
+from mountd.cache.reading.verifying import Verifying
+from mountd.cache.reading.verifying_ahead import VerifyingAhead
 from mountd.cache.reclaimer import Reclaimer
-from mountd.cache.row_updates import RowUpdates
 from mountd.cache.scrub import Scrub
 from mountd.cache.statistics import StagingStatistics, statistics_of
-from mountd.cache.verifying import Verifying
-from mountd.cache.verifying_ahead import VerifyingAhead
+from mountd.cache.table.doomed import DoomedRows
+from mountd.cache.table.files import StagedFileTable
+from mountd.cache.table.listing import StagedListing
+from mountd.cache.table.row_updates import RowUpdates
 from mountd.cache.writer import StagedWriter
 from mountd.core.background import guarded, start_for_life
 from mountd.core.config import VerifyWanted

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from mountd.base.version import Version
 from mountd.cache.committer import Committer
-from mountd.cache.files import StagedFileTable
 from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
-from mountd.cache.listing import pages_of
 from mountd.cache.objects import CacheContext, Looked, StagedFile, look_at
-from mountd.cache.reclaim_queue import ReclaimQueue
-from mountd.cache.row_updates import RowUpdates
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.table.files import StagedFileTable
+from mountd.cache.table.listing import pages_of
+from mountd.cache.table.row_updates import RowUpdates
 from policies.geometry import chunk_extent
 
 __all__ = ["CheckedFile", "Checker"]

@@ -14,9 +14,9 @@ from contextlib import aclosing
 import trio
 
 from mountd.cache.index import Index, IndexFailed, StagedRow
-from mountd.cache.listing import pages_of
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, stamp_of, sync_disk
 from mountd.cache.reclaimer import Reclaimer, remove_objects
+from mountd.cache.table.listing import pages_of
 from policies.cache.admission import blocks_bytes
 from policies.geometry import chunk_count, chunk_extent
 

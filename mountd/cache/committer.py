@@ -17,7 +17,7 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.index import Committed, IndexFailed
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
-from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.writing import WriteJob
 from mountd.core.background import note_fault
 

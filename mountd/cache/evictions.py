@@ -10,12 +10,12 @@ from contextlib import aclosing
 
 from mountd.base.version import Version
 from mountd.cache.committer import Committer
-from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed
-from mountd.cache.listing import pages_of
 from mountd.cache.objects import CacheContext, StagedFile
-from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reclaimer import Reclaimer
+from mountd.cache.table.files import StagedFileTable
+from mountd.cache.table.listing import pages_of
 
 __all__ = ["EvictionsByName"]
 

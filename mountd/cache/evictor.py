@@ -10,10 +10,10 @@ from __future__ import annotations
 import trio
 
 from mountd.cache.committer import Committer
-from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext
 from mountd.cache.reclaimer import Reclaimer
+from mountd.cache.table.files import StagedFileTable
 from policies.cache.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
 
 __all__ = ["Evictor"]

@@ -16,12 +16,12 @@ from math import inf
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.doomed import DoomedRows
-from mountd.cache.files import StagedFileTable
 from mountd.cache.index import IndexFailed
 from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked
-from mountd.cache.reclaim_queue import ReclaimQueue, Repair
-from mountd.cache.row_updates import RowUpdates
+from mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
+from mountd.cache.table.doomed import DoomedRows
+from mountd.cache.table.files import StagedFileTable
+from mountd.cache.table.row_updates import RowUpdates
 from mountd.core.background import guarded
 from policies.cache.admission import BLOCK_BYTES
 

@@ -14,7 +14,7 @@ from mountd.cache.admission import Admission
 from mountd.cache.committer import Committer
 from mountd.cache.index import ChunkRow
 from mountd.cache.objects import UNDECIDED, CacheContext, ObjectIdAllocator, Shrinking, StagedFile
-from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.write_queue import WriteQueue
 from mountd.cache.writing import WriteJob, fail_batch, write_batch
 from mountd.core.background import call_guarded, note_fault

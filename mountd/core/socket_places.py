@@ -17,10 +17,11 @@ import stat
 import time
 from collections.abc import Mapping
 
+from mountd.core.config.key import MAX_SOCKET_PATH_BYTES
+
 __all__ = [
     "DAEMON",
     "KEEPER",
-    "MAX_PATH_BYTES",
     "directories_of",
     "is_private",
     "new_path",
@@ -28,8 +29,6 @@ __all__ = [
     "prefix_of",
 ]
 
-MAX_PATH_BYTES = 107
-"""sun_path of unix(7) holds 108 bytes with the ending zero."""
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""
 _STARTING_S = 60.0
@@ -76,7 +75,7 @@ def new_path(mountpoint: str, suffix: str) -> str | None:
     prefix = prefix_of(mountpoint)
     for directory in directories_of(os.geteuid()):
         path = f"{directory}/{prefix}{secrets.token_hex(4)}{suffix}"
-        if len(os.fsencode(path)) <= MAX_PATH_BYTES and _make_private(directory):
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and _make_private(directory):
             _sweep(directory, prefix, suffix)
             return path
     return None

@@ -5,14 +5,14 @@ or hints.
 """
 
 from mountd.fetch.batch_reader import BATCH_FILES, BatchReader
-from mountd.fetch.batches import Place
-from mountd.fetch.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.batches import Place
+from mountd.fetch.chunks.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
+from mountd.fetch.chunks.owners import Owners
+from mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
 from mountd.fetch.fetches_ahead import FetchesAhead
-from mountd.fetch.held_chunks import UNSTAGED_SHARE, HeldChunks
 from mountd.fetch.history import History
 from mountd.fetch.misses import Misses
-from mountd.fetch.owners import Owners
-from mountd.fetch.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
 from mountd.fetch.prefetch import Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.fetch.resolver import Ensured, Resolved, Resolver, first_of

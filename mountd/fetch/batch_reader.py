@@ -16,10 +16,10 @@ from mountd.base.errors import HfsError, SourceError
 from mountd.cache import Cache
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
-from mountd.fetch.batches import Place, SmallFileBatch
-from mountd.fetch.fetcher import Fetcher, Goal
-from mountd.fetch.held_chunks import whole_pages
-from mountd.fetch.page_pusher import PagePusher
+from mountd.fetch.chunks.batches import Place, SmallFileBatch
+from mountd.fetch.chunks.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.held import whole_pages
+from mountd.fetch.chunks.page_pusher import PagePusher
 from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
 from mountd.namespace import Namespace, Node
 from mountd.source import SmallRead, Source

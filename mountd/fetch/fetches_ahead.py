@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
-from mountd.fetch.batches import Place
-from mountd.fetch.fetcher import Goal
+from mountd.fetch.chunks.batches import Place
+from mountd.fetch.chunks.fetcher import Goal
+from mountd.fetch.chunks.owners import Owners
+from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.misses import Misses
-from mountd.fetch.owners import Owners
-from mountd.fetch.page_pusher import Push
 from mountd.fetch.resolver import Ensured, Resolver
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.fetch.small_files import Become, Small, SmallFiles

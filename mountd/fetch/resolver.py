@@ -22,11 +22,11 @@ import trio
 
 from mountd.base.errors import HfsError, StagingError
 from mountd.cache import Cache, StagedFile
-from mountd.fetch.fetcher import Fetcher, Goal
-from mountd.fetch.held_chunks import HeldChunks
+from mountd.fetch.chunks.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.held import HeldChunks
+from mountd.fetch.chunks.owners import Owners
+from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.misses import Misses
-from mountd.fetch.owners import Owners
-from mountd.fetch.page_pusher import Push
 from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.namespace import Node
 from policies.geometry import Extent

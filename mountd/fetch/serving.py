@@ -15,8 +15,8 @@ import xxhash
 from mountd.base.errors import VersionChanged
 from mountd.base.version import Version, is_lasting
 from mountd.cache import Cache, StagedFile
-from mountd.fetch.fetcher import Fetcher, Goal
-from mountd.fetch.page_pusher import Push
+from mountd.fetch.chunks.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.resolver import Ensured, Resolver
 from mountd.namespace import Namespace
 from mountd.peers import Bytes

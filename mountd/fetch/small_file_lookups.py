@@ -17,9 +17,9 @@ import trio
 
 from mountd.base.errors import HfsError, SourceError
 from mountd.cache import Cache
-from mountd.fetch.batches import Place
-from mountd.fetch.fetcher import Goal
-from mountd.fetch.owners import Owners
+from mountd.fetch.chunks.batches import Place
+from mountd.fetch.chunks.fetcher import Goal
+from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.resolver import Resolver
 from mountd.namespace import Namespace, Node
 

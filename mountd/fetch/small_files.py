@@ -15,10 +15,10 @@ import trio
 from mountd.base.errors import HfsError, SourceError, StagingError
 from mountd.cache import Cache
 from mountd.fetch.batch_reader import BATCH_FILES, BatchReader, BatchRequest, Outcomes
-from mountd.fetch.batches import Place
-from mountd.fetch.fetcher import Fetcher, Goal
-from mountd.fetch.owners import Owners
-from mountd.fetch.page_pusher import Push
+from mountd.fetch.chunks.batches import Place
+from mountd.fetch.chunks.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.owners import Owners
+from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.resolver import Ensured, Resolver
 from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
 from mountd.namespace import Namespace, Node

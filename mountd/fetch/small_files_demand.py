@@ -18,10 +18,10 @@ import trio
 from mountd.base.errors import SourceError, SourceTimeout
 from mountd.cache import Cache
 from mountd.core.flight import SingleFlight
-from mountd.fetch.batches import Place, SmallFileBatch
-from mountd.fetch.fetcher import Fetcher, Goal
-from mountd.fetch.held_chunks import HeldChunks
-from mountd.fetch.owners import Owners
+from mountd.fetch.chunks.batches import Place, SmallFileBatch
+from mountd.fetch.chunks.fetcher import Fetcher, Goal
+from mountd.fetch.chunks.held import HeldChunks
+from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.small_file_lookups import SmallFileLookups, path_of
 from mountd.namespace import Dentry, Namespace, Node
 from mountd.source import SmallRead, Source

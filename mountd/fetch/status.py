@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
 from mountd.core.workers import Workers
-from mountd.fetch.fetcher import Fetcher
+from mountd.fetch.chunks.fetcher import Fetcher
 from mountd.fetch.prefetch import Prefetch
 from mountd.source import SourceThreads
 

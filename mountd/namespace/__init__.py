@@ -8,9 +8,9 @@ from mountd.namespace.answers import Answers
 from mountd.namespace.believing import Believing
 from mountd.namespace.journal import Inherited, Journal, open_journal
 from mountd.namespace.namespace import Namespace, open_namespace, seconds
-from mountd.namespace.node import Dentry, Node, expire, pages_given, pages_lost, place_of
-from mountd.namespace.node_links import by_any_name
-from mountd.namespace.node_table import ROOT_ID
+from mountd.namespace.nodes.links import by_any_name
+from mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of
+from mountd.namespace.nodes.table import ROOT_ID
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
 from mountd.namespace.status import NamesStatus
 from mountd.namespace.xattrs import Xattrs

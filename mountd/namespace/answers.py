@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from mountd.base.errors import HfsError, SourceTimeout
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
 
 __all__ = ["Answers"]

@@ -16,8 +16,8 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError, SourceError, SourceTimeout
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
-from mountd.namespace.names import Names
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
 from mountd.namespace.tree import Tree
 from mountd.source import MetadataReader

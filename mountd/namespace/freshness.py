@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceTimeout, VersionChanged
 from mountd.namespace.lookups import Lookups
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
 from mountd.source import MetadataReader
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from mountd.base.version import Version
 from mountd.namespace.journal import NodeFact
-from mountd.namespace.names import Names
-from mountd.namespace.node import Node
-from mountd.namespace.node_table import NodeTable
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Node
+from mountd.namespace.nodes.table import NodeTable
 
 __all__ = ["inherit"]
 

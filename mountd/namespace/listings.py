@@ -16,7 +16,7 @@ import trio
 
 from mountd.base.errors import SourceError, VersionChanged
 from mountd.core.background import start_guarded
-from mountd.namespace.node import Node, expire
+from mountd.namespace.nodes.node import Node, expire
 from mountd.source import Lister, Listing
 
 __all__ = ["Listings"]

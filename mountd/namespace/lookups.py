@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError, SourceTimeout
 from mountd.namespace.asking import Asking
-from mountd.namespace.names import Names
-from mountd.namespace.node import Dentry, Node
-from mountd.namespace.node_table import NodeTable
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Dentry, Node
+from mountd.namespace.nodes.table import NodeTable
 from mountd.namespace.silence import Silence
 from mountd.namespace.statahead import StatAhead
 from mountd.namespace.tree import Tree

@@ -24,10 +24,10 @@ from mountd.namespace.inherited import inherit
 from mountd.namespace.journal import Journal, NodeFact
 from mountd.namespace.listings import Listings
 from mountd.namespace.lookups import Lookups
-from mountd.namespace.names import Names
-from mountd.namespace.node import Node
-from mountd.namespace.node_holds import NodeHolds
-from mountd.namespace.node_table import ROOT_ID, NodeTable
+from mountd.namespace.nodes.holds import NodeHolds
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Node
+from mountd.namespace.nodes.table import ROOT_ID, NodeTable
 from mountd.namespace.silence import Silence
 from mountd.namespace.statahead import StatAhead
 from mountd.namespace.tree import Tree

@@ -21,8 +21,8 @@ from mountd.base.errors import ConfigError, SourceError, VersionChanged
 from mountd.core.caller import Credentials, credentials_of
 from mountd.core.metrics import Metrics
 from mountd.namespace.answers import Answers
-from mountd.namespace.node import Node, expire
-from mountd.namespace.node_links import by_any_name
+from mountd.namespace.nodes.links import by_any_name
+from mountd.namespace.nodes.node import Node, expire
 from mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
 from policies.permissions import why_not_by_mode
 

@@ -18,7 +18,7 @@ import trio
 
 from mountd.core.background import start_guarded
 from mountd.namespace.listings import Listings
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.source import Listing
 from policies.prefetch.statahead import NEAR, Reader
 

@@ -16,9 +16,9 @@ from mountd.base.attributes import Attributes
 from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.namespace.listings import Listings
-from mountd.namespace.names import Names
-from mountd.namespace.node import Dentry, Node, expire, is_at, is_below, same_file, same_inode, same_version
-from mountd.namespace.node_table import NodeTable
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Dentry, Node, expire, is_at, is_below, same_file, same_inode, same_version
+from mountd.namespace.nodes.table import NodeTable
 from mountd.source import Source
 
 __all__ = ["Tree"]

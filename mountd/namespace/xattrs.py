@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from mountd.base.errors import SourceError, VersionChanged
 from mountd.namespace.answers import Answers
-from mountd.namespace.node import Node, expire
-from mountd.namespace.node_links import by_any_name
+from mountd.namespace.nodes.links import by_any_name
+from mountd.namespace.nodes.node import Node, expire
 from mountd.source import MetadataReader
 
 __all__ = ["Xattrs"]

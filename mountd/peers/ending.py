@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 
-from mountd.core.config_loading import survives_lost_daemons
+from mountd.core.config.loading import survives_lost_daemons
 from mountd.peers.opening import Joining
 
 __all__ = ["end_mpi"]

@@ -5,7 +5,7 @@ et al., 2019, STAG). So at most so many reads of a file are under way; of those 
 only fetched ahead, and within each kind they go in the order of the file, from where the last one went, and round: who
 waits, waits for one round at most. Small lone reads do not ask.
 
-`mountd/fetch/owners.py` keeps one for the files of a node, `mountd/peers/read_slots.py` one for all nodes of a job.
+A node keeps one for its files (`mountd/fetch/chunks/owners.py`), a job one for all nodes (`peers/read_slots.py`).
 Pure.
 """
 

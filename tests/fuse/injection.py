@@ -17,7 +17,7 @@ def setting(at: str, value: float | str) -> dict[str, object]:
 
 
 def raising(at: str, times: int = 1, *, task: str | None = None, after: int = 0) -> dict[str, object]:
-    """`at` ("mountd.fetch.fetcher:Fetcher.push") raises RuntimeError when it is called the first `times` times.
+    """`at` ("mountd.fetch.chunks.fetcher:Fetcher.push") raises RuntimeError when it is called the first `times` times.
 
     `task`: by this background task; by whom else does not count. `after`: so many calls are well before.
     """

@@ -24,16 +24,16 @@ FAULTS = {
     "staging: clean-up": "mountd.cache.cache:Cache._prepare",
     "staging: object ids": "mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
     "staging: watch of the disk": "mountd.cache.evictor:Evictor.look",
-    "staging: last uses": "mountd.cache.row_updates:RowUpdates.flush",
-    "sweep of names": "mountd.namespace.names:Names.sweep",
+    "staging: last uses": "mountd.cache.table.row_updates:RowUpdates.flush",
+    "sweep of names": "mountd.namespace.nodes.names:Names.sweep",
     "second looks": "mountd.source.doubts:Doubts.run",
     "prefetch": "mountd.fetch.prefetch:Prefetch.run",
     "prefetch worker": "mountd.fetch.prefetch:Prefetch._next_work",
     "hints": "mountd.hints.hints:HintFollower.run",
     "watch of the connection": "mountd.fuse.fuse:Fuse._watch",
     "sibling list": "mountd.namespace.listings:Listings.whole",
-    "push": "mountd.fetch.fetcher:Fetcher.push",
-    "supersede": "mountd.cache.files:StagedFileTable.supersede",
+    "push": "mountd.fetch.chunks.fetcher:Fetcher.push",
+    "supersede": "mountd.cache.table.files:StagedFileTable.supersede",
 }
 # These are called in threads, or by no task of their name.
 ELSEWHERE = {
@@ -91,7 +91,9 @@ def test_reads_go_on_whatever_fails_in_the_background(
     tree(source)
     faults = [raising(at, 1 if task in ONCE else times, task=task) for task, at in FAULTS.items()]
     elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
-    settings = [setting(at, 0.05) for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.row_updates:_EVERY_S")]
+    settings = [
+        setting(at, 0.05) for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.table.row_updates:_EVERY_S")
+    ]
     hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
     hfs.expect_warning(".*")
     read_all(hfs)

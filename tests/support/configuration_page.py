@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from mountd.core.config import KEYS
-from mountd.core.config_key import Key
+from mountd.core.config.key import Key
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

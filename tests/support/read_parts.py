@@ -30,7 +30,7 @@ from mountd.files import (
 from mountd.hints import FollowedPlans, HintFollower, Learners, PageCacheWarmer
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from policies.iomode import Choice
 from policies.prefetch.siblings import Siblings
 from tests.support.fake_passthrough import FakePassthrough

@@ -8,7 +8,7 @@ import trio
 
 from mountd.core.metrics import Metrics
 from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from tests.support.fake_source import FakeSource
 
 

@@ -17,7 +17,7 @@ from mountd.core.metrics import Metrics
 from mountd.daemon.fetching import Fetching
 from mountd.fetch import Goal, Small
 from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging

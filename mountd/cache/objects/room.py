@@ -14,7 +14,7 @@ import trio
 
 from mountd.cache.index import IndexFailed
 from mountd.cache.objects.disk import DiskSpace
-from mountd.core.config_quantities import show_size
+from mountd.core.config.quantities import show_size
 from mountd.core.metrics import Metrics
 from policies.cache.admission import (
     RoomFacts,

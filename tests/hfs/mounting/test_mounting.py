@@ -42,7 +42,7 @@ def refusal(
 
 def test_the_daemon_gets_its_configuration_and_a_session(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
-from mountd.core.config_handover import undump
+from mountd.core.config.handover import undump
 config, origins = undump(sys.stdin.buffer.read())
 import json
 session, package = os.getsid(0) == os.getpid(), os.path.isdir("hfs")

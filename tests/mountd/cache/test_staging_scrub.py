@@ -63,7 +63,7 @@ def rot(staging: Cache, file: StagedFile, offset: int, monkeypatch: pytest.Monke
         stamp = real(fd, size)
         return Stamp(before.st_ino, before.st_ctime_ns) if stamp == found else stamp
 
-    for user in ("objects.stamps", "objects.objects", "reader", "lender", "objects.around", "cleanup"):
+    for user in ("objects.stamps", "objects.objects", "reading.reader", "reading.lender", "objects.around", "cleanup"):
         monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", as_before)
 
 

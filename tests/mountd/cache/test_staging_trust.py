@@ -301,7 +301,7 @@ async def test_a_file_system_of_whole_seconds_is_never_believed(
         found = stamp_of(fd, size)
         return found and found._replace(ctime_ns=found.ctime_ns // 10**9 * 10**9)
 
-    for user in ("objects.stamps", "objects.objects", "reader", "lender"):
+    for user in ("objects.stamps", "objects.objects", "reading.reader", "reading.lender"):
         monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", whole_seconds)
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1)

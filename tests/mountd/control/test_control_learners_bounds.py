@@ -15,7 +15,7 @@ import trio.testing
 from mountd.base.attributes import Attributes
 from mountd.files import recorder
 from mountd.hints import learners as learners_file
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
 from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches
 from tests.conftest import Logs

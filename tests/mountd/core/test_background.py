@@ -16,7 +16,7 @@ from mountd.core.flight import SingleFlight
 from mountd.core.metrics import Metrics
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.namespace.namespace import open_namespace
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from policies.prefetch.siblings import Siblings
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mountd.base.errors import ConfigError
 from mountd.core.config import KEYS, Config, describe
-from mountd.core.config_handover import dump, undump
-from mountd.core.config_key import Key
-from mountd.core.config_loading import ConfigFile, config_files, load, state_directory
-from mountd.core.config_options import mount_options
-from mountd.core.config_quantities import parse_count, parse_duration, parse_flag, parse_size
+from mountd.core.config.handover import dump, undump
+from mountd.core.config.key import Key
+from mountd.core.config.loading import ConfigFile, config_files, load, state_directory
+from mountd.core.config.options import mount_options
+from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
 from tests.conftest import Logs
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}

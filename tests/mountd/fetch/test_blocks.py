@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mountd.base.version import Version
-from mountd.fetch.blocks import Blocks
+from mountd.fetch.chunks.blocks import Blocks
 from policies.geometry import Extent
 from policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.support.pattern import pattern

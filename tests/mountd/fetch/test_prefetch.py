@@ -18,7 +18,7 @@ from mountd.core.metrics import Metrics
 from mountd.fetch import prefetch_queue
 from mountd.fetch.prefetch import Foresight, Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from tests.conftest import Logs
 from tests.support.fake_source import attributes
 

@@ -7,7 +7,7 @@ import stat
 import trio
 
 from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.source.listing import Listing
 from policies.prefetch.siblings import Siblings
 from tests.support.fake_source import attributes, records

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mountd.base.errors import SourceError, SourceTimeout
-from mountd.namespace.node import Dentry
+from mountd.namespace.nodes.node import Dentry
 from policies.geometry import Extent
 from tests.support.fake_source import FakeSource, attributes
 from tests.support.small_parts import CHUNK, SIZE, Parts, names, parts_of, tree

@@ -25,7 +25,7 @@ from mountd.files.handles import DirectoryHandle
 from mountd.namespace.journal.facts import NodeFact
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import open_namespace
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from policies.geometry import Extent
 from tests.support.fake_source import ID, FakeSource, attributes
 from tests.support.fake_staging import FakeStaging

@@ -14,7 +14,7 @@ from mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact,
 from mountd.namespace.journal.inherited import Inherited
 from mountd.namespace.journal.journal import Journal, open_journal
 from mountd.namespace.journal.log import JournalLog
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.wire.handover import Handover
 from tests.conftest import Logs
 from tests.support.fake_source import ID, attributes

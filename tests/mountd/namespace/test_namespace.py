@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.namespace.node import Node, expire, pages_given
-from mountd.namespace.node_table import ROOT_ID
+from mountd.namespace.nodes.node import Node, expire, pages_given
+from mountd.namespace.nodes.table import ROOT_ID
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError, VersionChanged
 from mountd.core.metrics import Metrics
-from mountd.namespace.names import Names
 from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.node import Dentry, Node, expire
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Dentry, Node, expire
 from tests.support.fake_source import ID, FakeSource
 from tests.support.small_namespace import looked_up, made
 

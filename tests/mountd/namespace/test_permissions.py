@@ -14,7 +14,7 @@ from mountd.core.caller import Credentials
 from mountd.core.metrics import Metrics
 from mountd.namespace import permissions as module
 from mountd.namespace.answers import Answers
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.namespace.permissions import Permissions, wanted_by
 from mountd.namespace.silence import Silence
 from mountd.source.as_user import WantedAccess

@@ -11,7 +11,7 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.core.metrics import Metrics
 from mountd.namespace.answers import Answers
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
 from mountd.namespace.xattrs import Xattrs
 from tests.support.fake_source import attributes

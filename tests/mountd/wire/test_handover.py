@@ -7,7 +7,7 @@ import pytest
 
 from mountd.base.errors import ConfigError
 from mountd.core.config import Config
-from mountd.core.config_handover import dump, undump
+from mountd.core.config.handover import dump, undump
 from mountd.wire.handover import Handover, handed_over
 
 

@@ -7,9 +7,9 @@ below it stays for the paths of those, without an id. Event loop only.
 from __future__ import annotations
 
 from mountd.base.errors import SourceError
-from mountd.namespace.names import Names
-from mountd.namespace.node import Node
-from mountd.namespace.node_table import ROOT_ID, NodeTable
+from mountd.namespace.nodes.names import Names
+from mountd.namespace.nodes.node import Node
+from mountd.namespace.nodes.table import ROOT_ID, NodeTable
 
 __all__ = ["NodeHolds"]
 

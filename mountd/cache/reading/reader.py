@@ -23,7 +23,6 @@ import trio
 import xxhash
 
 from mountd.base.errors import HfsError, StagingError
-from mountd.cache.findings import Findings
 from mountd.cache.index import Stamp
 from mountd.cache.objects import (
     CacheContext,
@@ -34,7 +33,8 @@ from mountd.cache.objects import (
     read_object,
     stamp_of,
 )
-from mountd.cache.verifying_ahead import VerifyingAhead
+from mountd.cache.reading.findings import Findings
+from mountd.cache.reading.verifying_ahead import VerifyingAhead
 from mountd.core.background import note_fault
 from mountd.core.byte_lru import ByteLRU
 from mountd.core.flight import SingleFlight

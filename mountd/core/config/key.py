@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from mountd.core.config_quantities import parse_count, parse_duration, parse_flag, parse_size
-from mountd.core.socket_places import MAX_PATH_BYTES
+from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
 
 __all__ = [
     "CHUNK",
@@ -23,6 +22,7 @@ __all__ = [
     "FILE",
     "FLAG",
     "IDENTITY",
+    "MAX_SOCKET_PATH_BYTES",
     "RATE",
     "SIZE",
     "SOCKET",
@@ -31,6 +31,9 @@ __all__ = [
     "ValueKind",
     "choice",
 ]
+
+MAX_SOCKET_PATH_BYTES = 107
+"""sun_path of unix(7) holds 108 bytes with the ending zero."""
 
 KIB, MIB = 1024, 1024**2
 
@@ -130,7 +133,7 @@ def _path(value: object) -> str:
 
 def _socket_path(value: object) -> str:
     path = _path(value)
-    if len(os.fsencode(os.path.abspath(path))) > MAX_PATH_BYTES:
+    if len(os.fsencode(os.path.abspath(path))) > MAX_SOCKET_PATH_BYTES:
         raise ValueError(value)
     return path
 
@@ -143,7 +146,7 @@ def _identity(value: object) -> str:
 
 DIRECTORY = ValueKind(_path, "the path of a directory", "DIR")
 FILE = ValueKind(_path, "the path of a file", "PATH")
-SOCKET = ValueKind(_socket_path, f"a path for the control socket, at most {MAX_PATH_BYTES} bytes", "PATH")
+SOCKET = ValueKind(_socket_path, f"a path for the control socket, at most {MAX_SOCKET_PATH_BYTES} bytes", "PATH")
 FLAG = ValueKind(parse_flag, "true or false", show=lambda value: "on" if value else "off")
 SIZE = ValueKind(parse_size, "a size like 500G or 1.5TB (K=KiB=1024, KB=1000)", "SIZE", show_exactly)
 CHUNK = ValueKind(_chunk, "a power of two from 64K to 64M", "SIZE", show_exactly)

@@ -15,11 +15,11 @@ from weakref import WeakValueDictionary
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.doomed import DoomedRows
 from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
 from mountd.cache.objects import RAW, CacheContext, StagedFile
-from mountd.cache.reclaim_queue import ReclaimQueue
-from mountd.cache.row_updates import RowUpdates
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.table.doomed import DoomedRows
+from mountd.cache.table.row_updates import RowUpdates
 from mountd.core.background import note_fault
 
 __all__ = ["StagedFileTable"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mountd.base.errors import ConfigError
-from mountd.core.config import Config
+from mountd.core.config.config import Config
 
 __all__ = ["dump", "undump"]
 

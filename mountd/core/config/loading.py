@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mountd.base.errors import ConfigError
-from mountd.core.config import KEYS, Config
-from mountd.core.config_faults import Fault, impossible, shown
-from mountd.core.config_options import mount_options
+from mountd.core.config.config import KEYS, Config
+from mountd.core.config.faults import Fault, impossible, shown
+from mountd.core.config.options import mount_options
 
 __all__ = ["ConfigFile", "config_files", "load", "state_directory", "survives_lost_daemons"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mountd.core.config_faults import Fault, impossible
+from mountd.core.config.faults import Fault, impossible
 
 __all__ = ["mount_options"]
 

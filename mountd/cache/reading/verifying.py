@@ -13,7 +13,7 @@ import trio
 
 from mountd.base.errors import StagingError
 from mountd.cache.objects import StagedFile
-from mountd.cache.reader import StagedReader
+from mountd.cache.reading.reader import StagedReader
 from mountd.core.background import guarded
 
 __all__ = ["Verifying"]

@@ -18,7 +18,7 @@ from mountd.cache.objects import (
     StagedFile,
     is_ours,
 )
-from mountd.cache.reclaim_queue import ReclaimQueue
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from policies.geometry import Extent, chunk_range
 
 __all__ = ["Findings"]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mountd.base.errors import StagingError
-from mountd.cache.findings import Findings
 from mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object, lend_opened, stamp_of
+from mountd.cache.reading.findings import Findings
 from policies.geometry import Extent
 
 __all__ = ["ObjectLender"]

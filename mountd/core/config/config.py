@@ -15,7 +15,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from mountd.core.config_key import (
+from mountd.core.config.key import (
     CHUNK,
     DIRECTORY,
     DURATION,

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import trio
 
 from mountd.base.errors import SourceError
-from mountd.namespace.node import Dentry, Node
+from mountd.namespace.nodes.node import Dentry, Node
 
 __all__ = ["Names"]
 

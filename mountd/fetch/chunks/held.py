@@ -18,7 +18,7 @@ from mountd.base.errors import SourceTimeout
 from mountd.base.version import Version
 from mountd.core.buffers import Buffers
 from mountd.core.byte_lru import ByteLRU
-from mountd.fetch.blocks import Blocks
+from mountd.fetch.chunks.blocks import Blocks
 
 __all__ = ["UNSTAGED_SHARE", "ChunkKey", "HeldChunks", "whole_pages"]
 

@@ -18,7 +18,7 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError
 from mountd.base.version import Version
 from mountd.namespace.journal import Journal
-from mountd.namespace.node import Node, place_of
+from mountd.namespace.nodes.node import Node, place_of
 
 __all__ = ["ROOT_ID", "NodeTable"]
 

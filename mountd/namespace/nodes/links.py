@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.namespace.node import Node
+from mountd.namespace.nodes.node import Node
 
 __all__ = ["by_any_name"]
 

@@ -1,0 +1,8 @@
+"""The configuration of one mount: its keys, each declared once, where they come from, and how they are checked.
+
+The only code of the daemon that reads environment and arguments.
+"""
+
+from mountd.core.config.config import KEYS, Config, VerifyWanted, describe
+
+__all__ = ["KEYS", "Config", "VerifyWanted", "describe"]
