@@ -2,15 +2,21 @@
 
 `hfs_mount(source, *options)` runs the real `hfs mount`; `slow_source(backing)` puts scripts/slowfs in front of a
 folder; `any_source` gives a test each kind of source in turn. All are ended after the test, whatever has happened.
+
+A test marked `in_modes` runs in the mode `auto`, and once more in each of these I/O modes: then all its mounts are made
+in that mode, over a plain folder, and `hfs status` must prove that they were read in it (tests/fuse/modes.py).
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fuse.harness import Hfs, kill, mounts_below, open_files, processes_of_run, unblock_after, unmount_lazily
+from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
 
 # Below the 60 s of the test runner, which cannot end a thread that waits in the kernel.
@@ -19,6 +25,9 @@ HANG_S = 52
 # Many chunks from small files.
 SMALL_CHUNK_BYTES = 64 << 10
 
+
+# What `any_source` is in turn.
+SOURCES = ("plain", "slowfs")
 
 MOUNTS = pytest.StashKey[list[Hfs]]()
 # Of a long daemon log the end is what tells.
@@ -40,6 +49,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.fuse)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the parametrize marks
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("in_modes")
+    if marker is None:
+        return
+    modes = [pytest.param(MODES[name], id=name, marks=MODES[name].marks) for name in marker.args or MODES]
+    if "any_source" in metafunc.fixturenames:
+        rows = [pytest.param(None, kind, id=kind) for kind in SOURCES]
+        rows += [pytest.param(*mode.values, "plain", id=mode.id, marks=mode.marks) for mode in modes]
+        each = pytest.mark.parametrize(("io_mode", "any_source"), rows, indirect=True)
+    else:
+        each = pytest.mark.parametrize("io_mode", [pytest.param(None, id="auto"), *modes], indirect=True)
+    metafunc.definition.add_marker(each)
+
+
+@pytest.fixture
+def io_mode(request: pytest.FixtureRequest) -> Mode | None:
+    """The mode of a test marked `in_modes`; None where the daemon chooses."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture
+def connections_end(_nothing_left: None) -> Iterator[None]:
+    """A hinted sampler leaves the daemon when it is collected, and it may be in a reference cycle."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +118,7 @@ def slow_source(tmp_path: Path, _nothing_left: None) -> Iterator[Callable[..., S
 
 @pytest.fixture
 def hfs_mount(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], request: pytest.FixtureRequest
+    tmp_path: Path, slow_source: Callable[..., SlowFs], io_mode: Mode | None, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Hfs]]:
     """hfs_mount(source, *options, chunk_bytes=..., cache=..., at=..., env=...): a mount by the real command.
 
@@ -114,14 +151,21 @@ def hfs_mount(
         hfs.mount()
         return hfs
 
+    def make_in_mode(source: Path, *options: str, **kwargs: Any) -> Hfs:
+        assert io_mode is not None
+        return io_mode.mount(make, source, *options, **kwargs)
+
     request.node.stash[MOUNTS] = made
-    yield make
+    yield make_in_mode if io_mode else make
+    if io_mode:
+        for hfs in made:
+            io_mode.prove(hfs)
     faults = [fault for hfs in reversed(made) for fault in hfs.close()]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
 
 
-@pytest.fixture(params=["plain", "slowfs"])
+@pytest.fixture(params=SOURCES)
 def any_source(
     request: pytest.FixtureRequest, tmp_path: Path, slow_source: Callable[..., SlowFs]
 ) -> Callable[[Path], Path]:

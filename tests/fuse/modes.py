@@ -1,7 +1,7 @@
 """The I/O modes in tests: how a mount is made in one, and the proof that it was read in it.
 
-Called by tests/fuse/test_in_modes.py and its neighbours. A mount whose passthrough does not work reads every byte
-right, by the daemon; so each mode is proved by what `hfs status` counts.
+A mount whose passthrough does not work reads every byte right, by the daemon; so each mode is proved by what
+`hfs status` counts.
 """
 
 import importlib.util

@@ -33,6 +33,7 @@ def values(count: int, seed: int = 3) -> np.ndarray:
 @needs("torch")
 @needs("PIL")
 @pytest.mark.slow
+@pytest.mark.in_modes("passthrough", "stateless")
 def test_pytorch_dataloader(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     """Four worker processes, shuffled, two epochs: the same pictures in the same order; the source is read once."""
     from PIL import Image
@@ -54,6 +55,7 @@ def test_pytorch_dataloader(tmp_path: Path, any_source: AnySource, hfs_mount: Hf
 
 
 @needs("h5py")
+@pytest.mark.in_modes("passthrough", "stateless", "no extension")
 def test_h5py(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     """Contiguous, chunked and compressed datasets, sliced at random."""
     import h5py
@@ -80,6 +82,7 @@ def test_h5py(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> Non
         assert np.array_equal(mount["group/labels"][:], np.arange(600))
 
 
+@pytest.mark.in_modes
 def test_numpy_memmap(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -124,6 +127,7 @@ def test_shared_mmap_to_the_end_of_the_last_page(tmp_path: Path, hfs_mount: HfsM
 
 @needs("lmdb")
 @pytest.mark.parametrize("lock", [True, False])
+@pytest.mark.in_modes
 def test_lmdb_read_only(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount, *, lock: bool) -> None:
     """With its lock too: LMDB goes on without a lock file only because the mount answers EROFS."""
     import lmdb
@@ -144,6 +148,7 @@ def test_lmdb_read_only(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMou
         assert [bytes(key) for key, _ in read.cursor()] == [f"key-{number:06d}".encode() for number in range(2000)]
 
 
+@pytest.mark.in_modes("passthrough", "stateless")
 def test_plain_tools(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     """cp -a, tar, find, du and cmp, which people try first."""
     tree = tmp_path / "tree"

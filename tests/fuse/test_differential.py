@@ -131,6 +131,7 @@ class Side:
 
 
 @pytest.mark.slow
+@pytest.mark.in_modes
 def test_the_mount_answers_as_the_directory_does(tmp_path: Path, hfs_mount: HfsMount) -> None:
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
     names = sorted(walk(os.fsencode(tree)))

@@ -1,6 +1,6 @@
 """Which I/O mode a mount gets, what it says of it, and what is refused, by root and by others.
 
-Reading in each mode is tested elsewhere: test_in_modes.py, test_passthrough.py, test_stateless.py.
+Reading in each mode is tested elsewhere: the tests marked in_modes, test_passthrough.py, test_stateless.py.
 """
 
 import os

@@ -76,6 +76,7 @@ def test_a_replaced_file_is_seen_within_the_time_to_live(tmp_path: Path, hfs_mou
     same(hfs.path / "f", 4, 5)
 
 
+@pytest.mark.in_modes("passthrough", "stateless")
 def test_the_source_is_read_once(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """The source is read once: by any number of processes, over any number of epochs that the cache holds."""
     backing = tmp_path / "backing"
@@ -162,6 +163,7 @@ def test_unmounting_works_while_the_source_hangs(tmp_path: Path, slow_source: Sl
         reader.wait()
 
 
+@pytest.mark.in_modes("passthrough", "stateless")
 def test_kill_9_never_leads_to_a_wrong_byte(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """kill -9 of the daemon at any moment never leads to a wrong byte later; what was synced is used again."""
     sizes = {i: 1000 + 7919 * i for i in range(60)}

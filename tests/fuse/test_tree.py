@@ -30,6 +30,7 @@ AnySource = Callable[[Path], Path]
 HfsMount = Callable[..., Hfs]
 
 
+@pytest.mark.in_modes
 def test_every_byte_and_every_stat(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     """Read twice: the second time comes from the staged files or the page cache."""
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
@@ -40,6 +41,7 @@ def test_every_byte_and_every_stat(tmp_path: Path, any_source: AnySource, hfs_mo
     assert different_stats(tree, hfs.path) == []
 
 
+@pytest.mark.in_modes("passthrough", "stateless", "no extension")
 def test_bytes_from_the_cache_after_a_remount(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
     source = any_source(tree)
