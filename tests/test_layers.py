@@ -18,6 +18,7 @@ from tests.layers import (
     NEVER_IN_JOBS,
     breaches,
     encoding_names,
+    imports,
     project_files,
 )
 from tests.sizes import STILL_LARGER, too_large
@@ -220,6 +221,18 @@ for module in {modules!r}:
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_test_file_imports_another() -> None:
+    """What they share lies in tests/support, or beside them in a file that holds no tests."""
+    found = [
+        f"{file} imports {name}"
+        for file, text in project_files(ROOT)
+        if file.startswith("tests/") and file.endswith(".py")
+        for _, name in imports(ast.parse(text))
+        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_a_public_class_name_means_one_thing() -> None:

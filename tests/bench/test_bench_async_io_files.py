@@ -43,6 +43,7 @@ def test_a_set_of_files_knows_names_sizes_and_batches(files: FileSet) -> None:
     assert files.below(Path("/data"))[0] == Path("/data/class_0/a file 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_job_reads_every_file_once_an_epoch(files: FileSet, drop: bool) -> None:
     with job(files, files.folder, 2, drop=drop) as program:
@@ -52,6 +53,7 @@ def test_a_job_reads_every_file_once_an_epoch(files: FileSet, drop: bool) -> Non
             assert answer["exposed_s"] <= answer["end_s"] - answer["begin_s"] - 3 * 0.01
 
 
+@pytest.mark.slow
 def test_a_job_that_finds_other_bytes_or_fails_is_an_error(files: FileSet) -> None:
     (files.folder / files.names[5]).write_bytes(b"too few")
     with job(files, files.folder, 0) as program:

@@ -13,8 +13,8 @@ import pytest
 
 from hfs.layouts.layout import Layout
 from tests.fuse.harness import BIN, Hfs, environment, must, run
+from tests.fuse.hinted import all_staged, content, counter, learner_of, total_of, tree, wait_until
 from tests.fuse.slowfs import SlowFs
-from tests.fuse.test_hints import all_staged, content, counter, learner_of, total_of, tree, wait_until
 from tests.support.pattern import pattern
 
 SlowSource = Callable[..., SlowFs]

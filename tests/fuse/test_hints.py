@@ -3,9 +3,7 @@
 Learners are this process, or tests/fuse/clients/hinted_training.py with the real DataLoader.
 """
 
-import contextlib
 import errno
-import gc
 import hashlib
 import importlib.util
 import json
@@ -14,7 +12,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from hfs.hint import hinted
 from hfs.samplers import GroupShuffleSampler
 from tests.conftest import Logs
 from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must, unmount_lazily
+from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
 
@@ -38,65 +37,11 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 needs_h5py = pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="h5py is not installed")
 
-
-@pytest.fixture(autouse=True)
-def _connections_end(_nothing_left: None) -> Iterator[None]:
-    """A hinted sampler leaves the daemon when it is collected, and it may be in a reference cycle."""
-    yield
-    gc.collect()
-
-
-def content(number: int) -> bytes:
-    return pattern(number + 1, 0, 3000 + 977 * (number % 50))
-
-
-def tree(folder: Path, count: int) -> list[str]:
-    """`count` files of 3 to 50 KB in four directories; their names below `folder`."""
-    names = [f"d{number % 4}/{number}" for number in range(count)]
-    for number, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content(number))
-    return names
-
-
-def total_of(names: Sequence[str]) -> int:
-    return sum(len(content(number)) for number in range(len(names)))
+pytestmark = pytest.mark.usefixtures("connections_end")
 
 
 def digests_of(names: Sequence[str]) -> list[str]:
     return [hashlib.sha256(content(number)).hexdigest() for number in range(len(names))]
-
-
-def wait_until(hfs: Hfs, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Ask the daemon for its status until `condition` is true of it; the limit of the test ends it else."""
-    client = Client(str(hfs.socket))
-    while not condition(status := client.status()):
-        pass
-    return status
-
-
-def learner_of(status: dict[str, Any]) -> dict[str, Any]:
-    (learner,) = status["hints"]["learners"]
-    return dict(learner)
-
-
-def all_staged(status: dict[str, Any]) -> bool:
-    return [learner.get("staged_share") for learner in status["hints"]["learners"]] == [1.0]
-
-
-def counter(status: dict[str, Any], name: str) -> int:
-    return int(status["counters"][name]["value"])
-
-
-@contextlib.contextmanager
-def begun(sampler: Any) -> Iterator[tuple[int, Iterator[int]]]:
-    """The first index of an epoch whose order the daemon has been told, and the rest; ended with the block."""
-    rest = iter(sampler)
-    try:
-        yield next(rest), rest
-    finally:
-        rest.close()  # type: ignore[attr-defined]  # it is a generator
 
 
 def train(**settings: Any) -> dict[str, Any]:

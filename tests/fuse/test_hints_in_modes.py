@@ -9,17 +9,17 @@ import pytest
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout
 from tests.fuse.harness import Hfs, drop_pages
+from tests.fuse.hinted import all_staged, begun, content, total_of, tree, wait_until
 from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
-from tests.fuse.test_hints import _connections_end, all_staged, begun, content, total_of, tree, wait_until
 from tests.support.pattern import pattern
-
-__all__ = ["_connections_end"]
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]
 
 CHUNK = 64 << 10
+
+pytestmark = pytest.mark.usefixtures("connections_end")
 
 
 @pytest.fixture(params=[pytest.param(mode, id=name, marks=mode.marks) for name, mode in MODES.items()])

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must
+from tests.fuse.inherited import DAEMON, MODES, STATELESS, wait_closed
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import check, pattern, write_pattern
 
@@ -24,14 +25,6 @@ HfsMount = Callable[..., Hfs]
 CHUNK = 64 << 10
 SIZE = 20 * CHUNK + 77
 SMALL = 3000
-
-DAEMON = ("--io-mode", "daemon", "-o", "push=no")
-STATELESS = ("--io-mode", "stateless", "--immutable")
-MODES = {
-    "through the daemon": DAEMON,
-    "passed through": ("--io-mode", "passthrough"),
-    "stateless": STATELESS,
-}
 
 
 @pytest.fixture
@@ -85,16 +78,6 @@ def test_an_open_file_reads_on(source: Path, hfs_mount: HfsMount, mode: str) -> 
         if mode != "stateless":
             assert hfs.status()["open"]["files"] >= 2  # and what status itself has opened to look at
     assert wait_closed(hfs)
-
-
-def wait_closed(hfs: Hfs) -> bool:
-    """A close is told after close(2) has returned; and status opens files for a moment, to look at them."""
-    for number in range(50):
-        found = hfs.status()
-        if not (found["open"]["files"] or found["open"]["directories"] or found["keeper"]["journal"]["handles"]):
-            return True
-        assert not (hfs.path / f"none-{number}").exists()
-    return False
 
 
 def test_an_open_file_of_which_little_is_staged_reads_on_from_the_source(source: Path, hfs_mount: HfsMount) -> None:

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import ROOT, Hfs, environment
+from tests.fuse.inherited import FILES, MODES, size, wait_closed
 from tests.fuse.modes import needs_passthrough
-from tests.fuse.test_inherited import MODES, wait_closed
 from tests.support.pattern import write_pattern
 
 HfsMount = Callable[..., Hfs]
 
-FILES = 60
 CRASHES = 3
 
 READER = """
 import os, random, sys
-from tests.fuse.test_inherited_kills import FILES, size
+from tests.fuse.inherited import FILES, size
 from tests.support.pattern import check
 root, chance = sys.argv[1], random.Random(int(sys.argv[2]))
 held = []
@@ -51,10 +50,6 @@ for line in sys.stdin:
         one()
     print("went on", flush=True)
 """
-
-
-def size(number: int) -> int:
-    return 1_000_000 if number % 10 == 0 else 3000 + number
 
 
 @needs_passthrough
