@@ -4,7 +4,7 @@ Only the list of the groups of rows; `scripts/bench mount --only GROUP` measures
 the options and the command that repeats it, and gives its rows.
 """
 
-from scripts.benchmarks import mount_daemon, mount_images, mount_large
+from scripts.benchmarks import mount_daemon, mount_history, mount_images, mount_large
 
 RUNS = 3
 
@@ -13,6 +13,7 @@ GROUPS = {
     "samples": mount_large.samples,
     "sparse": mount_large.sparse,
     "sequential": mount_large.sequential,
+    "history": mount_history.history,
     "hang": mount_daemon.hang,
     "memory": mount_daemon.memory,
 }

@@ -1,8 +1,9 @@
-"""Plain reads: pread at random, read to the end, whole files in a row. Knows nothing of hfs.
+"""Plain reads: pread at random, piece by piece, read to the end, whole files in a row. Knows nothing of hfs.
 
     blocks.py
 
 Requests: {"random": FILE, "count": N, "size": BYTES, "seed": S}; {"sequential": FILE, "size": BYTES};
+{"pieces": FILE, "order": [N, ...], "piece": BYTES, "size": BYTES, "seed": S};
 {"files": [FILE, ...]}, whose result has "slowest_s" and "failed". What a file must hold is checked where it is cheap.
 """
 
@@ -28,6 +29,25 @@ def read_random(path: str, count: int, size: int, seed: int) -> dict[str, Any]:
     finally:
         os.close(descriptor)
     return {"bytes": count * size}
+
+
+def read_pieces(path: str, order: list[int], piece: int, size: int, seed: int) -> dict[str, Any]:
+    """All reads of `size` bytes that begin in each piece of `piece` bytes, in random order, the pieces in `order`. No
+    page stays in memory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    total = 0
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        last = os.fstat(descriptor).st_size // size
+        draw = random.Random(seed)
+        for number in order:
+            samples = range(-(-number * piece // size), min(last, -(-(number + 1) * piece // size)))
+            for sample in draw.sample(samples, len(samples)):
+                total += len(os.pread(descriptor, size, sample * size))
+                os.posix_fadvise(descriptor, sample * size, size, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+    return {"bytes": total}
 
 
 def read_sequential(path: str, size: int) -> dict[str, Any]:
@@ -59,6 +79,8 @@ def read_files(paths: list[str]) -> dict[str, Any]:
 def work(**arguments: Any) -> dict[str, Any]:
     if "random" in arguments:
         return read_random(arguments.pop("random"), **arguments)
+    if "pieces" in arguments:
+        return read_pieces(arguments.pop("pieces"), **arguments)
     if "sequential" in arguments:
         return read_sequential(arguments.pop("sequential"), **arguments)
     return read_files(arguments["files"])
