@@ -34,7 +34,7 @@ _CONNECTIONS = 4
 """Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
 forgotten in a reference cycle."""
 _REPEATS = 64
-"""So many times as many samples as there are may an order name; mountd/hints/learners.py refuses more."""
+"""So many times as many samples as there are may an order name; mountd/hints/hint_session.py refuses more."""
 _CHECKED_FILES = 64
 """The versions of more files than this are not compared with the layout: a stat each."""
 

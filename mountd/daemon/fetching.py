@@ -79,8 +79,8 @@ def fetching(
     fetcher = Fetcher(source, cache, held, pusher, owners, metrics, nursery)
     history = History(metrics)
     held_bytes = config.buffer_bytes // UNSTAGED_SHARE * 3 // 4
-    reservation = SpaceReservation(storage.learners, cache, metrics, held_bytes)
-    plans = FollowedPlans(storage.learners, reservation, storage.plan_changes, held, metrics)
+    reservation = SpaceReservation(storage.learners.plans, cache, metrics, held_bytes, basics.workers.run_sync)
+    plans = FollowedPlans(storage.learners.plans, reservation, storage.plan_changes, held, metrics)
     misses = Misses(cache, plans, history, storage.queue)
     resolver = Resolver(cache, held, fetcher, owners, misses, storage.queue)
     lookups = SmallFileLookups(namespace, cache, resolver, owners, limit_bytes=min(SMALL_BYTES, config.chunk_bytes))
@@ -114,7 +114,14 @@ def hinting(basics: Basics, storage: Storage, namespace: Namespace, fetch: Fetch
         pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
     )
     files = PlannedFiles(
-        fetch.plans, cache, fetch.resolver, fetch.owners, fetch.small_files, fetch.reservation, metrics
+        fetch.plans,
+        cache,
+        fetch.resolver,
+        fetch.owners,
+        fetch.small_files,
+        fetch.reservation,
+        storage.plan_changes,
+        metrics,
     )
     chunks = PlannedChunks(
         fetch.plans,
@@ -126,5 +133,5 @@ def hinting(basics: Basics, storage: Storage, namespace: Namespace, fetch: Fetch
         metrics,
         at_once=config.prefetch_threads,
     )
-    follower = HintFollower(fetch.plans, files, chunks, fetch.reservation, warmer, storage.plan_changes, metrics)
+    follower = HintFollower(fetch.plans.plans, files, chunks, fetch.reservation, warmer, storage.plan_changes, metrics)
     return Hinting(warmer, follower)

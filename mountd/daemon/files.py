@@ -30,7 +30,7 @@ from mountd.files import (
     open_again,
 )
 from mountd.fuse import DevFuse, KernelPageCache
-from mountd.hints import HintFollower, PageCacheWarmer
+from mountd.hints import HintFollower
 from mountd.peers import JobPeers
 from policies.prefetch.siblings import Siblings
 
@@ -92,7 +92,7 @@ async def open_file_service(
             passthrough,
             io_mode,
             hints.follower,
-            _read_path(basics, storage, fetch, hints.warmer, recorder),
+            _read_path(basics, storage, fetch, recorder),
             Opening(
                 namespace,
                 storage.handles,
@@ -119,9 +119,7 @@ def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: 
     )
 
 
-def _read_path(
-    basics: Basics, storage: Storage, fetch: Fetching, warmer: PageCacheWarmer, recorder: Recorder
-) -> ReadPath:
+def _read_path(basics: Basics, storage: Storage, fetch: Fetching, recorder: Recorder) -> ReadPath:
     config = basics.config
     readahead = ReadaheadWindows(
         fetch.resolver,
@@ -138,7 +136,7 @@ def _read_path(
         fetch.resolver,
         readahead,
         faults,
-        warmer,
+        fetch.plans,
         recorder,
         basics.metrics,
         chunk_bytes=config.chunk_bytes,

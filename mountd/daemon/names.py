@@ -58,7 +58,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         journal=basics.journal,
         inherited=inherited.nodes,
         changed=changed,
-        gone=(storage.learners.forget, storage.sent_away.forget),
+        gone=(storage.learners.plans.forget, storage.sent_away.forget),
     )
     answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)
     xattrs = Xattrs(source.metadata, answers, trio.current_time, ttl_s=ttl_s)

@@ -76,7 +76,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             run_in_thread=run_in_thread,
             trust=source.doubts,
             lost_under_readers=Refetching(handles, queue).lost,
-            planned=learners.planned,
+            planned=learners.plans.planned,
         ) as cache:
             yield Storage(source, cache, handles, SentAway(), queue, plan_changes, learners)
     finally:

@@ -1,6 +1,6 @@
 """The read path: what happens between a READ and its reply.
 
-A read is cut to the end of the file, shown to readahead, page-cache warmer and recorder, and split at chunk boundaries;
+A read is cut to the end of the file, shown to readahead, epoch plans and recorder, and split at chunk boundaries;
 the resolver finds the bytes of each piece. `read_nowait` answers where all of it is in memory, `read` in any case.
 Opens no path, never decides where bytes come from.
 """
@@ -16,7 +16,7 @@ from mountd.files.handles import FileHandle
 from mountd.files.page_faults import PageFaults
 from mountd.files.readahead_windows import ReadaheadWindows
 from mountd.files.recorder import Recorder
-from mountd.hints import PageCacheWarmer
+from mountd.hints import FollowedPlans
 from mountd.namespace import expire, pages_lost
 from policies.geometry import Extent, Piece, clamp, split
 from policies.prefetch.readahead import Advice
@@ -32,7 +32,7 @@ class ReadPath:
         resolver: Resolver,
         readahead: ReadaheadWindows,
         faults: PageFaults,
-        warmer: PageCacheWarmer,
+        plans: FollowedPlans,
         recorder: Recorder,
         metrics: Metrics,
         *,
@@ -41,7 +41,7 @@ class ReadPath:
         self._resolver = resolver
         self._readahead = readahead
         self._faults = faults
-        self._warmer = warmer
+        self._plans = plans
         self._recorder = recorder
         self._metrics = metrics
         self._chunk_bytes = chunk_bytes
@@ -110,7 +110,7 @@ class ReadPath:
         if handle.file.size > self._chunk_bytes:  # small ones are noticed when they are opened
             self._recorder.touched(handle.node, extent.start, extent.size)
             if not self._faults.put_back_nowait(handle, extent):
-                self._warmer.asked(handle.file.version, extent.start // handle.file.chunk_bytes)
+                self._plans.asked(handle.file.version, extent.start // handle.file.chunk_bytes)
 
     def _counted(self, found: Resolved) -> bytes | bytearray | memoryview:
         self._metrics.add("reads_" + found.tier)

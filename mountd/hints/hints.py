@@ -1,7 +1,7 @@
 """Following: what the epoch plans name is staged in time, and brought into memory a moment before its use.
 
 Three loops joined by bounded work, as in Chainer's prefetch through node-local storage (Serizawa & Tatebe, 2019): the
-orders (in `learners`), the staging of what they name (`next_work` and `carry_out`, called by the prefetch workers), and
+orders (`hint_session.py`), the staging of what they name (`next_work` and `carry_out`, for the prefetch workers), and
 the page-cache warming of what is staged (`run`). When the cache is full, what is needed last makes room for what is
 needed first (`policies.schedule.schedule`), so a data set larger than the cache is read as seldom as can be.
 
@@ -12,16 +12,15 @@ no path.
 from __future__ import annotations
 
 import logging
-import math
 
 import trio
 
 from mountd.base.errors import HfsError
 from mountd.core.metrics import Metrics
-from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.learners import EpochPlan, Work
+from mountd.hints.epoch_plan import EpochPlan, Work
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
+from mountd.hints.plan_registry import PlanRegistry
 from mountd.hints.planned_chunks import PlannedChunks
 from mountd.hints.planned_files import PlannedFiles
 from mountd.hints.space_reservation import SpaceReservation
@@ -32,9 +31,6 @@ log = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 16
 """Small files of one piece of work: one trip to a thread for all of them, and no longer than 0.1 s on a slow source."""
-
-_LOOK_AGAIN_S = 1.0
-"""How often room is looked for while no reader goes on: a full cache disk may be emptied by somebody."""
 
 _LOOKS = 4
 """A look for work covers a quarter of a million uses; where all is here it ends without having seen the rest."""
@@ -48,7 +44,7 @@ class HintFollower:
 
     def __init__(
         self,
-        plans: FollowedPlans,
+        plans: PlanRegistry,
         files: PlannedFiles,
         chunks: PlannedChunks,
         reservation: SpaceReservation,
@@ -68,14 +64,12 @@ class HintFollower:
 
     def next_work(self) -> Work | None:
         """What to fetch now."""
-        self._notice()
-        if self._plans.held_back:
+        if self._changes.held_back:
             return None
         now_s = trio.current_time()
-        plans = self._plans.learners.plans
-        for plan in list(plans.values()):
+        for plan in self._plans.followed():
             whole = plan.layout.whole
-            if not plan.learners or not (whole or self._chunks.may_begin(plan)):
+            if not (whole or self._chunks.may_begin(plan)):
                 continue
             limit = self._files_at_once(plan) if whole else 1
             units: list[int] = []
@@ -84,11 +78,12 @@ class HintFollower:
                 if units or not plan.schedule.fetch_order.searching:
                     break
             if units:
-                plans.move_to_end(plan.layout.digest)  # one plan after the other
+                self._plans.move_to_end(plan.layout.digest)  # one plan after the other
                 if not whole:
                     self._chunks.begin(now_s)
                 return Work(plan, tuple(units))
-            self._plans.starved |= self._reservation.is_tight
+            if self._reservation.is_tight:
+                self._changes.starve()
         return None
 
     @staticmethod
@@ -104,10 +99,12 @@ class HintFollower:
         try:
             if work.plan.layout.whole:
                 await self._files.stage(work.plan, work.units, left)
+            elif await self._chunks.stage(work.plan, work.units[0]):
+                left.clear()
             else:
-                await self._chunks.stage(work.plan, work.units[0], left)
+                self._changes.hold_back()
         except Exception:
-            self._plans.hold_back()  # whatever it was, not at once again
+            self._changes.hold_back()  # whatever it was, not at once again
             raise
         finally:
             if not work.plan.layout.whole:
@@ -115,19 +112,15 @@ class HintFollower:
             work.plan.land(work.units)
             for unit in left:
                 work.plan.schedule.refused(unit)
-            self._changes.wake()
+            self._changes.landed()
 
     # -- into memory --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Warm the page cache with what is used next. Never returns."""
         while True:
-            with trio.move_on_after(_LOOK_AGAIN_S if self._plans.held_back else math.inf) as waiting:
-                await self._changes.wait()
-            self._notice()
-            if waiting.cancelled_caught:
-                self._plans.go_on()
-            for plan in list(self._plans.learners.plans.values()):
+            await self._changes.wait()
+            for plan in self._plans:
                 for number in list(plan.learners):
                     try:
                         await self._warm(plan, number)
@@ -143,8 +136,3 @@ class HintFollower:
             await self._warmer.files(plan, units)
         else:
             await self._warmer.chunks(plan, units)
-
-    def _notice(self) -> None:
-        self._plans.notice()
-        if gone := self._plans.take_gone():
-            self._warmer.forget(gone)

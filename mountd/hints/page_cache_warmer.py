@@ -1,26 +1,24 @@
 """Making ready: what is staged and read next is brought into memory a moment before its use.
 
-Names are asked for again where their time is over, so that a look-up is
-answered at once. Bytes go where their reader takes them from: into the page cache of the mount, or into that of the
-staged files if the kernel reads these by itself. Bounded by units and bytes; what is not ready in time its reader
-fetches, as always. Event loop only; opens no path.
+Names are asked for again where their time is over, so that a look-up is answered at once. Bytes go where their reader
+takes them from: into the page cache of the mount, or into that of the staged files if the kernel reads these by itself.
+Bounded by units and bytes; what is not ready in time its reader fetches, as always. Event loop only; opens no path.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from mountd.base.errors import HfsError
-from mountd.base.version import Version
 from mountd.cache import Cache, StagedFile
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.fetch import Goal, Owners, PagePusher, Resolver
-from mountd.hints.learners import EpochPlan
+from mountd.hints.epoch_plan import EpochPlan
 from mountd.namespace import Namespace, Node
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
@@ -45,7 +43,7 @@ _AGAIN_S = 60.0
 
 
 class PageCacheWarmer:
-    """See the file's story. `pushes_small`: whether small files are read through the page cache of the mount."""
+    """`pushes_small`: whether small files are read through the page cache of the mount."""
 
     def __init__(
         self,
@@ -67,27 +65,10 @@ class PageCacheWarmer:
         self._metrics = metrics
         self._memory = memory
         self._pushes_small = pushes_small
-        self._pushed: set[tuple[Version, int]] = set()
-        """Chunks put into the page cache, for all we know still there."""
-        self._read_ahead_s: dict[tuple[Version, int], float] = {}
-        """When chunks of staged files were read ahead."""
 
     def wants_pushed(self, node: Node, file: StagedFile) -> bool:
         """Whether a chunk that comes now is to go into the page cache: its file is read through that."""
         return node.opens > node.passed and self._memory.has_room(file.size)
-
-    def pushed(self, version: Version, index: int) -> None:
-        """A chunk was put into the page cache when it came."""
-        self._pushed.add((version, index))
-
-    def asked(self, version: Version, index: int) -> None:
-        """A read of a chunk has come to us: the kernel has let it go, or part of it."""
-        self._pushed.discard((version, index))
-
-    def forget(self, versions: Collection[Version]) -> None:
-        """No order names these files any more. `versions`: a set, or what else is searched quickly."""
-        self._pushed = {key for key in self._pushed if key[0] not in versions}
-        self._read_ahead_s = {key: at_s for key, at_s in self._read_ahead_s.items() if key[0] not in versions}
 
     # -- chunks of large files ----------------------------------------------------------------------------------------
 
@@ -98,7 +79,7 @@ class PageCacheWarmer:
         for unit in units:
             number, index = plan.layout.place(unit)
             file = plan.staged.get(number)
-            if file is None or index is None or index not in file.present or (file.version, index) in self._pushed:
+            if file is None or index is None or index not in file.present or (file.version, index) in plan.pushed:
                 continue
             node = await self._namespace.lookups.resolve(plan.layout.path(number))
             extent = file.chunk(index)
@@ -106,23 +87,14 @@ class PageCacheWarmer:
             if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
                 continue
             if node.passed:
-                ahead += self._unless_asked_for(file, index)
+                ahead += _unless_read_ahead(plan, file, index)
             elif node.opens and self._pusher.on:
                 found = await self._resolver.get_here(file, extent)
                 if found is not None:
-                    self._pushed.add((file.version, index))
+                    plan.pushed.add((file.version, index))
                     await self._pusher.push(node, extent.start, memoryview(found.data))
                     self._metrics.add("hinted_pushes")
         await self._read_ahead(ahead)
-
-    def _unless_asked_for(self, file: StagedFile, index: int) -> list[tuple[StagedFile, Extent]]:
-        """The chunk, unless it was read ahead a moment ago; the kernel does not tell us when it lets it go."""
-        now_s = trio.current_time()
-        key = file.version, index
-        if self._read_ahead_s.get(key, -math.inf) + _AGAIN_S > now_s:
-            return []
-        self._read_ahead_s[key] = now_s
-        return [(file, file.chunk(index))]
 
     # -- small files --------------------------------------------------------------------------------------------------
 
@@ -207,3 +179,13 @@ class PageCacheWarmer:
         if extents:
             await self._cache.reader.will_need(extents)
             self._metrics.add("hinted_readahead_bytes", sum(extent.size for _, extent in extents))
+
+
+def _unless_read_ahead(plan: EpochPlan, file: StagedFile, index: int) -> list[tuple[StagedFile, Extent]]:
+    """The chunk, unless it was read ahead a moment ago; the kernel does not tell us when it lets it go."""
+    now_s = trio.current_time()
+    key = file.version, index
+    if plan.read_ahead_s.get(key, -math.inf) + _AGAIN_S > now_s:
+        return []
+    plan.read_ahead_s[key] = now_s
+    return [(file, file.chunk(index))]

@@ -12,8 +12,8 @@ from mountd.base.errors import HfsError, VersionChanged
 from mountd.cache import Cache
 from mountd.core.metrics import Metrics
 from mountd.fetch import Ensured, Goal, Push, Resolver
+from mountd.hints.epoch_plan import EpochPlan
 from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.learners import EpochPlan
 from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Namespace
@@ -61,14 +61,14 @@ class PlannedChunks:
         """One more is under way; `end` belongs to it."""
         if not self._plans.chunks_under_way:
             self._concurrency.begin(now_s)
-        self._plans.chunks_under_way += 1
+        self._plans.begin()
 
     def end(self) -> None:
         """It is under way no more."""
-        self._plans.chunks_under_way -= 1
+        self._plans.end()
 
-    async def stage(self, plan: EpochPlan, unit: int, left: set[int]) -> None:
-        """Have a chunk staged. Takes it from `left` unless it is to be asked for again. Never raises HfsError."""
+    async def stage(self, plan: EpochPlan, unit: int) -> bool:
+        """Have a chunk staged. False: not now, since the cache disk rests. Never raises HfsError."""
         number, index = plan.layout.place(unit)
         assert index is not None
         schedule, path = plan.schedule, plan.layout.path(number)
@@ -79,18 +79,15 @@ class PlannedChunks:
             file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
             if file.chunk_bytes != plan.layout.chunk_bytes:
                 raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
-            plan.staged[number] = file
-            self._plans.names(node.version, plan, number)
+            self._plans.plans.note_file(plan, number, file)
             size = file.chunk(index).size
             if index in file.present or await self._resolver.ensure_at_owner(node, file, index):
-                left.discard(unit)
                 schedule.here(unit, size)
-                return
+                return True
             stays = await self._reservation.stays(plan, [unit])
             try:
                 if stays.each[0] and not self._cache.admission.admits_nowait(file, size):
-                    self._plans.hold_back()  # the cache disk rests
-                    return
+                    return False  # the cache disk rests
                 push = Push.WHOLE if self._warmer.wants_pushed(node, file) else Push.NOTHING
                 goal = Goal.HERE if stays.each[0] else Goal.IN_MEMORY
                 if await self._resolver.ensure(node, file, index, goal, push=push, soon=True) is Ensured.FETCHED:
@@ -98,11 +95,10 @@ class PlannedChunks:
                     self._metrics.add("hinted_bytes", size)
                     self._concurrency.arrived(size, trio.current_time())
                     if push is Push.WHOLE:
-                        self._warmer.pushed(file.version, index)
+                        plan.pushed.add((file.version, index))
             finally:
                 self._reservation.settled(stays)
-            left.discard(unit)
             schedule.arrived(unit, size)
         except HfsError as error:
-            left.discard(unit)
             self._plans.failed(plan, unit, path, error)
+        return True

@@ -14,8 +14,9 @@ from mountd.base.errors import HfsError, SourceError, StagingError
 from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from mountd.fetch import Become, Ensured, Goal, Owners, Place, Resolver, Small, SmallFiles
+from mountd.hints.epoch_plan import EpochPlan
 from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.learners import EpochPlan
+from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Node
 
@@ -36,6 +37,7 @@ class PlannedFiles:
         owners: Owners,
         small_files: SmallFiles,
         reservation: SpaceReservation,
+        changes: PlanChanges,
         metrics: Metrics,
     ) -> None:
         self._plans = plans
@@ -44,6 +46,7 @@ class PlannedFiles:
         self._owners = owners
         self._small_files = small_files
         self._reservation = reservation
+        self._changes = changes
         self._metrics = metrics
 
     async def stage(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> None:
@@ -56,7 +59,7 @@ class PlannedFiles:
         for unit, stay in zip(units, stays.each, strict=True):
             outcome = outcomes[unit]
             if isinstance(outcome, StagingError):
-                self._plans.hold_back()  # another time
+                self._changes.hold_back()  # another time
                 continue
             left.discard(unit)
             try:
@@ -64,7 +67,7 @@ class PlannedFiles:
                     raise outcome
                 await self._found(plan, unit, outcome, stay)
             except StagingError:
-                self._plans.hold_back()
+                self._changes.hold_back()
                 left.add(unit)
             except HfsError as error:
                 self._plans.failed(plan, unit, plan.layout.path(unit), error)
@@ -112,7 +115,7 @@ class PlannedFiles:
             schedule.here(unit, file.size)
         else:
             if file.present.count > 1:
-                self._plans.hold_back()  # a large file that found no room, in part
+                self._changes.hold_back()  # a large file that found no room, in part
             schedule.refused(unit)  # or a small one that its reader has fetched
 
     def _is_here(self, file: StagedFile, path: bytes, stay: bool) -> bool:

@@ -12,8 +12,9 @@ reading it, and `policies.cache.eviction` decides about that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import trio
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 
 from mountd.cache import Cache
 from mountd.core.metrics import Metrics
-from mountd.hints.learners import EpochPlan, Learners
+from mountd.hints.epoch_plan import EpochPlan
+from mountd.hints.plan_registry import PlanRegistry
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from policies.cache.eviction import HINTED_IDLE_S
 
@@ -78,10 +80,18 @@ class _Victim:
 
 
 class SpaceReservation:
-    """Event loop only. `held_bytes`: how much may be held in memory."""
+    """Event loop only. `held_bytes`: how much may be held in memory. `run_in_thread`: as trio.to_thread.run_sync."""
 
-    def __init__(self, learners: Learners, cache: Cache, metrics: Metrics, held_bytes: int) -> None:
-        self._learners = learners
+    def __init__(
+        self,
+        plans: PlanRegistry,
+        cache: Cache,
+        metrics: Metrics,
+        held_bytes: int,
+        run_in_thread: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._plans = plans
+        self._run_in_thread = run_in_thread
         self._cache = cache
         self._metrics = metrics
         self._held_bytes = held_bytes
@@ -225,14 +235,14 @@ class SpaceReservation:
         if now_s < self._look_again_s and not (self._gone_since_look and self._are_few(need_bytes)):
             return
         self._gone_since_look = False
-        staged = [(plan, plan.staged_units()) for plan in self._learners.plans.values()]
+        staged = [(plan, plan.staged_units()) for plan in self._plans]
         uses = sum(len(units) * max(1, 2 * len(plan.learners)) for plan, units in staged)
         self._look_again_s = now_s + uses * _LOOK_S_A_USE
         want_bytes = max(4 * need_bytes, self._cache.room.limit_bytes() // _CANDIDATE_SHARE)
         if uses <= _LOOK_AT_ONCE_USES:
             self._candidates = _last(staged, want_bytes, now_s)
         else:
-            self._candidates = await self._learners.run_in_thread(_last, staged, want_bytes, now_s)
+            self._candidates = await self._run_in_thread(_last, staged, want_bytes, now_s)
 
 
 def _last(staged: Sequence[tuple[EpochPlan, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:

@@ -95,11 +95,6 @@ class Siblings:
         """Bytes handed out and not used, as far as sizes are known."""
 
     @property
-    def ahead_files(self) -> int:
-        """Files handed out and not used."""
-        return sum(len(found.ahead) for found in self._active.values())
-
-    @property
     def directories(self) -> int:
         """Directories that are fetched ahead."""
         return len(self._active)

@@ -47,7 +47,12 @@ class FetchParts:
         config = SimpleNamespace(
             buffer_bytes=self.buffer_bytes, chunk_bytes=chunk_bytes, stagger=8, prefetch_threads=16, io_mode="auto"
         )
-        self._basics: Any = SimpleNamespace(config=config, metrics=metrics, memory=Memory(trio.current_time))
+        self._basics: Any = SimpleNamespace(
+            config=config,
+            metrics=metrics,
+            memory=Memory(trio.current_time),
+            workers=SimpleNamespace(run_sync=in_no_thread),
+        )
         self._storage: Any = SimpleNamespace(
             source=source, cache=staging, queue=self.queue, plan_changes=changes, learners=self.learners
         )

@@ -128,7 +128,7 @@ async def daemon(
             strict=False,
             journal=journal,
             inherited=inherited.nodes,
-            gone=(built.learners.forget, sent_away.forget),
+            gone=(built.learners.plans.forget, sent_away.forget),
         )
         await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
         recorder = Recorder()
@@ -166,7 +166,7 @@ async def daemon(
             fetch.resolver,
             readahead,
             faults,
-            hinting.warmer,
+            fetch.plans,
             recorder,
             metrics,
             chunk_bytes=CHUNK,

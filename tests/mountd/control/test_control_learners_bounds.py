@@ -14,7 +14,8 @@ import trio.testing
 
 from mountd.base.attributes import Attributes
 from mountd.files import recorder
-from mountd.hints import learners as learners_file
+from mountd.hints import hint_memory
+from mountd.hints.hint_session import HintSession
 from mountd.namespace.nodes.node import Node
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
 from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches
@@ -66,7 +67,7 @@ def test_a_defect_ends_one_connection(tmp_path: Path, logs: Logs, monkeypatch: p
             client = await served.client()
             await client.join()
             with monkeypatch.context() as broken:
-                broken.setattr(learners_file.HintSession, "reached", lambda *_: 1 // 0)
+                broken.setattr(HintSession, "reached", lambda *_: 1 // 0)
                 await client.say(At(1))
                 answer = await client.heard()
             assert isinstance(answer, Failure)
@@ -140,7 +141,7 @@ def test_what_learners_have_sent_in_part_is_bounded_over_all(
     tmp_path: Path, what: str, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.expect("is not followed")
-    monkeypatch.setattr(learners_file, "_MAX_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 1 << 20)
 
     def part(number: int, size: int, *, last: bool) -> tuple[Message, ...]:
         if what == "layouts":

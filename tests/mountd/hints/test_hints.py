@@ -9,8 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from mountd.hints import hint_memory, hint_session
 from mountd.hints import learners as learners_file
-from mountd.hints.learners import HintSession
+from mountd.hints.hint_session import HintSession
 from mountd.namespace import pages_lost
 from mountd.wire.hints import (
     At,
@@ -201,7 +202,7 @@ async def test_what_a_plan_has_found_is_forgotten_with_its_node() -> None:
         learner = await joined(parts, list_of(3))
         await told(learner, order([1, 2, 0]))
         await trio.sleep(5)
-        (plan,) = parts.learners.plans.values()
+        (plan,) = parts.learners.plans
         nodes = [await parts.namespace.lookups.resolve(b"d/%d" % i) for i in range(3)]
         assert [plan.files.unit(node) for node in nodes] == [0, 1, 2]
         learner.leave()
@@ -303,7 +304,7 @@ REFUSED = [
 @pytest.mark.parametrize(("message", "why"), REFUSED)
 async def test_orders_that_cannot_be(message: Order, why: str, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     logs.expect("is not followed")
-    monkeypatch.setattr(learners_file, "_SHORT", 0)
+    monkeypatch.setattr(hint_session, "_SHORT", 0)
     async with daemon(source_of(2), workers=1) as parts:
         learner = await joined(parts, list_of(2))
         answer = await learner.receive(message)
@@ -345,10 +346,10 @@ async def test_layouts_are_bounded(logs: Logs, monkeypatch: pytest.MonkeyPatch) 
     async with daemon(source_of(2)) as parts:
         learner, _ = parts.learners.join(Join(layout="0" * 32), 7)
         assert learner is not None
-        monkeypatch.setattr(learners_file, "MAX_LAYOUT_BYTES", 10)
+        monkeypatch.setattr(hint_session, "MAX_LAYOUT_BYTES", 10)
         answer = await learner.receive(LayoutPart(b"12345678901", False))
         assert isinstance(answer, Failure)
-        monkeypatch.setattr(learners_file, "_MAX_MEMORY_BYTES", 10)
+        monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 10)
         answer = await learner.receive(LayoutPart(b"123456", True))
         assert isinstance(answer, Failure)
         assert "more than the 10 that are kept" in answer.message

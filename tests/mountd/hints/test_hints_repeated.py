@@ -29,15 +29,17 @@ async def test_what_was_planned_goes_with_its_layout() -> None:
         await parts.open(b"f")
         await told(learner, order(list(range(16))))
         await trio.sleep(10)
-        version = next(iter(parts.plans._by_version))
-        assert version in parts.plans._by_version
-        assert parts.warmer._pushed
+        plan = learner.plan
+        assert plan is not None
+        version = plan.staged[0].version
+        assert parts.learners.plans.unit(version, 0) == (plan, 0)
+        assert plan.pushed
         learner.leave()
         for count in range(1, 6):
             (await joined(parts, list_of(count))).leave()
         await trio.sleep(10)
-        assert not parts.plans._by_version
-        assert not parts.warmer._pushed
+        assert parts.learners.plans.unit(version, 0) is None
+        assert plan not in list(parts.learners.plans)
 
 
 async def test_progress_does_not_look_at_all_that_is_planned() -> None:
@@ -51,12 +53,12 @@ async def test_progress_does_not_look_at_all_that_is_planned() -> None:
         learner = await joined(parts, samples_of(b"f", 4 * CHUNK, CHUNK // 4))
         await told(learner, order(list(range(16))))
         await trio.sleep(10)
-        parts.plans._by_version = Planned(parts.plans._by_version)
+        parts.learners.plans._of_version = Planned(parts.learners.plans._of_version)
         for position in range(16):
             await told(learner, At(position))
         other = await joined(parts, list_of(3), process="other")
         other.leave()
-        parts.plans._by_version = {}
+        parts.learners.plans._of_version = {}
 
 
 async def test_a_defect_while_something_is_made_ready_is_no_end(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:

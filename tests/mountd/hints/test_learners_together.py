@@ -9,7 +9,8 @@ import trio
 import trio.testing
 
 from mountd.core.metrics import Metrics
-from mountd.hints.learners import HintSession, Learners
+from mountd.hints.hint_session import HintSession
+from mountd.hints.learners import Learners
 from mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
 from mountd.wire.protocol import Failure, Join, Result
 from tests.conftest import Logs

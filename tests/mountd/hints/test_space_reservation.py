@@ -11,7 +11,8 @@ import trio
 
 from mountd.core.metrics import Metrics
 from mountd.hints import space_reservation as hints_room
-from mountd.hints.learners import EpochPlan, Learners
+from mountd.hints.epoch_plan import EpochPlan
+from mountd.hints.learners import Learners
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from mountd.wire.protocol import Join, Result
@@ -61,7 +62,8 @@ async def full(
     following: Sequence[int], threads: Threads | None = None
 ) -> tuple[SpaceReservation, FullStaging, EpochPlan, Any]:
     """A learner in an epoch of all files in their order; the first of them are staged, and fill the cache."""
-    learners = Learners(8 << 20, Metrics(), (threads or Threads()).run)
+    run_in_thread = (threads or Threads()).run
+    learners = Learners(8 << 20, Metrics(), run_in_thread)
     blob = encode_layout(LayoutFrame(files=b"\0".join(b"%d" % i for i in range(FILES))))
     learner, _ = learners.join(Join(layout=layout_digest(blob)), 1)
     assert learner is not None
@@ -81,7 +83,8 @@ async def full(
         plan.schedule.here(unit, FILE_BYTES)
         plan.schedule.seen(unit, trio.current_time())
     staging = FullStaging()
-    return SpaceReservation(learners, staging, Metrics(), 1 << 20), staging, plan, learner  # type: ignore[arg-type]  # a fake
+    space = SpaceReservation(learners.plans, staging, Metrics(), 1 << 20, run_in_thread)  # type: ignore[arg-type]  # a fake
+    return space, staging, plan, learner
 
 
 async def asked(room: SpaceReservation, plan: EpochPlan, units: Sequence[int]) -> list[bool]:
@@ -92,10 +95,10 @@ async def asked(room: SpaceReservation, plan: EpochPlan, units: Sequence[int]) -
 
 async def test_an_order_that_is_followed_names_its_objects() -> None:
     _, _, plan, learner = await full(list(range(FILES)))
-    learners = learner._owner
-    assert learners.planned([1, STAGED, STAGED + 7]) == {1, STAGED}
+    plans = learner._plans
+    assert plans.planned([1, STAGED, STAGED + 7]) == {1, STAGED}
     plan.learners.clear()
-    assert learners.planned([1, STAGED]) == set()
+    assert plans.planned([1, STAGED]) == set()
 
 
 @pytest.mark.parametrize("in_thread", [False, True])

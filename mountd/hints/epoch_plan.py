@@ -1,0 +1,129 @@
+"""One layout that learners read by, with the schedule of all of them, and what is known of its units.
+
+It outlives its learners for a while, since the next epoch or the next job of the node reads the same. Event loop only;
+reads and opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mountd.base.version import Version
+from mountd.cache import StagedFile
+from mountd.hints.found_files import FoundFiles
+from mountd.hints.unit_layout import UnitLayout
+from policies.prefetch.sweep import Sweep
+from policies.schedule.schedule import GUARD_SAMPLES, Schedule
+
+__all__ = ["EpochPlan", "Work", "plan_bytes"]
+
+_BYTES_A_UNIT = 21
+"""What a schedule and a plan keep of each unit."""
+
+_GUARD_BYTES = 1 << 30
+"""What a loader has drawn ahead of its reads at most: four workers with two batches of 128 MB each. Without a guard the
+samples that were given out first, and are waited for, were fetched after all others: 0.7 s for the first of 48 MiB."""
+
+_SMALL_FILE_BYTES = 110_000
+"""What a file of a list is taken for until one has been looked at: an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Units of one plan for one worker of `prefetch`."""
+
+    plan: EpochPlan
+    units: tuple[int, ...]
+
+
+class EpochPlan:
+    """One layout, and the schedule of those who read it. A unit is a chunk of a large file, or a whole small one."""
+
+    def __init__(self, layout: UnitLayout, coalesce_bytes: int) -> None:
+        """`coalesce_bytes`: of chunks that are fetched in the order of the file, at most."""
+        self.layout = layout
+        sizes = layout.unit_bytes()
+        self.schedule = Schedule(
+            layout.units,
+            _SMALL_FILE_BYTES if sizes is None else sizes,
+            guard_samples=min(GUARD_SAMPLES, 1 + _GUARD_BYTES // max(1, layout.sample_bytes())),
+            uses_are_seen=layout.whole,
+            sweep=None if layout.whole else Sweep(layout.samples / max(1, layout.units)),
+            sweep_units=coalesce_bytes // layout.chunk_bytes,
+        )
+        self.sample_bytes = layout.sample_bytes()
+        self.objects: NDArray[np.int64] | None = np.zeros(layout.units, np.int64) if layout.whole else None
+        """Of whole files: the staged object of each, 0 where none is known."""
+        self.learners: set[int] = set()
+        """Numbers of the sessions that read it."""
+        self.staged: dict[int, StagedFile] = {}
+        """Of extents: the staged file of each file, once a chunk of it was wanted."""
+        self.under_way: set[int] = set()
+        """Units that a worker has taken and not staged yet."""
+        self.overtaken: set[bytes] = set()
+        """The paths of those whole files that a reader opens meanwhile, and has fetched: once is enough."""
+        self.files = FoundFiles()
+        self.held: set[int] = set()
+        """Whole files that are not staged, only held in memory until they are read."""
+        self.pushed: set[tuple[Version, int]] = set()
+        """Chunks of large files that were put into the page cache of the mount, for all we know still there."""
+        self.read_ahead_s: dict[tuple[Version, int], float] = {}
+        """When chunks of staged files that the kernel reads by itself were read ahead."""
+        self.missing = 0
+        """Files of the layout that could not be fetched."""
+        self._looked_at, self._looked_at_bytes = 1, _SMALL_FILE_BYTES
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes, about, without the orders."""
+        return plan_bytes(self.layout)
+
+    def failed(self, unit: int) -> None:
+        """A unit could not be fetched."""
+        self.missing += 1
+        self.schedule.failed(unit)
+
+    def land(self, units: Sequence[int]) -> None:
+        """These are no longer under way."""
+        self.under_way.difference_update(units)
+        if self.overtaken:
+            self.overtaken.difference_update(map(self.layout.path, units))
+
+    def looked_at(self, size: int) -> None:
+        """One file of the list has this many bytes."""
+        self._looked_at += 1
+        self._looked_at_bytes += size
+
+    def staged_units(self) -> NDArray[np.int32]:
+        """The units that are staged, as far as is known."""
+        if self.objects is not None:
+            return np.flatnonzero(self.objects).astype(np.int32)
+        found = [self.layout.unit(number, i) for number, file in self.staged.items() for i in file.present]
+        return np.array(found, np.int32)
+
+    def begin(self) -> None:
+        """An epoch begins: what was here and has gone unnoticed is to be fetched again."""
+        gone = np.ones(self.layout.units, bool)
+        gone[self.staged_units()] = False
+        gone[list(self.held)] = False
+        self.schedule.evicted(np.flatnonzero(gone))
+
+    @property
+    def mean_bytes(self) -> int:
+        """Of a file of a list, by those that were looked at."""
+        return self._looked_at_bytes // self._looked_at
+
+    def sizes(self, units: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Bytes of `units`; of files of a list their mean, since it is asked before they are looked at."""
+        if self.layout.whole:
+            return np.full(len(units), self.mean_bytes, np.int64)
+        return self.schedule.units.sizes[units]
+
+
+def plan_bytes(layout: UnitLayout) -> int:
+    """What a plan of this layout takes, about, without the orders."""
+    return layout.memory_bytes + _BYTES_A_UNIT * layout.units

@@ -1,0 +1,255 @@
+"""A learner's session: one connection that brings a layout if nobody has, an order an epoch, and how far it is.
+
+Nothing a learner sends is believed: layouts and orders are checked whole, bounded, and refused with a `Failure` that
+says why; a learner that is refused reads on as anybody. Event loop only; reads and opens nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from mountd.base.errors import HfsError
+from mountd.core.metrics import Metrics
+from mountd.hints.epoch_plan import EpochPlan
+from mountd.hints.plan_registry import PlanRegistry
+from mountd.wire.hints import MAX_LAYOUT_BYTES, MAX_ORDER_SAMPLES, At, LayoutPart, LearnerMessage, Order, Over, Waited
+from mountd.wire.layout import LayoutError
+from mountd.wire.protocol import Failure, Join, Result
+
+__all__ = ["HintSession"]
+
+log = logging.getLogger(__name__)
+
+_BYTES_A_USE = 16
+"""What a schedule keeps of each use of an order (policies/schedule/uses.py)."""
+_BYTES_A_UNIT_OF_AN_ORDER = 4
+
+_MAX_TIME_S = 1e9
+
+_REPEATS = 64
+"""An order may name a sample more than once (padding, weights), but not be many times as long as there are samples."""
+_SHORT = 1 << 20
+
+_KEPT_EPOCHS = 100
+
+
+class HintSession:
+    """One connection. `receive` is called for each of its messages, `leave` at its end."""
+
+    def __init__(
+        self,
+        plans: PlanRegistry,
+        number: int,
+        join: Join,
+        pid: int,
+        metrics: Metrics,
+        *,
+        changed: Callable[[], object],
+        left: Callable[[HintSession], None],
+    ) -> None:
+        """`changed`: a schedule has. `left`: the connection has ended."""
+        self.number = number
+        self.join = join
+        self.pid = pid
+        self._plans = plans
+        self._metrics = metrics
+        self._changed = changed
+        self._left = left
+        self.plan: EpochPlan | None = None
+        self.epoch: int | None = None
+        self.samples = 0
+        self.epochs: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._blob = bytearray()
+        self._parts: list[NDArray[np.int64]] = []
+        self._wait_ns = 0
+        self._order_bytes = [0, 0]
+        """Of the order that is followed, and of the one after it."""
+
+    async def receive(self, message: LearnerMessage) -> Result | Failure | None:
+        """What to answer, if anything. Never raises for what a learner may send."""
+        try:
+            match message:
+                case At():
+                    self.reached(message.position)
+                case Waited():
+                    self._waited(message)
+                case Over():
+                    self._over(message.epoch)
+                case Order():
+                    return self._order(message)
+                case LayoutPart():
+                    return await self._layout_part(message)
+        except HfsError as error:
+            log.warning("a hint of %s is not followed: %s", self.title, error)
+            self._metrics.add("hints_refused")
+            self._parts = []
+            return Failure(str(error), 2)
+        return None
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.join.name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its orders take, and what has come of a layout or an order that is not complete."""
+        return sum(self._order_bytes) + len(self._blob) + _BYTES_A_USE * sum(map(len, self._parts))
+
+    def leave(self) -> None:
+        """The connection has ended."""
+        if self.plan is not None:
+            self.plan.schedule.leave(self.number)
+            self.plan.learners.remove(self.number)
+        self._left(self)
+
+    # -- layout -------------------------------------------------------------------------------------------------------
+
+    async def _layout_part(self, part: LayoutPart) -> Result | None:
+        if self.plan is not None:
+            return Result() if part.last else None  # another has brought it meanwhile
+        if len(self._blob) + len(part.data) > MAX_LAYOUT_BYTES:
+            self._blob.clear()
+            raise LayoutError(f"a layout of more than {MAX_LAYOUT_BYTES} bytes")
+        try:
+            self._plans.memory.check_room(len(part.data))
+        except LayoutError:
+            self._blob.clear()
+            raise
+        self._blob += part.data
+        if not part.last:
+            return None
+        blob, self._blob = bytes(self._blob), bytearray()
+        await self._plans.adopt(self.join.layout, blob)
+        self.enter()
+        return Result()
+
+    def enter(self) -> None:
+        """Take part in the plan of the layout that was named, which is known by now."""
+        self.plan = self._plans[self.join.layout]
+        self.plan.learners.add(self.number)
+
+    # -- orders -------------------------------------------------------------------------------------------------------
+
+    def _order(self, part: Order) -> Result | None:
+        plan = self._plan()
+        if len(part.indices) % 8:
+            raise LayoutError(f"an order of {len(part.indices)} bytes ends in the middle of a number")
+        if part.start == 0:
+            self._parts = []
+        length = sum(map(len, self._parts))
+        if part.start != length:
+            raise LayoutError(f"a part of an order begins at {part.start}; {length} was expected")
+        indices = np.frombuffer(part.indices, "<i8")
+        length += len(indices)
+        if length > min(MAX_ORDER_SAMPLES, _REPEATS * plan.layout.samples + _SHORT):
+            raise LayoutError(f"an order of {length} samples or more, of {plan.layout.samples} in all, is too long")
+        self._plans.memory.check_room(_BYTES_A_USE * len(indices))
+        self._parts.append(indices)
+        if not part.last:
+            return None
+        indices, self._parts = np.concatenate(self._parts), []
+        order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * plan.layout.units
+        # A sample may be many extents, and an extent many units: counted before they are written out.
+        self._plans.memory.check_room(order_bytes + _BYTES_A_USE * plan.layout.count_uses(indices))
+        units, at = plan.layout.uses(indices)
+        order_bytes += _BYTES_A_USE * len(units)
+        if part.following:
+            plan.schedule.follow_next(self.number, part.epoch, units, at, length)
+            self._order_bytes[1] = order_bytes
+        else:
+            self._note_wait()
+            plan.begin()
+            plan.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
+            self.epoch, self.samples = part.epoch, length
+            self._order_bytes = [order_bytes, 0]
+            self._account(part.epoch)
+        self._changed()
+        return Result(detail={"units": len(units)})
+
+    def _plan(self) -> EpochPlan:
+        if self.plan is None:
+            raise LayoutError("an order came before its layout")
+        return self.plan
+
+    def reached(self, position: int) -> None:
+        """So many samples of the order have been given out. Nonsense is harmless."""
+        if self.plan is not None and self.epoch is not None:
+            self.plan.schedule.advance(self.number, min(max(position, 0), self.samples), trio.current_time())
+            self._changed()
+
+    def _over(self, epoch: int) -> None:
+        if self.plan is not None and epoch == self.epoch:
+            self._note_wait()
+            self.plan.schedule.over(self.number)
+            self._changed()
+
+    # -- accounts -----------------------------------------------------------------------------------------------------
+
+    def _account(self, epoch: int) -> dict[str, Any]:
+        account = self.epochs.get(epoch)
+        if account is None:
+            account = self.epochs[epoch] = {
+                "epoch": epoch,
+                "exposed_s": 0.0,
+                "compute_s": 0.0,
+                "other_s": 0.0,
+                "batches": 0,
+                "source_wait_s": 0.0,
+            }
+            if len(self.epochs) > _KEPT_EPOCHS:
+                self.epochs.popitem(last=False)
+        return account
+
+    def _waited(self, waited: Waited) -> None:
+        times = (waited.exposed_s, waited.compute_s, waited.other_s)
+        if not all(0 <= time_s < _MAX_TIME_S for time_s in times) or waited.batches < 0:
+            return  # nor NaN: what is shown and written as JSON are figures
+        account = self._account(waited.epoch)
+        account["batches"] = waited.batches
+        for name in ("exposed_s", "compute_s", "other_s"):
+            account[name] = round(float(getattr(waited, name)), 6)
+        self._note_wait()
+
+    def _note_wait(self) -> None:
+        """All that readers of the mount have waited for the source since it was last noted is of the epoch so far."""
+        now_ns = self._metrics["source_wait_ns"]
+        if self.epoch is not None and self.epoch in self.epochs:
+            self.epochs[self.epoch]["source_wait_s"] += (now_ns - self._wait_ns) / 1e9
+        self._wait_ns = now_ns
+
+    def shown(self) -> dict[str, Any]:
+        """For `hfs status`."""
+        self._note_wait()
+        standing = None if self.plan is None else self.plan.schedule.statistics(self.number, trio.current_time())
+        figures: dict[str, Any] = {}
+        if standing is not None:
+            figures = {
+                "position": standing.position,
+                "total": standing.samples,
+                "rate": standing.rate,
+                "staged_share": round(standing.here_share, 4),
+                "eta_s": standing.eta_s,
+                "ahead_bytes": standing.ahead_bytes,
+                "stopped": standing.stopped,
+            }
+        join = self.join
+        return {
+            "name": join.name,
+            "job": join.job,
+            "rank": join.rank,
+            "world": join.world,
+            "pid": self.pid,
+            "layout": join.layout,
+            "samples": 0 if self.plan is None else self.plan.layout.samples,
+            "epoch": self.epoch,
+            **figures,
+            "epochs": list(self.epochs.values()),
+        }

@@ -1,0 +1,149 @@
+"""All epoch plans of the daemon: one for each layout that learners read by, and for the last ones that have no learner.
+
+Knows which plan names a large file, once a chunk of it was wanted. Asked by the cache before it evicts, by readers, and
+by who fetches. Event loop only; what takes longer is done in a thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+import trio
+
+from mountd.base.version import Version
+from mountd.cache import StagedFile
+from mountd.hints.epoch_plan import EpochPlan, plan_bytes
+from mountd.hints.hint_memory import HintMemory
+from mountd.hints.unit_layout import UnitLayout
+from mountd.namespace import Node
+from mountd.wire.hints import decode_layout, layout_digest
+from mountd.wire.layout import LayoutError, SampleExtents
+
+__all__ = ["PlanRegistry"]
+
+_KEPT_PLANS = 4
+"""Layouts without learners that are remembered: training and validation of the last two jobs."""
+
+
+class PlanRegistry:
+    """By the digest of their layout, the one longest without work or a new learner first.
+
+    `run_in_thread`: as trio.to_thread.run_sync. `coalesce_bytes`: of chunks that are fetched in the order of the file,
+    at most.
+    """
+
+    def __init__(self, chunk_bytes: int, run_in_thread: Callable[..., Awaitable[Any]], *, coalesce_bytes: int) -> None:
+        self.memory = HintMemory()
+        self._chunk_bytes = chunk_bytes
+        self._run_in_thread = run_in_thread
+        self._coalesce_bytes = coalesce_bytes
+        self._plans: OrderedDict[str, EpochPlan] = OrderedDict()
+        self._of_version: dict[Version, tuple[EpochPlan, int]] = {}
+        self._adopting: dict[str, trio.Event] = {}
+        """Layouts that are being read, and when that has ended."""
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __iter__(self) -> Iterator[EpochPlan]:
+        """All plans, as of now."""
+        return iter(list(self._plans.values()))
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._plans
+
+    def __getitem__(self, digest: str) -> EpochPlan:
+        return self._plans[digest]
+
+    def followed(self) -> Iterator[EpochPlan]:
+        """Those that have a learner, as of now."""
+        return (plan for plan in self if plan.learners)
+
+    def move_to_end(self, digest: str) -> None:
+        """Others come first from now on, and this one is forgotten last."""
+        self._plans.move_to_end(digest)
+
+    async def adopt(self, digest: str, blob: bytes) -> None:
+        """Learn a layout. Raises LayoutError, ProtocolError."""
+        while (other := self._adopting.get(digest)) is not None:
+            await other.wait()  # the learners of a job begin together
+        if digest in self._plans:
+            return
+        self.memory.check_room(2 * len(blob))
+        ended = self._adopting[digest] = trio.Event()
+        try:
+            layout = await self._run_in_thread(_read_layout, digest, blob, self._chunk_bytes)
+            self.memory.check_room(plan_bytes(layout))
+            plan = self._plans[digest] = EpochPlan(layout, self._coalesce_bytes)
+            self.memory.add(plan)
+        finally:
+            del self._adopting[digest]
+            ended.set()
+        self.forget_idle()
+
+    def forget_idle(self) -> None:
+        """Of the plans without learners only the last few are kept."""
+        idle = [digest for digest, plan in self._plans.items() if not plan.learners]
+        for digest in idle[: max(0, len(idle) - _KEPT_PLANS)]:
+            plan = self._plans.pop(digest)
+            self.memory.remove(plan)
+            for file in plan.staged.values():
+                if self._of_version.get(file.version, (None, 0))[0] is plan:
+                    del self._of_version[file.version]
+
+    # -- what plans name ----------------------------------------------------------------------------------------------
+
+    def note_file(self, plan: EpochPlan, number: int, file: StagedFile) -> None:
+        """File `number` of the layout of `plan`, a large one, is this one."""
+        plan.staged[number] = file
+        if self._plans.get(plan.layout.digest) is plan:
+            self._of_version[file.version] = plan, number
+
+    def unit(self, version: Version, index: int) -> tuple[EpochPlan, int] | None:
+        """The plan that names a chunk of a large file, and the unit there; None if no chunk of it was wanted."""
+        found = self._of_version.get(version)
+        if found is None:
+            return None
+        plan, number = found
+        return plan, plan.layout.unit(number, index)
+
+    def forget(self, node: Node) -> None:
+        """Nobody knows `node` any more."""
+        for plan in self._plans.values():
+            plan.files.forget(node)
+
+    def planned(self, numbers: Collection[int]) -> set[int]:
+        """Those of the staged objects that an order names: they go when it says so."""
+        named: set[int] = set()
+        asked = np.fromiter(numbers, np.int64, len(numbers))
+        for plan in self.followed():
+            if plan.objects is not None:
+                named.update(asked[np.isin(asked, plan.objects)].tolist())
+            else:
+                held = {file.object_id for file in plan.staged.values()}
+                named.update(number for number in numbers if number in held)
+        return named
+
+    def shown(self) -> list[dict[str, Any]]:
+        """For `hfs status`."""
+        return [
+            {
+                "digest": digest,
+                "files": plan.layout.files,
+                "samples": plan.layout.samples,
+                "bytes": plan.layout.bytes,
+                "missing": plan.missing,
+                "ahead_bytes": plan.schedule.units.ahead_bytes,
+            }
+            for digest, plan in self._plans.items()
+        ]
+
+
+def _read_layout(digest: str, blob: bytes, chunk_bytes: int) -> UnitLayout:
+    """In a thread: half a second for ten million files."""
+    if layout_digest(blob) != digest:
+        raise LayoutError("the layout that came is not the one that was announced")
+    return UnitLayout(digest, SampleExtents.of_frame(decode_layout(blob)), chunk_bytes)
