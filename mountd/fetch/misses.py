@@ -75,14 +75,14 @@ class Misses:
             sequential=sequential,
             missing_chunks=file.present.count - len(file.present),
             can_stage=self._cache.admission.admits_nowait(file, file.chunk_bytes),
-            turn=self._plans.scheduled(file.version, index),
+            scheduled=self._plans.scheduled(file.version, index),
             coming=coming,
             filled_in_s=self._queue.filled_in_s(node, index) if patient else math.inf,
         )
 
     def is_still_coming(self, node: Node, file: StagedFile, index: int, fetch: Fetch, since_s: float) -> bool:
         """Whether the chunk that a reader was told to wait for still comes by itself. `since_s`: when that was."""
-        if fetch is Fetch.TURN:
+        if fetch is Fetch.WAIT_FOR_SWEEP:
             return self._plans.comes(file.version, index)
         return trio.current_time() < since_s + PATIENCE_S and self._queue.filled_in_s(node, index) < math.inf
 

@@ -127,7 +127,7 @@ class Resolver:
         await self._fetcher.wait_scheduled(
             file.version, index, lambda: self._misses.is_still_coming(node, file, index, decision.fetch, since_s)
         )
-        return await self.get(node, file, extent, kind, patient=decision.fetch is Fetch.TURN)
+        return await self.get(node, file, extent, kind, patient=decision.fetch is Fetch.WAIT_FOR_SWEEP)
 
     async def get_here(self, file: StagedFile, extent: Extent) -> Resolved | None:
         """The bytes of `extent` if this node has them, on disk or in memory; else None."""

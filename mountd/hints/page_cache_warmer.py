@@ -127,7 +127,7 @@ class PageCacheWarmer:
         await self._hold(elsewhere)
 
     async def _hold(self, files: Sequence[tuple[Node, StagedFile]]) -> None:
-        """Have small files that other nodes stage in memory, for who reads them in a moment."""
+        """Have small files that other nodes stage in memory, for their readers a moment later."""
         left = list(reversed(files))
 
         async def fetch() -> None:

@@ -1,4 +1,4 @@
-"""That epoch plans have changed, and whether more is to be fetched for them now: told by sessions, seen by who follows.
+"""That epoch plans have changed, and whether more is fetched for them now: told by sessions, seen by the follower.
 
 Made before both, so that neither knows the other. Nothing more is fetched (backpressure) from the moment where
 something found no room, until a reader goes on, an order changes, or a second has passed. Event loop only.

@@ -1,7 +1,7 @@
 """All epoch plans of the daemon: one for each layout that learners read by, and for the last ones that have no learner.
 
 Knows which plan names a large file, once a chunk of it was wanted. Asked by the cache before it evicts, by readers, and
-by who fetches. Event loop only; what takes longer is done in a thread.
+by what fetches. Event loop only; what takes longer is done in a thread.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ which it is, so this is ski rental, by file: reads alone are the rent, and what 
 
 `read_path` keeps one `MissPolicy` for each large file (all its handles together) and asks `missed(...)` at every READ
 whose bytes are not here, also if their chunk is on the way: CHUNK then means to wait for it, ALONE not to. It does at
-once what `fetch` says, and hands `follow` to `prefetch`, which ignores a wish that it already has. The stages, each
+once what `fetch` says, and hands `follow` to `prefetch`, which ignores a request that it already has. The stages, each
 entered once and never left as long as nothing is evicted:
 
 1. The first touches are fetched alone. 4 touches of one chunk are a cluster (a tree node, a metadata block): the next
@@ -21,7 +21,7 @@ entered once and never left as long as nothing is evicted:
    that the fill will not reach soon. This bounds what is read twice, and the number of requests.
 
 A sequential stream gets chunks from its second read on, and is no touch. Where nothing can be staged, whole chunks are
-for sequential streams alone. Where a hint gives every chunk its turn nothing follows: reads are fetched alone as long
+for sequential streams alone. Where a hint schedules every chunk nothing follows: reads are fetched alone as long
 as that costs a few per cent of what has come, and then wait for their chunk. Pure; never knows which chunks are
 present: the caller says how many are missing.
 
@@ -108,8 +108,8 @@ class Fetch(enum.Enum):
 
     ALONE = "alone"
     CHUNK = "chunk"
-    TURN = "turn"
-    """Nothing: its chunk comes in its turn, with all others, and the reader waits for that."""
+    WAIT_FOR_SWEEP = "swept"
+    """Nothing: a plan fetches the chunk soon, with all others in the order of the file."""
     WAIT_FOR_FILL = "filled"
     """Nothing: the fill brings the chunk soon."""
 
@@ -124,7 +124,7 @@ class Follow(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledChunk:
-    """A hint gives the chunk of a missed read its turn."""
+    """What a hint says of the chunk of a missed read."""
 
     soon_bytes: int
     """How much of the chunk is read about now."""
@@ -145,7 +145,7 @@ _ALONE = Decision(Fetch.ALONE, Follow.NOTHING)
 _ALONE_THEN_CHUNK = Decision(Fetch.ALONE, Follow.CHUNK)
 _ALONE_THEN_FILL = Decision(Fetch.ALONE, Follow.FILL)
 _CHUNK = Decision(Fetch.CHUNK, Follow.NOTHING)
-_TURN = Decision(Fetch.TURN, Follow.NOTHING)
+_SWEPT = Decision(Fetch.WAIT_FOR_SWEEP, Follow.NOTHING)
 _CHUNK_THEN_FILL = Decision(Fetch.CHUNK, Follow.FILL)
 _FILLED = Decision(Fetch.WAIT_FOR_FILL, Follow.FILL)
 
@@ -171,21 +171,21 @@ class MissPolicy:
         sequential: bool,
         missing_chunks: int,
         can_stage: bool,
-        turn: ScheduledChunk | None = None,
+        scheduled: ScheduledChunk | None = None,
         coming: bool = False,
         filled_in_s: float = math.inf,
     ) -> Decision:
         """What to do for `read`, whose bytes are neither here nor on the way; counts it as a touch.
 
         `sequential`: readahead says so. `missing_chunks`: chunks of the file that are not present. `can_stage`: one
-        chunk more would be admitted. `turn`: what a hint says of the chunk. A read that starts in one chunk and ends in
-        the next is a touch of the first.
+        chunk more would be admitted. `scheduled`: what a hint says of the chunk. A read that starts in one chunk and
+        ends in the next is a touch of the first.
         """
         size = read.end - read.start
         if self._whole or sequential or 2 * size >= self._chunk_bytes:
             return _CHUNK
-        if turn is not None:
-            return self._missed_before_its_turn(size, missing_chunks, turn)
+        if scheduled is not None:
+            return self._missed_scheduled(size, missing_chunks, scheduled)
         if not can_stage:
             return _ALONE
         self.touches = touches = self.touches + 1
@@ -193,7 +193,7 @@ class MissPolicy:
         # alone_bytes is what the reads before this one have cost, so the first touch of any file is fetched alone.
         dear = self.alone_bytes * _BYTES_SHARE_NOW >= missing_bytes
         if dear or touches > _TOUCHES_PER_CHUNK_NOW * missing_chunks:
-            return _CHUNK_THEN_FILL if coming else self._in_its_turn(missing_chunks, filled_in_s)
+            return _CHUNK_THEN_FILL if coming else self._chunk_now(missing_chunks, filled_in_s)
         self.alone_bytes += _alone_bytes(size)
         if touches * _CHUNKS_PER_TOUCH_FILL >= missing_chunks and touches > 1:
             self._by_chunk.clear()
@@ -207,7 +207,7 @@ class MissPolicy:
         self._by_chunk[index] = count
         return _ALONE
 
-    def _in_its_turn(self, missing_chunks: int, filled_in_s: float) -> Decision:
+    def _chunk_now(self, missing_chunks: int, filled_in_s: float) -> Decision:
         """A chunk that is wanted now: by the fill, or before it."""
         if filled_in_s <= PATIENCE_S:
             had_chunks = -(-self._file_size // self._chunk_bytes) - missing_chunks
@@ -216,18 +216,18 @@ class MissPolicy:
             self._out_of_order += 1
         return _CHUNK_THEN_FILL
 
-    def _missed_before_its_turn(self, size: int, missing_chunks: int, turn: ScheduledChunk) -> Decision:
+    def _missed_scheduled(self, size: int, missing_chunks: int, scheduled: ScheduledChunk) -> Decision:
         """All of the file is coming, so what is read alone is read twice: a few per cent of what has come already.
 
         Where much of the chunk is read now, as in groups of neighbouring samples, waiting for it is the shortest way.
         """
-        if turn.swept and turn.sample_bytes < TINY_BYTES:
+        if scheduled.swept and scheduled.sample_bytes < TINY_BYTES:
             dear = self.alone_bytes >= _SWEPT_TOUCHES * BLOCK_BYTES
         else:
             had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
             dear = self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
-        if dear or turn.soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
-            return _TURN if turn.swept else _CHUNK
+        if dear or scheduled.soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
+            return _SWEPT if scheduled.swept else _CHUNK
         self.alone_bytes += _alone_bytes(size)
         return _ALONE
 

@@ -32,7 +32,7 @@ FAULTS = {
     "hints": "mountd.hints.hints:HintFollower.run",
     "watch of the connection": "mountd.fuse.fuse:Fuse._watch",
     "sibling list": "mountd.namespace.listings:Listings.whole",
-    "push": "mountd.fetch.chunks.fetcher:Fetcher.push",
+    "push": "mountd.fetch.chunks.page_pusher:PagePusher.push",
     "supersede": "mountd.cache.table.files:StagedFileTable.supersede",
 }
 # These are called in threads, or by no task of their name.

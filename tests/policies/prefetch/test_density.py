@@ -225,34 +225,36 @@ def test_skewed_and_clustered_reads_gain_before_the_file_is_dense() -> None:
     assert clustered.seconds <= 0.5 * clustered.direct_s
 
 
-# --- Where a hint gives the chunk its turn
+# --- Where a hint schedules the chunk
 
 
-def decided(density: MissPolicy, turn: ScheduledChunk, size: int = 4096, missing: int = 1000) -> Fetch:
-    decision = density.missed(Extent(0, size), sequential=False, missing_chunks=missing, can_stage=True, turn=turn)
+def decided(density: MissPolicy, scheduled: ScheduledChunk, size: int = 4096, missing: int = 1000) -> Fetch:
+    decision = density.missed(
+        Extent(0, size), sequential=False, missing_chunks=missing, can_stage=True, scheduled=scheduled
+    )
     assert decision.follow is Follow.NOTHING
     return decision.fetch
 
 
 def test_tiny_records_of_a_sweep_are_waited_for_after_some_touches() -> None:
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    turn = ScheduledChunk(soon_bytes=0, sample_bytes=3000, swept=True)
-    assert [decided(density, turn) for _ in range(17)] == [Fetch.ALONE] * 16 + [Fetch.TURN]
-    assert decided(density, turn, size=128 << 10) is Fetch.TURN, "the kernel's readahead around a page fault"
+    scheduled = ScheduledChunk(soon_bytes=0, sample_bytes=3000, swept=True)
+    assert [decided(density, scheduled) for _ in range(17)] == [Fetch.ALONE] * 16 + [Fetch.WAIT_FOR_SWEEP]
+    assert decided(density, scheduled, size=128 << 10) is Fetch.WAIT_FOR_SWEEP, "the kernel's readahead at a fault"
 
 
 def test_larger_samples_of_a_sweep_are_fetched_alone_for_a_twentieth_of_what_has_come() -> None:
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    turn = ScheduledChunk(soon_bytes=0, sample_bytes=20_000, swept=True)
+    scheduled = ScheduledChunk(soon_bytes=0, sample_bytes=20_000, swept=True)
     count = 0
-    while decided(density, turn, 20_000) is Fetch.ALONE:
+    while decided(density, scheduled, 20_000) is Fetch.ALONE:
         count += 1
     assert 150 < count < 200
-    assert decided(density, turn, 20_000, missing=900) is Fetch.ALONE
-    assert decided(density, turn, 20_000) is Fetch.TURN
+    assert decided(density, scheduled, 20_000, missing=900) is Fetch.ALONE
+    assert decided(density, scheduled, 20_000) is Fetch.WAIT_FOR_SWEEP
 
 
 def test_a_chunk_that_is_read_much_now_or_comes_by_itself_is_fetched_at_once() -> None:
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
     assert decided(density, ScheduledChunk(CHUNK_BYTES // 8, 20_000, swept=False), 20_000) is Fetch.CHUNK
-    assert decided(density, ScheduledChunk(CHUNK_BYTES // 8, 20_000, swept=True), 20_000) is Fetch.TURN
+    assert decided(density, ScheduledChunk(CHUNK_BYTES // 8, 20_000, swept=True), 20_000) is Fetch.WAIT_FOR_SWEEP

@@ -260,7 +260,7 @@ def test_what_was_given_out_and_is_never_seen_is_due_first_and_costs_no_budget()
     assert schedule.fetch_order.take(1, 10, 0.2) == [3]
 
 
-def test_what_is_seen_long_before_its_turn_is_read_by_somebody_else() -> None:
+def test_what_is_seen_long_before_it_is_due_is_read_by_somebody_else() -> None:
     schedule = begun(np.arange(20_000, dtype=np.int32), units=20_000, guard=4096)
     schedule.seen(15_000, 0.0)
     schedule.seen(500, 0.0)
