@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Shares", "shares"]
-
 _FIXED = 64
 """The cache's index, sockets, event descriptors, memory of the mount: some 40, and a few for `hfs status`."""
 

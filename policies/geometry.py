@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["ChunkSet", "Extent", "Piece", "chunk_count", "chunk_extent", "chunk_range", "clamp", "split"]
-
 
 @dataclass(frozen=True, slots=True)
 class Extent:

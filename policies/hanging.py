@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-__all__ = ["Hanging"]
-
 _LEAST = 8
 """What the deepest directory may have: enough to see that it answers again."""
 

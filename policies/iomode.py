@@ -17,8 +17,6 @@ from __future__ import annotations
 import enum
 from typing import Literal, NamedTuple
 
-__all__ = ["SMALL_BYTES", "Answer", "Choice", "Mode", "Wanted", "answer", "choose"]
-
 Mode = Literal["passthrough", "stateless", "daemon"]
 Wanted = Literal["auto", "passthrough", "stateless", "daemon"]
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["why_not_by_mode"]
-
 _BY_MODE = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "bcachefs", "f2fs", "jfs", "nilfs2", "reiserfs", "zfs", "ocfs2", "gfs2"),
     *("squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "minix"),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Ring", "part"]
-
 
 class Ring:
     """Places pieces in [0, capacity_bytes), each contiguous; the oldest is freed first. At most `pieces` at a time.

@@ -20,8 +20,6 @@ from mountd.wire.protocol import Progress, Result, Row, Rows
 if TYPE_CHECKING:
     from hfs.cli.reporting import Reporter
 
-__all__ = ["cache"]
-
 _REQUEST_BYTES = 8 * 1024**2
 """Paths of one request: far below the largest frame, and the daemon can begin with the first part of a long list."""
 _PATH_BYTES = 8

@@ -7,8 +7,6 @@ from click.shell_completion import get_completion_class
 
 from mountd.base.errors import MountError
 
-__all__ = ["completion"]
-
 
 @click.command
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

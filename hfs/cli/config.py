@@ -10,8 +10,6 @@ import click
 from hfs.cli.shared import load_config, mount_flags, printable
 from mountd.core.config import KEYS, describe
 
-__all__ = ["config"]
-
 
 @click.command
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

@@ -14,8 +14,6 @@ from hfs.codecs.dataset import SUFFIX
 from mountd.base.errors import ConfigError
 from mountd.core.config.quantities import parse_size
 
-__all__ = ["decode"]
-
 
 @click.command()
 @click.argument("source", metavar="SRC", type=click.Path(exists=True))

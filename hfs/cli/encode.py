@@ -17,8 +17,6 @@ from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
 from mountd.base.errors import ConfigError
 
-__all__ = ["encode", "jobs_option", "overwrite_option", "refuse_existing", "show"]
-
 _SHOWN = 20
 """Faults that are shown of many."""
 

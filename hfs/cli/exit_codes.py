@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from hfs.client.client import Refused
+from hfs.client.control_socket import Refused
 from mountd.base.errors import ConfigError, HfsError
-
-__all__ = ["CANNOT_EXECUTE", "DONE", "FAILED", "NOT_FOUND", "PARTLY", "RUN_FAILED", "SIGNALLED", "USAGE", "code_of"]
 
 DONE = 0
 FAILED = 1

@@ -21,16 +21,15 @@ from hfs.cli import CommandGroup
 from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
 from hfs.cli.hint_input import read_list, read_order, within
 from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
-from hfs.client.client import DaemonSilent
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.client.control_socket import DaemonSilent
+from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from hfs.training.hint_connection import HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
 from mountd.base.errors import ConfigError
 from mountd.wire.hints import encode_layout, layout_digest
+from mountd.wire.layout import LayoutError
 from mountd.wire.protocol import Join
-
-__all__ = ["hint", "main"]
 
 _Indices = npt.NDArray[np.int64]
 

@@ -16,8 +16,6 @@ from hfs.layouts.layout import Layout
 from mountd.base.errors import ConfigError
 from mountd.wire.hints import MAX_ORDER_SAMPLES
 
-__all__ = ["read_list", "read_order", "within"]
-
 _Indices = npt.NDArray[np.int64]
 
 

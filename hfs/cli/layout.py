@@ -11,11 +11,10 @@ import numpy as np
 
 from hfs.cli import CommandGroup, render
 from hfs.cli.shared import complain, printable
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
-
-__all__ = ["layout"]
+from mountd.wire.layout import LayoutError
 
 _SHOWN = 3
 """Samples, files and faults that are shown of many."""

@@ -14,8 +14,6 @@ from rich.table import Table
 from hfs.cli.render import duration, new_table, size
 from hfs.cli.shared import printable
 
-__all__ = ["epochs_table", "learners_table"]
-
 _EPOCHS = 20
 """The last ones of all learners together: more than a screen helps nobody; --json has the rest."""
 

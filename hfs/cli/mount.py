@@ -16,8 +16,6 @@ from hfs.mounting.preflight import check_places
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config import Config
 
-__all__ = ["mount", "parts", "ready_to_mount", "tell_parts"]
-
 
 @click.command
 @click.argument("source", required=False, type=click.UNPROCESSED)

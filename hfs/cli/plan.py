@@ -17,8 +17,6 @@ from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_o
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config.quantities import parse_size
 
-__all__ = ["plan"]
-
 _NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 _STEP_SAMPLES = 128
 _REMOTE = "12.5GB/s"

@@ -13,8 +13,6 @@ from hfs.cli.plan_tables import show_imbalance
 from mountd.base.errors import ConfigError
 from policies.cluster.cost_model import expected_imbalance, imbalance
 
-__all__ = ["simulate"]
-
 _STEP_SAMPLES = (32, 64, 128)
 """The paper's."""
 _MOST_SAMPLES = 1 << 26

@@ -9,8 +9,6 @@ from hfs.cli.plan_tables import TITLES
 from mountd.base.errors import ConfigError
 from policies.cluster.cost_model import WAYS
 
-__all__ = ["COLOURS", "draw_epochs", "draw_imbalance", "new_figure"]
-
 COLOURS = {"direct": "#c0392b", "node_cache": "#e08e0b", "distributed": "#2e86c1", "locality": "#1e8449"}
 
 

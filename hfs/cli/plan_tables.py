@@ -12,8 +12,6 @@ from hfs.cli.render import duration, new_table, size, stdout
 from hfs.planning.planning import RATES
 from policies.cluster.cost_model import WAYS
 
-__all__ = ["TITLES", "show", "show_imbalance"]
-
 TITLES = {
     "direct": "direct",
     "node_cache": "node cache",

@@ -17,8 +17,6 @@ from rich.table import Table
 
 from hfs.cli.shared import printable
 
-__all__ = ["duration", "figure", "new_table", "render_tree", "size", "stderr", "stdout"]
-
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
 

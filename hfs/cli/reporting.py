@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-__all__ = ["BarReporter", "JsonReporter", "ListPrinter", "Reporter"]
-
 _NAMED = 20
 """Failed paths named on a terminal; a wall of them hides the sum below it."""
 

@@ -23,8 +23,6 @@ from hfs.mounting import mountinfo, mounting
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config import Config
 
-__all__ = ["run"]
-
 _BUSY_S = 5.0
 """Background processes of the command usually end within seconds of it."""
 _BUSY_AGAIN_S = 0.1

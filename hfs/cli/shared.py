@@ -22,21 +22,6 @@ from mountd.core.config import KEYS, Config
 from mountd.core.config.key import Key
 from mountd.core.config.loading import config_files, load, state_directory
 
-__all__ = [
-    "MountTarget",
-    "complain",
-    "complete_mounts",
-    "control_option",
-    "hold",
-    "load_config",
-    "mount_flags",
-    "prepared",
-    "printable",
-    "sole_mount",
-    "target_of",
-    "targets_of",
-]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

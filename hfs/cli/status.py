@@ -14,8 +14,6 @@ from hfs.client.client import Client, find_socket
 from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
 
-__all__ = ["status"]
-
 _AGAIN_S = 0.2
 _LIST_LIMIT_S = 2.0
 """For each mount of the list: a hung one must not hide the others."""

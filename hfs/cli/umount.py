@@ -9,8 +9,6 @@ import click
 from hfs.cli.shared import complete_mounts
 from hfs.mounting import mountinfo, mounting
 
-__all__ = ["umount"]
-
 
 @click.command
 @click.argument("mountpoint", type=click.UNPROCESSED, shell_complete=complete_mounts)

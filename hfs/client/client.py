@@ -37,8 +37,6 @@ from mountd.wire.protocol import (
     encode,
 )
 
-__all__ = ["SOCKET_XATTR", "Client", "DaemonSilent", "Refused", "find_socket", "known_sockets", "sockets_by_name"]
-
 SOCKET_XATTR = "user.hfs.socket"
 STATUS_S = 10.0
 """The daemon answers status from memory, in milliseconds; ten seconds without is a daemon that hangs."""

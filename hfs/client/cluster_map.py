@@ -24,8 +24,6 @@ from mountd.base.errors import HfsError
 from mountd.wire.layout import ranges
 from policies.cluster.placement import Nodes, Placement, keys, owners
 
-__all__ = ["ClusterMap", "NoClusterMap"]
-
 _ANSWER_S = 10.0
 """The daemon answers from memory."""
 _PIECES = 1 << 20

@@ -13,8 +13,6 @@ import time
 from mountd.base.errors import HfsError
 from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 
-__all__ = ["ControlSocket", "DaemonSilent", "Refused"]
-
 
 class DaemonSilent(HfsError):
     """The daemon cannot be reached or does not answer."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from hfs.codecs.codec import Array
 
-__all__ = ["Accuracy", "accuracy"]
-
 OFF = 0.1
 """A value is off if it differs by more than this share of itself: the measure of the paper (section V.A)."""
 

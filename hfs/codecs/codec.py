@@ -17,21 +17,6 @@ import numpy.typing as npt
 
 from mountd.base.errors import HfsError
 
-__all__ = [
-    "Array",
-    "Buffer",
-    "Codec",
-    "CodecError",
-    "Decoded",
-    "Device",
-    "SampleEntry",
-    "Tensor",
-    "Torch",
-    "WantedOutput",
-    "in_threads",
-    "to_device",
-]
-
 Array: TypeAlias = npt.NDArray[Any]
 Buffer: TypeAlias = Any
 """Bytes, a memoryview, a mapped file: what has the buffer protocol."""

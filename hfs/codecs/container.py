@@ -40,8 +40,6 @@ import xxhash
 
 from hfs.codecs.codec import Array, Buffer, CodecError, SampleEntry
 
-__all__ = ["FORMAT_VERSION", "MAGIC", "pack", "unpack"]
-
 MAGIC = b"HFSC\r\n\x1a\n"
 FORMAT_VERSION = 1
 

@@ -27,8 +27,6 @@ from hfs.codecs.sample import decode_all, decode_entry, encode_entry
 from hfs.codecs.sources import SampleSource, load
 from hfs.training.atomic_write import whole_file
 
-__all__ = ["Outcome", "decode_file", "encode_sample", "in_processes"]
-
 _Item = TypeVar("_Item")
 
 _MOST_TOGETHER = 16

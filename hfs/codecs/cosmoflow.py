@@ -30,8 +30,6 @@ from policies.codecs import cosmoflow as kernel
 from policies.codecs.cosmoflow import GROUP, Tables
 from policies.codecs.errors import Unencodable
 
-__all__ = ["CODEC"]
-
 _STEP = 1 << 16
 """Voxels that a thread takes at least: half a millisecond."""
 

@@ -13,8 +13,6 @@ from hfs.codecs.codec import CodecError, Decoded, Device, WantedOutput
 from hfs.codecs.container import unpack
 from hfs.codecs.sample import check_size, decode_entry
 
-__all__ = ["EncodedDataset", "read"]
-
 SUFFIX = ".hfsc"
 
 

@@ -29,8 +29,6 @@ from policies.codecs.deepcam import CONSTANT, RAW, UNITS, Lines
 from policies.codecs.deepcam_encoding import encode
 from policies.codecs.errors import Unencodable
 
-__all__ = ["CODEC"]
-
 _PARTS = tuple(field.name for field in fields(Lines) if field.name != "length")
 
 _STEP = 256

@@ -11,8 +11,6 @@ import numpy as np
 from hfs.codecs.codec import Array, Codec, CodecError, SampleEntry, WantedOutput
 from policies.codecs.errors import Unencodable
 
-__all__ = ["CODEC"]
-
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 

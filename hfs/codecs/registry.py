@@ -7,8 +7,6 @@ from functools import cache
 
 from hfs.codecs.codec import Array, Codec, CodecError
 
-__all__ = ["choose", "codecs", "find"]
-
 _MODULES = ("cosmoflow", "deepcam", "plain")
 
 

@@ -18,8 +18,6 @@ from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, SampleE
 from hfs.codecs.container import pack, unpack
 from policies.codecs.errors import Unencodable
 
-__all__ = ["check_size", "decode", "decode_all", "decode_entry", "encode", "encode_entry"]
-
 MAIN = "data"
 """Name of the encoded array where the caller gives none."""
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from hfs.codecs.codec import Array, CodecError
 
-__all__ = ["Many", "SampleSource", "found", "load"]
-
 Many = Literal["auto", "one", "many"]
 
 _HDF5 = (".h5", ".hdf5", ".he5")

@@ -6,11 +6,10 @@ import os
 
 import numpy as np
 
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import opened
 from hfs.layouts.registry import formats
-
-__all__ = ["faults"]
+from mountd.wire.layout import LayoutError
 
 
 def faults(layout: Layout, root: str, samples: int) -> tuple[list[str], int]:

@@ -16,8 +16,6 @@ from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
 
-__all__ = ["OutsideRoot", "check_samples", "files_layout", "relative_names", "versions"]
-
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _SLASH, _DOT = ord("/"), ord(".")

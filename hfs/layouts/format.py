@@ -12,8 +12,6 @@ from typing import TypeAlias
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 
-__all__ = ["DATASET", "HEAD_BYTES", "KEYS", "Build", "Format", "Option"]
-
 HEAD_BYTES = 4096
 """How much of a file `recognise` is shown."""
 

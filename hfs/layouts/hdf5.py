@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts.format import DATASET, Format
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import opened
 from hfs.layouts.shards import Shard, layout_of
-
-__all__ = ["FORMAT", "build_hdf5"]
+from mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from hfs.layouts.layout import Layout, LayoutError
-
-__all__ = ["hashed", "positions"]
+from hfs.layouts.layout import Layout
+from mountd.wire.layout import LayoutError
 
 
 def hashed(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:

@@ -29,8 +29,6 @@ import numpy.typing as npt
 from hfs.layouts import layout_file
 from mountd.wire.layout import NO_INTEGERS, Integers, LayoutError, SampleExtents
 
-__all__ = ["Layout", "LayoutError"]
-
 _MOST_EXTENTS = 1 << 31
 """Forty times as many as fit into what is sent to a daemon."""
 

@@ -21,8 +21,6 @@ import numpy as np
 from hfs.training.atomic_write import whole_file
 from mountd.wire.layout import Integers, LayoutError
 
-__all__ = ["FORMAT", "mapped", "packed", "spread", "text", "write"]
-
 FORMAT = b"hfs-layout 1"
 
 _LOCAL_HEADER_BYTES = 30

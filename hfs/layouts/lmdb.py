@@ -18,13 +18,12 @@ import numpy.typing as npt
 
 from hfs.layouts import lmdb_pages as pages
 from hfs.layouts.format import KEYS, Format, Option
-from hfs.layouts.keys import hashed, positions
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.keys import hashed
+from hfs.layouts.layout import Layout
 from hfs.layouts.lmdb_pages import Database, Environment, PageNodes
 from hfs.layouts.reading import SourceFile, opened
 from hfs.layouts.shards import Shard, layout_of
-
-__all__ = ["FORMAT", "build_lmdb", "positions"]
+from mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 _Hashes = npt.NDArray[np.uint64]

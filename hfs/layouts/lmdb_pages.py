@@ -28,26 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts import reading
-from hfs.layouts.layout import LayoutError
 from hfs.layouts.reading import SourceFile, ahead
-
-__all__ = [
-    "BIG",
-    "DATABASE",
-    "DUPLICATES",
-    "DUPSORT",
-    "HEADER_BYTES",
-    "PAGE_LEAF",
-    "PAGE_OVERFLOW",
-    "Database",
-    "Environment",
-    "PageNodes",
-    "branch_children",
-    "is_meta",
-    "leaf_nodes",
-    "values_of_node",
-    "values_of_tree",
-]
+from mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]

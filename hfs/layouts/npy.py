@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts.format import Format
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-
-__all__ = ["FORMAT", "build_npy", "build_npz"]
+from mountd.wire.layout import LayoutError
 
 _MAX_HEADER_BYTES = 65536
 """Of an array's header: what NumPy writes is below 200 bytes but for types of very many fields."""

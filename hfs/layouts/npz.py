@@ -5,8 +5,6 @@ from __future__ import annotations
 from hfs.layouts.format import DATASET, Format
 from hfs.layouts.npy import build_npz
 
-__all__ = ["FORMAT"]
-
 FORMAT = Format(
     "npz",
     "a row of each array named by --dataset",

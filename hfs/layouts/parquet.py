@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from hfs.layouts.format import Format
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-
-__all__ = ["FORMAT", "build_parquet"]
+from mountd.wire.layout import LayoutError
 
 
 def build_parquet(paths: str | Sequence[str], root: str) -> Layout:

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self, TypeVar
 
-from hfs.layouts.layout import LayoutError
-
-__all__ = ["BLOCK_BYTES", "SCATTERED_BYTES", "FileWindow", "SourceFile", "ahead", "opened"]
+from mountd.wire.layout import LayoutError
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

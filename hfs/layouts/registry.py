@@ -12,11 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from hfs.layouts.format import HEAD_BYTES, Format, said
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import opened
 from mountd.base.errors import ConfigError
-
-__all__ = ["build", "formats", "recognised"]
+from mountd.wire.layout import LayoutError
 
 _MODULES = ("hdf5", "lmdb", "tar", "tfrecord", "npy", "npz", "parquet", "tree")
 """In the order in which they are asked whether a file is theirs."""

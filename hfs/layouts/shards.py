@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts.files import relative_names
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile, opened
-
-__all__ = ["Shard", "layout_of", "shards_of"]
+from mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 

@@ -20,11 +20,10 @@ import numpy as np
 
 from hfs.layouts.format import KEYS, Format, Option
 from hfs.layouts.keys import hashed
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import FileWindow, SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-
-__all__ = ["FORMAT", "build_tar"]
+from mountd.wire.layout import LayoutError
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)

@@ -16,11 +16,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hfs.layouts.format import Format
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-
-__all__ = ["FORMAT", "build_tfrecord"]
+from mountd.wire.layout import LayoutError
 
 _Crc = Callable[[int, bytes], int]
 

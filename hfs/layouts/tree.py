@@ -15,9 +15,8 @@ import numpy as np
 
 from hfs.layouts.files import relative_names
 from hfs.layouts.format import Format, Option
-from hfs.layouts.layout import Layout, LayoutError
-
-__all__ = ["FORMAT", "build_tree"]
+from hfs.layouts.layout import Layout
+from mountd.wire.layout import LayoutError
 
 
 def build_tree(paths: Sequence[str], root: str, *, suffix: Sequence[str] = ()) -> Layout:

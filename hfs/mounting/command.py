@@ -11,8 +11,6 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-__all__ = ["FORWARDED", "run_command"]
-
 FORWARDED = frozenset(
     {
         signal.SIGHUP,

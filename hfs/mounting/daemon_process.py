@@ -26,8 +26,6 @@ from mountd.core.config import Config
 from mountd.core.config.handover import undump
 from mountd.wire.handover import DESCRIPTORS, CannotTakeUp, Handover, handed_over
 
-__all__ = ["exit_code", "leaf", "main", "message", "serve"]
-
 log = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from mountd.base.errors import MountError
 from mountd.core import socket_places
 from mountd.core.socket_peer import socket_peer
 
-__all__ = ["FoundKeeper", "find"]
-
 _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
 _TAKE_OVER_S = 150.0

@@ -18,8 +18,6 @@ from mountd.core.cache_directory import LOGS, open_cache_directory
 from mountd.core.config import Config
 from mountd.core.socket_places import prefix_of
 
-__all__ = ["configure", "default_log_file", "open_log"]
-
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FILE_BYTES = 16 * 1024**2
 _FILES = 10

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["HFS_TYPE", "Mount", "at", "canonical", "enclosing", "hfs_mounts", "mounts", "parse"]
-
 HFS_TYPE = "fuse.hfs"
 _TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")

@@ -23,14 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hfs.client.client import SOCKET_XATTR, Client, DaemonSilent, find_socket, sockets_by_name
+from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
+from hfs.client.control_socket import DaemonSilent
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
 from mountd.core.config.handover import dump
 from mountd.core.socket_places import KEEPER, new_path
-
-__all__ = ["Busy", "StartedDaemon", "clean_stale", "detach", "start", "stay", "take_over", "unmount"]
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""

@@ -17,8 +17,6 @@ from mountd.core.cache_directory import open_cache_directory
 from mountd.core.metrics import Metrics
 from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
-__all__ = ["check", "evict", "list_rows"]
-
 News = Callable[[Progress | Rows], None]
 
 _EVERYTHING = (b"",)

@@ -15,14 +15,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from hfs.client.client import DaemonSilent, find_socket
+from hfs.client.client import find_socket
+from hfs.client.control_socket import DaemonSilent
 from hfs.mounting import mountinfo, probe
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.cache_path import real_path
 from mountd.core.config import Config
-
-__all__ = ["absolute", "check_places", "describe_mount"]
 
 _FUSE_DEVICE = "/dev/fuse"
 _FUSE_CONFIG = "/etc/fuse.conf"

@@ -14,8 +14,6 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-__all__ = ["PROBE_S", "Look", "look", "xattr"]
-
 PROBE_S = 10.0
 """A busy metadata server answers a stat within a second or two; ten without an answer is no answer."""
 

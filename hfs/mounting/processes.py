@@ -10,8 +10,6 @@ import select
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["User", "open_pid", "users_of", "wait_gone"]
-
 _DELETED = " (deleted)"
 
 

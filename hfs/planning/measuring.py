@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from mountd.base.errors import HfsError
 
-__all__ = ["LIMIT_S", "DataSet", "NotMeasured", "Rate", "decode_rate", "file_rate", "folder_rate", "look_through"]
-
 LIMIT_S = 5.0
 """Longer than the bursts that caches of disks and servers take; three measurements are then a quarter of a minute."""
 THREADS = 16

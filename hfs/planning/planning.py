@@ -15,8 +15,6 @@ from mountd.base.errors import ConfigError
 from mountd.core.config.quantities import parse_size
 from policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
-__all__ = ["RATES", "Given", "Inputs", "Origin", "epochs", "nodes_of", "rate_of"]
-
 Origin = Literal["given", "measured", "assumed"]
 
 RATES = {

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from hfs.shared.reader import head_bytes
 from hfs.shared.window import WindowEntry
 
-__all__ = ["Batch"]
-
 
 class Batch:
     """This rank's part of one batch (or all of it). Its arrays are read-only and lie in the shared window.

@@ -40,8 +40,6 @@ from policies.ring import part
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["NodeBatches", "NodeStatistics"]
-
 log = logging.getLogger(__name__)
 
 _THREADS = 8

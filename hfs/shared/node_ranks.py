@@ -18,8 +18,6 @@ from mountd.base.errors import ConfigError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["NodeRanks", "NodeWindow"]
-
 
 @dataclasses.dataclass(frozen=True)
 class NodeWindow:

@@ -23,8 +23,6 @@ from hfs.shared.window import ENTRIES, RankLost, State, Window, WindowEntry, Win
 from mountd.base.errors import ConfigError, HfsError
 from policies.ring import Ring, part
 
-__all__ = ["SampleReader", "head_bytes", "indices_of", "portable"]
-
 Ints = NDArray[np.int64]
 
 _LOOK_S = 0.5

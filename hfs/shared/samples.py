@@ -18,11 +18,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from mountd.base.errors import ConfigError
+from mountd.wire.layout import LayoutError
 from policies.ring import part
-
-__all__ = ["FunctionSamples", "LayoutSamples", "ReadFunction", "SamplePiece", "SampleSizes", "Samples", "samples_of"]
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

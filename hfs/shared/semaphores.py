@@ -16,8 +16,6 @@ import errno
 import os
 import time
 
-__all__ = ["SEMAPHORE_BYTES", "Semaphore"]
-
 SEMAPHORE_BYTES = 64
 """A cache line of its own; sem_t is 32 bytes in glibc and at most 32 in musl."""
 

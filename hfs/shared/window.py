@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
 from mountd.base.errors import HfsError
 
-__all__ = ["ENTRIES", "Liveness", "RankLost", "State", "Window", "WindowEntry", "WindowKind", "control_bytes"]
-
 ENTRIES = 1024
 """Batches in flight at most. Batches of 32 samples of 3 KB fill 100 MB with that; larger ones are bounded by bytes."""
 

@@ -11,8 +11,6 @@ import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
-__all__ = ["whole_file"]
-
 
 @contextlib.contextmanager
 def whole_file(path: str) -> Iterator[BinaryIO]:

@@ -27,8 +27,6 @@ from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
 from mountd.wire.protocol import Failure, Join, Message, Result, encode
 
-__all__ = ["JOIN_S", "LAYOUT_S", "ORDER_S", "HintConnection"]
-
 JOIN_S = 2.0
 """To connect and be answered: the daemon does it from memory. A job does not start later than this for a hint."""
 LAYOUT_S = 10.0

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hfs.client.client import Client, DaemonSilent, find_socket
+from hfs.client.client import Client, find_socket
+from hfs.client.control_socket import DaemonSilent
 from hfs.layouts.files import Path, files_layout
-from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
 from hfs.training import sampler_order as orders
 from hfs.training.hint_connection import JOIN_S, HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
 from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
+from mountd.wire.layout import LayoutError
 from mountd.wire.protocol import Join
-
-__all__ = ["Hints", "Lease"]
 
 log = logging.getLogger("hfs.hint")
 

@@ -10,8 +10,6 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["job_name", "nodes_of_ranks", "process_token", "rank_and_world"]
-
 _RANKS = (
     ("RANK", "WORLD_SIZE"),  # torchrun, and most scripts
     ("SLURM_PROCID", "SLURM_NTASKS"),

@@ -21,8 +21,6 @@ from hfs.training.launcher import nodes_of_ranks
 from mountd.base.errors import HfsError
 from policies.cluster.locality import node_epoch
 
-__all__ = ["Division", "Locality"]
-
 log = logging.getLogger("hfs.samplers")
 
 _REMEDY = "give learners=, the name of the node of each rank"

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from mountd.base.errors import HfsError
 
-__all__ = ["DRAW_AHEAD", "NotIndices", "draw", "epoch_of", "flatten", "following", "rank_of", "repeats"]
-
 Indices = npt.NDArray[np.int64]
 
 DRAW_AHEAD = 4 * 1024**2

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from mountd.base.version import Version, stored_ns
 
-__all__ = ["Attributes"]
-
 
 class Attributes(NamedTuple):
     """What lstat(2) says of one inode. Times in nanoseconds since the epoch, `blocks` in units of 512 bytes."""

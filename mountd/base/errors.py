@@ -19,20 +19,6 @@ from __future__ import annotations
 import errno
 import os
 
-__all__ = [
-    "CacheFormatError",
-    "CacheInUse",
-    "ConfigError",
-    "HfsError",
-    "Interrupted",
-    "MountError",
-    "SourceError",
-    "SourceTimeout",
-    "StagingError",
-    "VersionChanged",
-    "errno_of",
-]
-
 
 class HfsError(Exception):
     """Base of all that the daemon raises on purpose. The message says what, where and the remedy."""

@@ -10,9 +10,6 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-__all__ = ["Version", "is_lasting", "passing_id", "stored_ns"]
-
-
 _LAST_NS = (1 << 63) - 1
 """2262-04-11. Broken headers and careless copies bring later times, which no database column and no kernel interface in
 nanoseconds can hold."""

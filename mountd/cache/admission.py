@@ -13,8 +13,6 @@ from mountd.cache.evictor import Evictor
 from mountd.cache.objects import CacheContext, StagedFile
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """`ready` is set once what an earlier run left is gone: before that nothing is staged."""

@@ -53,8 +53,6 @@ from mountd.core.background import guarded, start_for_life
 from mountd.core.config import VerifyWanted
 from policies.cache.eviction import Policy
 
-__all__ = ["Cache", "CacheSettings"]
-
 _IN_FLIGHT_BYTES = 64 << 20
 """Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the
 daemon."""

@@ -22,8 +22,6 @@ from mountd.cache.table.listing import pages_of
 from mountd.cache.table.row_updates import RowUpdates
 from policies.geometry import chunk_extent
 
-__all__ = ["CheckedFile", "Checker"]
-
 _STEP_FILES = 64
 _STEP_BYTES = 8 << 20
 """Looked at in one hop to a thread: the chunk of a large file, or some small files."""

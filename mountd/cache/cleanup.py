@@ -20,8 +20,6 @@ from mountd.cache.table.listing import pages_of
 from policies.cache.admission import blocks_bytes
 from policies.geometry import chunk_count, chunk_extent
 
-__all__ = ["clean_up", "drop_passing"]
-
 _BATCH = 256
 _DOOMED_BATCH = 4096
 """More than a run leaves, unless its disk refused: each needs a sync."""

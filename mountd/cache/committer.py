@@ -21,8 +21,6 @@ from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.writing import WriteJob
 from mountd.core.background import note_fault
 
-__all__ = ["Committer", "sync_objects"]
-
 _EVERY_S = 2.0
 """The work that a kill can cost at most; a sync every two seconds costs a drive nothing."""
 

@@ -17,8 +17,6 @@ from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.table.files import StagedFileTable
 from mountd.cache.table.listing import pages_of
 
-__all__ = ["EvictionsByName"]
-
 
 class EvictionsByName:
     """Each waits until the disk has given the room back. Event loop only."""

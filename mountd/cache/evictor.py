@@ -16,8 +16,6 @@ from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.table.files import StagedFileTable
 from policies.cache.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
 
-__all__ = ["Evictor"]
-
 _PAGE = 512
 """Rows looked at together. Their order is that of the index, a minute or an hour behind; within a page it is exact."""
 

@@ -37,8 +37,6 @@ from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 
-__all__ = ["open_cache"]
-
 _DRAIN_S = 10.0
 """A stop waits so long for what was put to become durable; then it is fetched again next time."""
 

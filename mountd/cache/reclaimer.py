@@ -25,8 +25,6 @@ from mountd.cache.table.row_updates import RowUpdates
 from mountd.core.background import guarded
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["Reclaimer", "remove_objects"]
-
 _RETRY_S = 5.0
 
 BATCH = 256

@@ -22,8 +22,6 @@ from mountd.cache.checking import Checker
 from mountd.cache.index import IndexFailed, ScrubRow, StagedRow
 from mountd.cache.objects import CacheContext
 
-__all__ = ["Scrub"]
-
 _ROUND_S = 86_400
 """Between the beginnings of two rounds: a small cache need not be read all day."""
 

@@ -9,8 +9,6 @@ from mountd.cache.committer import Committer
 from mountd.cache.objects import CacheContext, ObjectIdAllocator, State
 from mountd.cache.writer import StagedWriter
 
-__all__ = ["StagingStatistics", "statistics_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class StagingStatistics:

@@ -9,8 +9,6 @@ from mountd.cache.cache import Cache
 from mountd.core.config import Config
 from mountd.core.metrics import Metrics
 
-__all__ = ["CacheStatus"]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:

@@ -12,8 +12,6 @@ from collections import deque
 from mountd.cache.objects import Turns
 from mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 
-__all__ = ["WriteQueue"]
-
 _BATCH_FILES = 128
 _BATCH_BYTES = 8 << 20
 """One hop to a thread carries at most so much of small chunks: as long as one large chunk takes."""

@@ -20,8 +20,6 @@ from mountd.cache.writing import WriteJob, fail_batch, write_batch
 from mountd.core.background import call_guarded, note_fault
 from policies.prefetch.path_filter import PathFilter
 
-__all__ = ["StagedWriter"]
-
 _MAX_UNCOMMITTED_BYTES = 1 << 30
 """Written but not durable. More is not taken on: a disk whose sync takes so long should not be given more."""
 

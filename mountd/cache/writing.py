@@ -23,8 +23,6 @@ from mountd.cache.index import Stamp
 from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["DIRECT_FROM_BYTES", "WriteJob", "fail_batch", "write_batch"]
-
 DIRECT_FROM_BYTES = 1 << 20
 """Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""
 

@@ -20,8 +20,6 @@ from mountd.namespace import Namespace
 from mountd.source import Source
 from mountd.wire.protocol import Result, Row, Rows
 
-__all__ = ["CacheCommands"]
-
 _ROWS = 1000
 
 EVERYTHING = (b"",)

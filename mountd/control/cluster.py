@@ -6,8 +6,6 @@ from mountd.cache import Cache
 from mountd.core.metrics import Metrics
 from mountd.peers import ClusterView
 
-__all__ = ["ClusterStatus"]
-
 
 class ClusterStatus:
     """This node among the others."""

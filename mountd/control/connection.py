@@ -27,8 +27,6 @@ from mountd.wire.protocol import (
     frame_bytes,
 )
 
-__all__ = ["ClientGone", "ControlConnection", "Report"]
-
 REQUEST_S = 10.0
 """A client writes its request at once; only a stopped or hostile one takes longer."""
 SEND_S = 30.0

@@ -39,8 +39,6 @@ from mountd.wire.protocol import (
     Warm,
 )
 
-__all__ = ["Commands", "serve"]
-
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64

@@ -14,8 +14,6 @@ from typing import Protocol
 from mountd.wire.hints import LearnerMessage, decode_learner
 from mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
 
-__all__ = ["Joins", "LearnerSession", "serve_learner"]
-
 log = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ from mountd.core.config import Config
 from mountd.core.open_files import OpenFiles, is_refusal
 from mountd.core.socket_peer import socket_peer
 
-__all__ = ["ControlListener", "control_socket", "socket_path"]
-
 _ACCEPT_AGAIN_S = 0.05
 """After a connection for which there was no descriptor: others close theirs meanwhile."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mountd.cache import Cache
 from mountd.namespace import Node
 
-__all__ = ["OwnXattrs"]
-
 
 class OwnXattrs:
     """Answers from what is known; never waits."""

@@ -18,8 +18,6 @@ from mountd.core.metrics import Metrics
 from mountd.fetch import Fetcher, Owners
 from mountd.namespace import Node
 
-__all__ = ["PendingFile", "PendingFiles"]
-
 _LOOKED_UP_AT_ONCE = 512
 _TRIES = 3
 """A queue that was full is empty after each, so a file of the size of the queue is whole after two."""

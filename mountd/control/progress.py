@@ -9,8 +9,6 @@ from mountd.base.errors import HfsError, StagingError
 from mountd.namespace import Node
 from mountd.wire.protocol import PathFault, Progress, Result
 
-__all__ = ["ProgressCounter"]
-
 _MAX_FAULTS = 1000
 """Faults named in one command; more are only counted."""
 

@@ -6,8 +6,6 @@ from mountd.control.connection import Report
 from mountd.files import Recorder
 from mountd.wire.protocol import Result, Touches
 
-__all__ = ["Recordings"]
-
 
 class Recordings:
     """One for each client that listens."""

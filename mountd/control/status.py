@@ -10,8 +10,6 @@ from typing import Protocol
 
 from mountd.core.metrics import COUNTERS, Metrics
 
-__all__ = ["CounterStatus", "StatusReport", "StatusSection"]
-
 KEYS = (
     *("pid", "version", "mountpoint", "keeper", "uptime_s"),
     *("io_mode", "opens", "source", "peers", "reads", "read_bytes", "readers", "readers_unknown", "hints"),

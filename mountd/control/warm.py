@@ -25,8 +25,6 @@ from mountd.namespace import Namespace, Node
 from mountd.wire.protocol import Result
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
 
-__all__ = ["Warming"]
-
 _DEFAULT_JOBS = 16
 """Files at a time: as many as there are prefetch threads."""
 

@@ -20,8 +20,6 @@ from typing import TypeVarTuple
 
 import trio
 
-__all__ = ["call_guarded", "faults", "guarded", "note_fault", "start_for_life", "start_guarded"]
-
 log = logging.getLogger(__name__)
 
 Args = TypeVarTuple("Args")

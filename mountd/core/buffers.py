@@ -24,8 +24,6 @@ import trio
 
 from mountd.base.errors import SourceError
 
-__all__ = ["Buffers"]
-
 PAGE_BYTES = mmap.PAGESIZE
 _OVERDUE_S = 10.0
 """A buffer that has been out for so long belongs to a read that hangs. While others wait it is written off the

@@ -27,8 +27,6 @@ from typing import Self
 from mountd.base.errors import ConfigError
 from mountd.core.cache_path import walk
 
-__all__ = ["LOGS", "CacheDirectory", "open_cache_directory"]
-
 LOGS = "logs"
 _OURS = {"lock", "objects", LOGS}
 _OURS_BEGIN = ("index.", "objects.")

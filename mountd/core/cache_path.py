@@ -20,8 +20,6 @@ from typing import Self
 
 from mountd.base.errors import ConfigError
 
-__all__ = ["Found", "real_path", "walk"]
-
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """O_DIRECTORY makes autofs mount what is to be there."""
 _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from mountd.core.open_files import read_small
 
-__all__ = ["Credentials", "credentials_of", "is_dying", "process_of"]
-
 _KILL = 1 << (Signals.SIGKILL - 1)
 _DUMPING = sum(
     1 << (number - 1)

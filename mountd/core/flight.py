@@ -17,8 +17,6 @@ import trio
 from mountd.base.errors import SourceError
 from mountd.core.background import start_guarded
 
-__all__ = ["SingleFlight"]
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from mountd.core.open_files import read_small
 
-__all__ = ["ControlGroup", "Memory", "available_bytes", "groups_of"]
-
 _LOOK_EVERY_S = 1.0
 _SHARE = 2
 """Half of what is available: the page cache of the source's files and of the staged ones needs the rest."""

@@ -6,8 +6,6 @@ other threads returns its figures and is added by whoever awaited it.
 
 from __future__ import annotations
 
-__all__ = ["COUNTERS", "Metrics"]
-
 COUNTERS: dict[str, str] = {
     # what reached the source
     "source_reads": "reads sent to the source",

@@ -19,8 +19,6 @@ from typing import TypeVar
 
 from policies.descriptors import shares
 
-__all__ = ["OpenFiles", "is_refusal", "of_this_process", "read_small"]
-
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")

@@ -9,8 +9,6 @@ import socket
 import struct
 from typing import NamedTuple, Protocol
 
-__all__ = ["SocketPeer", "socket_peer"]
-
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
 

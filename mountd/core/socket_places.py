@@ -19,16 +19,6 @@ from collections.abc import Mapping
 
 from mountd.core.config.key import MAX_SOCKET_PATH_BYTES
 
-__all__ = [
-    "DAEMON",
-    "KEEPER",
-    "directories_of",
-    "is_private",
-    "new_path",
-    "paths_of",
-    "prefix_of",
-]
-
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""
 _STARTING_S = 60.0

@@ -35,8 +35,6 @@ import trio
 from mountd.base.errors import MountError
 from mountd.core.background import call_guarded, start_for_life
 
-__all__ = ["Workers"]
-
 Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,6 @@ from mountd.core.workers import Workers
 from mountd.namespace import Journal
 from mountd.wire.handover import Handover
 
-__all__ = ["Basics"]
-
 
 @dataclass(frozen=True, slots=True)
 class Basics:

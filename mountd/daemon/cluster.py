@@ -10,8 +10,6 @@ from mountd.daemon.storage import Storage
 from mountd.peers import JobLimits, Joining, Membership
 from policies.cache.encoding import choose
 
-__all__ = ["join"]
-
 _LEAST_CHUNKS = 16
 """A cache that holds fewer, or whose disk is full, keeps nothing for long enough that others could read it there."""
 

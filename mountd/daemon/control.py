@@ -35,8 +35,6 @@ from mountd.namespace import NamesStatus
 from mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
 from mountd.source import SourceStatus
 
-__all__ = ["ControlService", "open_control"]
-
 
 @dataclass(frozen=True, slots=True)
 class ControlService:

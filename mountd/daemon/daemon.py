@@ -38,8 +38,6 @@ from mountd.namespace import Journal, open_journal
 from mountd.peers import end_mpi, open_joining
 from mountd.wire.handover import Handover
 
-__all__ = ["run"]
-
 log = logging.getLogger(__name__)
 
 _GARBAGE_OBJECTS = 50_000

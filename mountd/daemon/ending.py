@@ -24,8 +24,6 @@ import trio
 from mountd.supervisor.connection import device_at, unmount
 from mountd.wire.handover import Handover
 
-__all__ = ["Ending"]
-
 log = logging.getLogger(__name__)
 
 

@@ -31,8 +31,6 @@ from mountd.namespace import Namespace
 from mountd.peers import JobPeers
 from policies.iomode import SMALL_BYTES
 
-__all__ = ["Fetching", "Hinting", "fetching", "hinting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fetching:

@@ -34,8 +34,6 @@ from mountd.hints import HintFollower
 from mountd.peers import JobPeers
 from policies.prefetch.siblings import Siblings
 
-__all__ = ["FileService", "open_file_service"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileService:

@@ -27,8 +27,6 @@ from mountd.fuse import (
     XattrReplies,
 )
 
-__all__ = ["fuse_of", "mounted"]
-
 
 def fuse_of(
     basics: Basics,

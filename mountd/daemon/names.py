@@ -15,8 +15,6 @@ from mountd.daemon.storage import Storage
 from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
 from mountd.source import open_as_user
 
-__all__ = ["NameService", "open_names"]
-
 _NAME_BYTES = 750
 """Of a name with its node, its attributes and its version (measured)."""
 _NAMES_SHARE = 32

@@ -30,8 +30,6 @@ from mountd.peers import Membership
 from mountd.supervisor.connection import device_at
 from mountd.wire.handover import Handover
 
-__all__ = ["Service", "open_service"]
-
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 30.0

@@ -15,8 +15,6 @@ from mountd.daemon.basics import Basics
 from mountd.daemon.ending import Ending
 from mountd.kernel import KernelSettings
 
-__all__ = ["DaemonStatus"]
-
 
 class DaemonStatus:
     """The keys `pid`, `version`, `mountpoint`, `keeper`, `uptime_s`, `memory`, `descriptors`, `background_faults`,

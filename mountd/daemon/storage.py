@@ -22,8 +22,6 @@ from mountd.hints import Learners, PlanChanges
 from mountd.namespace import seconds
 from mountd.source import Source, SourceThreads, identify
 
-__all__ = ["Storage", "open_storage"]
-
 _COALESCE_BYTES = 2_500_000_000
 """What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
 _COALESCE_SHARE = 4

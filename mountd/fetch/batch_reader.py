@@ -24,8 +24,6 @@ from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, pat
 from mountd.namespace import Namespace, Node
 from mountd.source import SmallRead, Source
 
-__all__ = ["BATCH_FILES", "BatchReader", "BatchRequest", "Outcomes"]
-
 BATCH_FILES = 16
 """Files of one call of the source: what is the same for each call costs a tenth of the rest then, and a thread is taken
 for 64 ms on a Lustre that needs 4 ms a file."""

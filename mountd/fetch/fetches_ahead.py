@@ -17,11 +17,10 @@ from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.misses import Misses
 from mountd.fetch.resolver import Ensured, Resolver
 from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.fetch.small_files import Become, Small, SmallFiles
+from mountd.fetch.small_file_lookups import Become, Small
+from mountd.fetch.small_files import SmallFiles
 from mountd.namespace import Node
 from mountd.source import Source
-
-__all__ = ["FetchesAhead"]
 
 
 class FetchesAhead:

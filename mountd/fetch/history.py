@@ -16,8 +16,6 @@ from mountd.core.metrics import Metrics
 from policies.geometry import Extent
 from policies.schedule.successors import Successors, Trail
 
-__all__ = ["History"]
-
 _MAX_FILES = 32
 """Files that are remembered: half a megabyte each at most."""
 

@@ -21,8 +21,6 @@ from mountd.namespace import Node
 from policies.geometry import Extent
 from policies.prefetch.miss_policy import PATIENCE_S, Decision, Fetch, Follow, MissPolicy, ScheduledChunk
 
-__all__ = ["EpochPlans", "Misses"]
-
 _MAX_FILES = 4096
 """Files whose random touches are remembered: a few hundred bytes each."""
 

@@ -20,8 +20,6 @@ from mountd.core.metrics import Metrics
 from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.namespace import Node
 
-__all__ = ["Fetches", "Foresight", "Prefetch"]
-
 log = logging.getLogger(__name__)
 
 _SIBLINGS_AT_ONCE = 16

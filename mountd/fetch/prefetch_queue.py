@@ -18,8 +18,6 @@ from mountd.cache import StagedFile
 from mountd.core.metrics import Metrics
 from mountd.namespace import Node
 
-__all__ = ["PrefetchQueue"]
-
 _MAX_WINDOW_CHUNKS = 1024
 """Requests kept: 64 readers with 16 chunks ahead each. Older ones have been overtaken by their readers."""
 

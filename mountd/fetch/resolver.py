@@ -34,8 +34,6 @@ from policies.iomode import SMALL_BYTES
 from policies.prefetch.miss_policy import Decision, Fetch, alone_extent
 from policies.prefetch.readahead import Kind
 
-__all__ = ["Ensured", "Resolved", "Resolver"]
-
 _WARM_STREAMS = 4
 """Chunks of one file fetched at a time by a warm: shared file systems limit a stream to a fraction of the whole."""
 

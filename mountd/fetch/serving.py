@@ -23,8 +23,6 @@ from mountd.peers import Bytes
 from mountd.source import Source
 from policies.geometry import Extent
 
-__all__ = ["Serving"]
-
 _NOTHING = Bytes(memoryview(b""), 0)
 _HASH_IN_THREAD_BYTES = 256 << 10
 """20 us of xxh3: less than the way into a thread and back."""

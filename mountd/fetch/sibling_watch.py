@@ -16,8 +16,6 @@ from mountd.namespace import Node, place_of
 from mountd.source import Listing
 from policies.prefetch.siblings import Siblings
 
-__all__ = ["SiblingWatch"]
-
 _SPARE = 64
 """Directories that are remembered though nobody reads them: below this it is not looked which."""
 

@@ -23,8 +23,6 @@ from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.resolver import Resolver
 from mountd.namespace import Namespace, Node
 
-__all__ = ["Become", "Small", "SmallFileLookups", "path_of"]
-
 _LOOKS = 64
 """Files that are looked at before they are read, where an earlier run may have staged them; as many more after each
 that was."""

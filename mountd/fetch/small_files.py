@@ -14,7 +14,7 @@ import trio
 
 from mountd.base.errors import HfsError, SourceError, StagingError
 from mountd.cache import Cache
-from mountd.fetch.batch_reader import BATCH_FILES, BatchReader, BatchRequest, Outcomes
+from mountd.fetch.batch_reader import BatchReader, BatchRequest, Outcomes
 from mountd.fetch.chunks.batches import Place
 from mountd.fetch.chunks.fetcher import Fetcher, Goal
 from mountd.fetch.chunks.owners import Owners
@@ -22,8 +22,6 @@ from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.resolver import Ensured, Resolver
 from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
 from mountd.namespace import Namespace, Node
-
-__all__ = ["BATCH_FILES", "Become", "Small", "SmallFiles"]
 
 
 def _always(_place: Place) -> bool:

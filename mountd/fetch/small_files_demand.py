@@ -27,8 +27,6 @@ from mountd.namespace import Dentry, Namespace, Node
 from mountd.source import SmallRead, Source
 from policies.prefetch.followed import Followed
 
-__all__ = ["SmallDemand"]
-
 _BYTES = 128 << 10
 """Of the buffer that a file is read into whose size is not known yet: three times the mean of ImageNet's at 256 pixels.
 A larger file is opened again, and from then on buffers are as large as that."""

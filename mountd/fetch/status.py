@@ -11,8 +11,6 @@ from mountd.fetch.chunks.fetcher import Fetcher
 from mountd.fetch.prefetch import Prefetch
 from mountd.source import SourceThreads
 
-__all__ = ["FetchStatus"]
-
 _AHEAD = (
     "prefetched_chunks",
     "guessed_chunks",

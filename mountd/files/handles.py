@@ -20,8 +20,6 @@ from policies.iomode import SMALL_BYTES
 from policies.prefetch.readahead import Pattern
 from policies.schedule.successors import Trail
 
-__all__ = ["DirectoryHandle", "FileHandle", "Handles"]
-
 _RESENT = 1 << 63
 """In the number of a request that the kernel sends again."""
 

@@ -19,8 +19,6 @@ from mountd.files.passthrough import Passthrough
 from mountd.kernel import forget_all_names, forget_names
 from mountd.namespace import ROOT_ID, Inherited, Journal, Namespace
 
-__all__ = ["have_names_looked_up", "open_again"]
-
 _NEVER = -1
 """No listing has it for a digest."""
 

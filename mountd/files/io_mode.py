@@ -18,8 +18,6 @@ from mountd.kernel import fastpath
 from mountd.namespace import Journal
 from policies.iomode import SMALL_BYTES, Choice, Wanted, choose
 
-__all__ = ["IoMode"]
-
 log = logging.getLogger(__name__)
 
 

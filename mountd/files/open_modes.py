@@ -18,8 +18,6 @@ from mountd.files.sent_away import SentAway
 from mountd.namespace import Namespace, Node
 from policies.iomode import Answer, answer
 
-__all__ = ["OpenModes"]
-
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for a large file whose fill is about to end: its handle is then passed through for as long
 as it lives."""

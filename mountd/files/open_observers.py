@@ -17,8 +17,6 @@ from mountd.hints import FollowedPlans
 from mountd.namespace import Node
 from mountd.source import Source
 
-__all__ = ["OpenObservers"]
-
 
 class OpenObservers:
     """Event loop only. `only_looks`: whether a thread opens files without any use for them (`residency`)."""

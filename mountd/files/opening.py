@@ -19,8 +19,6 @@ from mountd.files.open_observers import OpenObservers
 from mountd.files.small_opens import SmallOpens
 from mountd.namespace import Dentry, Namespace, Node
 
-__all__ = ["Opening"]
-
 
 class Opening:
     """Opens and closes. Event loop only."""

@@ -15,8 +15,6 @@ from policies.geometry import Extent
 from policies.prefetch.faults import Again, Faults, neighbours
 from policies.prefetch.miss_policy import TINY_BYTES
 
-__all__ = ["PageFaults"]
-
 _MAX_FILES = 64
 """Files whose page faults are counted: at most half a megabyte each."""
 

@@ -22,8 +22,6 @@ from mountd.cache import Cache, StagedFile
 from mountd.core.metrics import Metrics
 from mountd.kernel import fastpath
 
-__all__ = ["Passthrough"]
-
 log = logging.getLogger(__name__)
 
 _LOST_AT_MOST = 1024

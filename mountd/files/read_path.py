@@ -21,8 +21,6 @@ from mountd.namespace import expire, pages_lost
 from policies.geometry import Extent, Piece, clamp, split
 from policies.prefetch.readahead import Advice
 
-__all__ = ["ReadPath"]
-
 
 class ReadPath:
     """Event loop only."""

@@ -15,8 +15,6 @@ from policies.geometry import Extent, chunk_range
 from policies.prefetch.readahead import Advice, Kind, Limits, advise
 from policies.schedule.successors import Trail
 
-__all__ = ["ReadaheadWindows"]
-
 _NEXT_ELSEWHERE = 2
 """Chunks of a window that other nodes own: they come in milliseconds, and only memory holds them until then."""
 

@@ -15,8 +15,6 @@ from operator import attrgetter
 
 from mountd.core.caller import process_of
 
-__all__ = ["Readers"]
-
 _SHOWN = 32
 _KEPT = 1024
 _MAX_THREADS = 8192

@@ -14,8 +14,6 @@ import trio
 from mountd.namespace import Node
 from mountd.wire.protocol import Touch
 
-__all__ = ["Recorder", "Recording"]
-
 _MAX_WAITING = 100_000
 """Reads that a client has not taken yet: 10 MB, a second or more of reading."""
 

@@ -12,8 +12,6 @@ from mountd.cache import StagedFile
 from mountd.fetch import PrefetchQueue
 from mountd.files.handles import Handles
 
-__all__ = ["Refetching"]
-
 
 class Refetching:
     def __init__(self, handles: Handles, queue: PrefetchQueue) -> None:

@@ -16,8 +16,6 @@ from mountd.core.background import start_guarded
 from mountd.kernel import resident
 from mountd.namespace import Namespace
 
-__all__ = ["Residency"]
-
 _SAMPLE_FILES = 64
 """An open and a cachestat each: some 10 ms in all when nothing hangs."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from mountd.namespace import Node
 
-__all__ = ["SentAway"]
-
 _MAX_THREADS = 64
 """Remembered of a node; more are answered through the page cache, which is always allowed."""
 

@@ -16,8 +16,6 @@ from mountd.namespace import Node, expire
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
 
-__all__ = ["SmallOpens"]
-
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait."""
 

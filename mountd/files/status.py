@@ -16,8 +16,6 @@ from mountd.files.residency import Residency
 from mountd.kernel import fastpath
 from mountd.namespace import Namespace
 
-__all__ = ["FilesStatus"]
-
 _OPENS = ("cached", "passed", "anew", "stateless")
 _TIERS = ("staged", "flight", "source", "alone")
 

@@ -25,8 +25,6 @@ from mountd.base.errors import errno_of
 from mountd.core.metrics import Metrics
 from mountd.fuse.interrupts import Interrupts
 
-__all__ = ["Boundary", "bounded", "interruptible"]
-
 log = logging.getLogger(__name__)
 
 

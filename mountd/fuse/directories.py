@@ -20,8 +20,6 @@ from mountd.fuse.listing import names_before
 from mountd.namespace import Asker, Dentry, Namespace, Node, Permissions
 from mountd.source import Listing, WantedAccess
 
-__all__ = ["DirectoryReplies"]
-
 _READDIR_AHEAD = 512
 """Names whose attributes are asked for at once while a directory is listed: 32 threads of 16 names."""
 

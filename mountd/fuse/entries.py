@@ -16,8 +16,6 @@ from mountd.base.attributes import Attributes
 from mountd.files import Opening
 from mountd.namespace import ROOT_ID, Namespace, Node, Permissions
 
-__all__ = ["EntryReplies"]
-
 
 class EntryReplies:
     """Attributes, node id and for how long they hold, in pyfuse3's words."""

@@ -19,8 +19,6 @@ from mountd.files import Handles, Opening, Readers, ReadPath
 from mountd.kernel import fastpath
 from mountd.namespace import Namespace, Node, Permissions, wanted_by
 
-__all__ = ["FastHandlers"]
-
 Entry = tuple[int, int, Attributes | None, float]
 """Node id, inode number that is shown, attributes and seconds for which they are good, as the extension takes them."""
 

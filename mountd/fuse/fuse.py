@@ -21,8 +21,6 @@ from mountd.fuse.handlers import Handlers
 from mountd.fuse.session import DevFuse, open_session
 from mountd.wire.handover import Handover
 
-__all__ = ["Fuse"]
-
 _MAX_TASKS = 2000
 """Requests served at once. With pyfuse3's 99 as many readers hung in the source stopped every other read."""
 

@@ -27,8 +27,6 @@ from mountd.fuse.xattrs import XattrReplies
 from mountd.namespace import Asker
 from mountd.source import Source
 
-__all__ = ["Handlers"]
-
 
 class Handlers(pyfuse3.Operations):
     """The operations of one mount."""

@@ -26,8 +26,6 @@ from mountd.core.background import start_guarded
 from mountd.core.caller import is_dying
 from mountd.core.metrics import Metrics
 
-__all__ = ["Interrupts"]
-
 _FIRST_LOOK_S = 0.1
 _LONGEST_LOOK_S = 1.0
 """How often a thread is looked at after a signal that did not kill it: 20 us each, for requests that wait for long."""

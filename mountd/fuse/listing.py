@@ -10,8 +10,6 @@ from __future__ import annotations
 from mountd.namespace import Dentry, Namespace, Node
 from mountd.source import Listing
 
-__all__ = ["names_before"]
-
 _RUN = 64
 """Names looked at for one that is known, before they are sent: a reply has room for some thirty, or two hundred."""
 

@@ -23,8 +23,6 @@ from mountd.fuse.interrupts import Interrupts
 from mountd.namespace import Asker, Namespace, Permissions, wanted_by
 from policies.geometry import clamp
 
-__all__ = ["FileReplies"]
-
 
 class FileReplies:
     """What those who open and read files are answered. File handles by number."""

@@ -19,8 +19,6 @@ from typing import Any
 import pyfuse3
 import trio
 
-__all__ = ["Polling", "never_block"]
-
 _MOST = 1000
 
 

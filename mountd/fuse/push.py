@@ -24,8 +24,6 @@ from mountd.core.metrics import Metrics
 from mountd.namespace import Namespace, Node
 from policies.geometry import clamp
 
-__all__ = ["KernelPageCache"]
-
 _STORE_BYTES = 1 << 20
 """Bytes of one push: the largest the kernel takes in one notification."""
 

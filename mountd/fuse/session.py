@@ -17,8 +17,6 @@ from mountd.base.errors import MountError
 from mountd.fuse.polling import never_block
 from mountd.wire.handover import CannotTakeUp, Handover
 
-__all__ = ["DevFuse", "open_session"]
-
 
 class DevFuse:
     """The mount's descriptor of /dev/fuse, for those who are made before the mount."""

@@ -10,8 +10,6 @@ from mountd.base.errors import SourceError
 from mountd.namespace import Asker, Namespace, Node, Permissions, Xattrs
 from mountd.source import WantedAccess
 
-__all__ = ["XattrReplies"]
-
 _OWN = "user.hfs."
 
 

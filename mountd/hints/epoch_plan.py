@@ -17,9 +17,8 @@ from mountd.cache import StagedFile
 from mountd.hints.found_files import FoundFiles
 from mountd.hints.unit_layout import UnitLayout
 from policies.prefetch.sweep import Sweep
-from policies.schedule.schedule import GUARD_SAMPLES, Schedule
-
-__all__ = ["EpochPlan", "Work", "plan_bytes"]
+from policies.schedule.epoch_progress import GUARD_SAMPLES
+from policies.schedule.schedule import Schedule
 
 _BYTES_A_UNIT = 21
 """What a schedule and a plan keep of each unit."""

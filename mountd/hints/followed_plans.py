@@ -25,8 +25,6 @@ from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Node
 from policies.prefetch.miss_policy import ScheduledChunk
 
-__all__ = ["FollowedPlans"]
-
 log = logging.getLogger(__name__)
 
 _STALLED_S = 2.0

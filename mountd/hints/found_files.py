@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from mountd.namespace import Node
 
-__all__ = ["FoundFiles"]
-
 
 class FoundFiles:
     """Units by node."""

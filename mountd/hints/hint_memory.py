@@ -9,8 +9,6 @@ from typing import Protocol
 
 from mountd.wire.layout import LayoutError
 
-__all__ = ["HintMemory"]
-
 _MAX_MEMORY_BYTES = 2 << 30
 """Layouts and orders together: eight million files of fifty bytes and eight learners that read an eighth of them each,
 in this epoch and the next, take 1.5 GB."""

@@ -23,8 +23,6 @@ from mountd.wire.hints import MAX_LAYOUT_BYTES, MAX_ORDER_SAMPLES, At, LayoutPar
 from mountd.wire.layout import LayoutError
 from mountd.wire.protocol import Failure, Join, Result
 
-__all__ = ["HintSession"]
-
 log = logging.getLogger(__name__)
 
 _BYTES_A_USE = 16

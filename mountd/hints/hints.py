@@ -25,8 +25,6 @@ from mountd.hints.planned_chunks import PlannedChunks
 from mountd.hints.planned_files import PlannedFiles
 from mountd.hints.space_reservation import SpaceReservation
 
-__all__ = ["HintFollower"]
-
 log = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 16

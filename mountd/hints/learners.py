@@ -15,8 +15,6 @@ from mountd.hints.hint_session import HintSession
 from mountd.hints.plan_registry import PlanRegistry
 from mountd.wire.protocol import Failure, Join, Result
 
-__all__ = ["Learners"]
-
 MAX_LEARNERS = 256
 """Connections: sixteen processes with sixteen samplers each."""
 

@@ -23,8 +23,6 @@ from mountd.namespace import Namespace, Node
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
 
-__all__ = ["PageCacheWarmer"]
-
 _READY_BYTES = 64 << 20
 """What is made ready at a time: six hundred images, a second of a fast reader."""
 

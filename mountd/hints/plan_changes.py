@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import trio
 
-__all__ = ["PlanChanges"]
-
 _LOOK_AGAIN_S = 1.0
 """How often room is looked for while no reader goes on: a full cache disk may be emptied by somebody."""
 

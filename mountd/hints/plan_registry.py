@@ -22,8 +22,6 @@ from mountd.namespace import Node
 from mountd.wire.hints import decode_layout, layout_digest
 from mountd.wire.layout import LayoutError, SampleExtents
 
-__all__ = ["PlanRegistry"]
-
 _KEPT_PLANS = 4
 """Layouts without learners that are remembered: training and validation of the last two jobs."""
 

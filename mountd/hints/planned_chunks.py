@@ -19,8 +19,6 @@ from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Namespace
 from policies.prefetch.concurrency import Concurrency
 
-__all__ = ["PlannedChunks"]
-
 _SWEPT_AT_ONCE = 8
 """Chunks of a long sweep: none of them is waited for more than the others, so there may be enough of them under way
 that the source never rests between two. With as few as are best for the first one it rested a third of the time."""

@@ -20,8 +20,6 @@ from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Node
 
-__all__ = ["PlannedFiles"]
-
 _WARM_STREAMS = 4
 """Chunks of one large file of a list at a time."""
 

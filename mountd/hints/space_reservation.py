@@ -27,8 +27,6 @@ from mountd.hints.plan_registry import PlanRegistry
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from policies.cache.eviction import HINTED_IDLE_S
 
-__all__ = ["SpaceReservation", "Stays"]
-
 _WINDOW_SHARE = 50
 """2 % of the cache are kept ahead of the readers when it cannot hold everything, or what memory holds, if less."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from mountd.hints.learners import Learners
 
-__all__ = ["HintsStatus"]
-
 
 @dataclass(frozen=True, slots=True)
 class HintsStatus:

@@ -13,8 +13,6 @@ from xxhash import xxh3_64_intdigest
 
 from mountd.wire.layout import LayoutError, SampleExtents, ranges, refuse
 
-__all__ = ["UnitLayout"]
-
 _SEPARATOR = 0
 _LARGEST_FILE_BYTES = 1 << 62
 

@@ -21,32 +21,6 @@ from typing import Protocol
 from mountd.kernel.tuning import MAX_BACKGROUND
 from mountd.native.linkage import libfuse_in_use, why_not_one_libfuse
 
-__all__ = [
-    "NAME_ONLY",
-    "answer_with_backing",
-    "answer_with_names",
-    "close_backing",
-    "connections",
-    "extension_missing",
-    "feed",
-    "is_loaded",
-    "libfuse_version",
-    "names_answered",
-    "node_of_request",
-    "open_backing",
-    "passthrough_missing",
-    "request",
-    "resend",
-    "show_inode",
-    "takes_names",
-    "two_libfuses",
-    "unique_of_request",
-    "want",
-    "wants_names",
-    "was_fed",
-    "why_refused",
-]
-
 _BACKING_OPEN = 0x4010E501
 """_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""
 _BACKING_CLOSE = 0x4004E502

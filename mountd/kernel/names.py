@@ -11,8 +11,6 @@ import os
 import struct
 from collections.abc import Iterable
 
-__all__ = ["forget_all_names", "forget_names"]
-
 _HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
 _INVAL_ENTRY, _INC_EPOCH = 3, 8  # enum fuse_notify_code
 _ENTRY = struct.Struct("=QII")  # struct fuse_notify_inval_entry_out

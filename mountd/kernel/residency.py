@@ -13,8 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
-__all__ = ["resident"]
-
 _SYS_CACHESTAT = 451
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -13,8 +13,6 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["MAX_BACKGROUND", "KernelSettings", "tune"]
-
 _READ_AHEAD_KB = 1024
 """1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default."""
 

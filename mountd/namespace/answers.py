@@ -17,8 +17,6 @@ from mountd.base.errors import HfsError, SourceTimeout
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
 
-__all__ = ["Answers"]
-
 Value = TypeVar("Value")
 
 _MAX_ANSWERS = 16

@@ -22,8 +22,6 @@ from mountd.namespace.silence import Silence
 from mountd.namespace.tree import Tree
 from mountd.source import MetadataReader
 
-__all__ = ["Asking", "Flight"]
-
 _AHEAD_THREADS = 32
 """Threads that ask for attributes ahead: half of those for metadata, the others are for who waits."""
 

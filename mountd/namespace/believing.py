@@ -11,8 +11,6 @@ from mountd.cache import Cache
 from mountd.core.background import start_guarded
 from mountd.namespace.namespace import Namespace
 
-__all__ = ["Believing"]
-
 
 class Believing:
     """Implements `source.doubts.Believer`."""

@@ -15,8 +15,6 @@ from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
 from mountd.source import MetadataReader
 
-__all__ = ["Freshness"]
-
 _FRESH_S = 0.5
 """What the source said so recently an open does not ask again: its own lookup has just asked. Asked again, a file that
 somebody is writing could not be opened at all without a time-to-live, since each answer is another version."""

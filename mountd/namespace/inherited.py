@@ -21,8 +21,6 @@ from mountd.namespace.nodes.names import Names
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import NodeTable
 
-__all__ = ["inherit"]
-
 
 def inherit(facts: Sequence[NodeFact], nodes: NodeTable, names: Names) -> None:
     """Enter a node for each fact, parents first; the first is the root."""

@@ -19,8 +19,6 @@ from mountd.core.background import start_guarded
 from mountd.namespace.nodes.node import Node, expire
 from mountd.source import Lister, Listing
 
-__all__ = ["Listings"]
-
 _KEPT_BYTES = 32 << 20
 """A million names of 10 bytes."""
 

@@ -21,8 +21,6 @@ from mountd.namespace.statahead import StatAhead
 from mountd.namespace.tree import Tree
 from mountd.source import MetadataReader
 
-__all__ = ["Lookups"]
-
 _UNANSWERED_S = 1.0
 """How long what was known is good for where the source did not answer."""
 

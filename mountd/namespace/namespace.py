@@ -33,8 +33,6 @@ from mountd.namespace.statahead import StatAhead
 from mountd.namespace.tree import Tree
 from mountd.source import Source
 
-__all__ = ["Namespace", "open_namespace", "seconds"]
-
 _NAMES_AT_MOST = 1 << 20
 """Names kept besides those that the kernel holds, where nobody says otherwise: 0.8 GB."""
 

@@ -26,8 +26,6 @@ from mountd.namespace.nodes.node import Node, expire
 from mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
 from policies.permissions import why_not_by_mode
 
-__all__ = ["Asker", "Permissions", "wanted_by"]
-
 log = logging.getLogger(__name__)
 
 _FMODE_EXEC = 0x20

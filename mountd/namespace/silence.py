@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from mountd.core.metrics import Metrics
 
-__all__ = ["Silence"]
-
 _LIMIT_S = 2.0
 """How long a question may keep a reader whose answer is known. design.md section 5."""
 

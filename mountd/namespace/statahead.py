@@ -22,8 +22,6 @@ from mountd.namespace.nodes.node import Node
 from mountd.source import Listing
 from policies.prefetch.statahead import NEAR, Reader
 
-__all__ = ["StatAhead"]
-
 _MAX_DIRECTORIES = 64
 _MAX_READERS = 8
 """Places in one directory where somebody may be reading on: loader workers that share it in parts."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mountd.core.metrics import Metrics
 from mountd.namespace.permissions import Permissions
 
-__all__ = ["NamesStatus"]
-
 
 @dataclass(frozen=True, slots=True)
 class NamesStatus:

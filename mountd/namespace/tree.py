@@ -21,8 +21,6 @@ from mountd.namespace.nodes.node import Dentry, Node, expire, is_at, is_below, s
 from mountd.namespace.nodes.table import NodeTable
 from mountd.source import Source
 
-__all__ = ["Tree"]
-
 
 class Tree:
     """The nodes and names below SOURCE, as they change."""

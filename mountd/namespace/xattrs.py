@@ -18,8 +18,6 @@ from mountd.namespace.nodes.links import by_any_name
 from mountd.namespace.nodes.node import Node, expire
 from mountd.source import MetadataReader
 
-__all__ = ["Xattrs"]
-
 _ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 _TARGET = "target"

@@ -12,8 +12,6 @@ import os
 
 from mountd.native.openat2 import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, How, open_waiting
 
-__all__ = ["open_directory"]
-
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = {errno.ENOSYS, errno.EPERM}
 """EPERM: seccomp filters that predate openat2 answer so."""

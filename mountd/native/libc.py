@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["checked", "libc"]
-
 libc = ctypes.CDLL(None, use_errno=True)
 
 

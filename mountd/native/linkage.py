@@ -16,8 +16,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import closing
 
-__all__ = ["libfuse_in_use", "why_not_one_libfuse"]
-
 _LIBFUSE = "libfuse3"
 _CONSTRUCTORS = ("fuse_session_new", "fuse_session_new_versioned")
 """Before libfuse 3.17, and from then on."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["BENEATH", "CACHED", "NO_MAGICLINKS", "NO_SYMLINKS", "How", "open_now", "open_waiting"]
-
 NO_MAGICLINKS = 0x02
 NO_SYMLINKS = 0x04
 BENEATH = 0x08

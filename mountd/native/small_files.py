@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import Protocol
 
-__all__ = ["Found", "SmallNative", "load"]
-
 Found = tuple[int, tuple[int, ...] | None, int]
 """0: read; -1: attributes only, since it is no regular file or too large; -2: it changed meanwhile; else an errno. Its
 attributes up to the device, and the kernel's number of the mount or 0. Where its bytes begin."""

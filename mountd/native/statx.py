@@ -20,8 +20,6 @@ from mountd.base.version import stored_ns
 from mountd.native.libc import checked, libc
 from mountd.native.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 
-__all__ = ["InodePlace", "identity", "is_still", "place", "stat_cached"]
-
 _AT_EMPTY_PATH = 0x1000
 _WANTED = 0x001 | 0x040 | 0x080 | 0x100 | 0x200  # STATX_TYPE, _MTIME, _CTIME, _INO, _SIZE
 _STATX_BYTES = 256

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 
 import trio
 
-__all__ = ["ByteAllowance"]
-
 
 class ByteAllowance:
     """Event loop only."""

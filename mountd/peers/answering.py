@@ -22,8 +22,6 @@ from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from mountd.peers.transport import Transport
 from policies.geometry import Extent
 
-__all__ = ["Answering", "Bytes", "ChunkAnswers"]
-
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 16

@@ -26,8 +26,6 @@ from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
 from policies.geometry import Extent
 
-__all__ = ["PeerAnswer", "PeerAsking"]
-
 log = logging.getLogger(__name__)
 
 _HASH_IN_THREAD_BYTES = 256 << 10

@@ -16,8 +16,6 @@ from mountd.peers.owner_table import OwnerTable
 from mountd.peers.silent import SilentPeers
 from mountd.peers.transport import Transport
 
-__all__ = ["ClusterView", "JobView", "LoneView"]
-
 _FIGURES_S = 5.0
 """A node answers from memory, whatever it waits for itself."""
 

@@ -13,8 +13,6 @@ import sys
 from mountd.core.config.loading import survives_lost_daemons
 from mountd.peers.opening import Joining
 
-__all__ = ["end_mpi"]
-
 log = logging.getLogger(__name__)
 
 _MPI_END_S = 100.0

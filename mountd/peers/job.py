@@ -42,8 +42,6 @@ from mountd.peers.transport import Transport
 from policies.cluster.placement import NOBODY
 from policies.geometry import Extent
 
-__all__ = ["JobPeers"]
-
 log = logging.getLogger(__name__)
 
 _SHARE = 4

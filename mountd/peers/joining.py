@@ -17,8 +17,6 @@ from mountd.base.errors import ConfigError
 from mountd.peers.messages import NodeInfo
 from policies.cluster.placement import Nodes, Placement, choose
 
-__all__ = ["Agreed", "JobLimits", "agree", "decode_infos", "encode_info"]
-
 _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda info: info.hfs_version, "install the same release on all nodes"),
     ("the source", lambda info: info.source_id, "give all the same SOURCE, or its identity with --source-id"),

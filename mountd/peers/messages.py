@@ -23,24 +23,6 @@ import xxhash
 from mountd.base.errors import HfsError
 from mountd.base.version import Version
 
-__all__ = [
-    "ChunkRequest",
-    "Figures",
-    "Message",
-    "MessageError",
-    "NodeInfo",
-    "Offer",
-    "Patience",
-    "Question",
-    "Refusal",
-    "SlotDone",
-    "SlotGranted",
-    "SlotPending",
-    "SlotRequest",
-    "decode",
-    "encode",
-]
-
 
 class MessageError(HfsError):
     """A message that means nothing."""

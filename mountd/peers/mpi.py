@@ -30,8 +30,6 @@ from mountd.peers.transport import Listener
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["MpiTransport"]
-
 log = logging.getLogger(__name__)
 
 _BUSY_S = 0.0002

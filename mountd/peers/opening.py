@@ -21,8 +21,6 @@ from mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
 from mountd.peers.messages import NodeInfo
 from mountd.peers.mpi import MpiTransport
 
-__all__ = ["Joining", "Membership", "open_joining"]
-
 log = logging.getLogger(__name__)
 
 _JOIN_LIMIT_S = 120.0

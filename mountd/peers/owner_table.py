@@ -15,8 +15,6 @@ import xxhash
 from mountd.peers.joining import Agreed
 from policies.cluster.placement import NOBODY, keys, owners
 
-__all__ = ["OwnerTable"]
-
 
 class OwnerTable:
     """Event loop only. `path`: relative to the root of the mount. `index`: of a chunk, 0 for a whole small file."""

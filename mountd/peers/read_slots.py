@@ -26,8 +26,6 @@ from mountd.peers.slot_coordinator import SlotCoordinator
 from mountd.peers.transport import Transport
 from policies.cluster.placement import NOBODY
 
-__all__ = ["ReadSlots"]
-
 _COORDINATOR = -1
 """In place of the index of a chunk: its owner is the coordinator of the file."""
 

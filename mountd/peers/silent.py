@@ -12,8 +12,6 @@ from collections import Counter
 
 import trio
 
-__all__ = ["REST_S", "SilentPeers"]
-
 REST_S = 30.0
 """So long a node that hung is left alone for the first time: each time one is found, a reader waits."""
 

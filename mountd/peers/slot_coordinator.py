@@ -15,8 +15,6 @@ from mountd.core.background import start_guarded
 from mountd.peers.messages import SlotGranted, SlotPending, SlotRequest
 from policies.cluster.stagger import Place, Stagger
 
-__all__ = ["HELD_S", "SlotCoordinator"]
-
 HELD_S = 60.0
 """So long a slot may be held while others wait."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mountd.core.metrics import Metrics
 from mountd.peers.cluster_view import ClusterView
 
-__all__ = ["PeersStatus"]
-
 _COUNTED = ("reads", "read_bytes", "misses", "faults", "served", "served_bytes", "refused_busy")
 
 

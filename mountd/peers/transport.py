@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Listener", "Transport"]
-
 
 class Listener(Protocol):
     """Who hears the other nodes. On the event loop; never waits."""

@@ -31,8 +31,6 @@ from mountd.source.threads import SourceThreads
 from mountd.source.user_context import become
 from mountd.source.xattrs import names_of, value_of
 
-__all__ = ["SourceAsUser", "WantedAccess", "open_as_user"]
-
 _THREADS = 32
 """As many as a busy metadata server answers at once (see `MetadataReader.stats_at_once`)."""
 

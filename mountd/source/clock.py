@@ -21,8 +21,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["SourceClock", "tick_ns"]
-
 _COARSE_NS = 2_000_000_000
 _FINE_NS = 20_000_000
 _SECOND_NS = 1_000_000_000

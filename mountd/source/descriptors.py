@@ -19,8 +19,6 @@ from mountd.base.version import Version
 from mountd.native.beneath import open_directory
 from mountd.source.file_systems import FileSystems
 
-__all__ = ["OPEN_TO_READ", "Directories", "IdleFiles", "OpenDirectory", "show"]
-
 OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """How a name in a directory is opened. O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread;
 it means nothing for regular files. O_NOCTTY: nor may a terminal become ours."""

@@ -33,8 +33,6 @@ from mountd.core.metrics import Metrics
 from mountd.source.clock import tick_ns
 from policies.geometry import Extent
 
-__all__ = ["Believer", "Doubts", "Rereader", "Rewritten", "Seen"]
-
 _MAX_DOUBTS = 65_536
 """Reads in doubt: 10 MB, and more than a source answers in two seconds."""
 

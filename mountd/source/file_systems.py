@@ -25,8 +25,6 @@ from mountd.native.statx import InodePlace, place
 from mountd.source.clock import SourceClock
 from mountd.source.identity import FileSystem, identify, mount_points, mounted_devices
 
-__all__ = ["FileSystems"]
-
 log = logging.getLogger(__name__)
 
 _MAX_KNOWN = 4096

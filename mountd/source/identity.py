@@ -31,8 +31,6 @@ from mountd.base.version import is_lasting, passing_id
 from mountd.native.libc import checked, libc
 from mountd.source import identity_device
 
-__all__ = ["FileSystem", "FileSystemSeen", "identify", "is_local", "look_at", "mount_points", "mounted_devices"]
-
 _SCHEME = b"2"
 """Of what an earlier release called all that lies below SOURCE by one name nothing is taken over."""
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import xxhash
 
-__all__ = ["Device", "ImageFile", "image_file", "look", "sample", "uuid_by_udev"]
-
 _SAMPLES = 16
 _SAMPLE_BYTES = 64 << 10
 """1 MiB in all, from the first byte to the last. The superblock alone does not do: images of as many files of the same

@@ -31,8 +31,6 @@ from mountd.native.libc import checked, libc
 from mountd.source.descriptors import Directories, show
 from mountd.source.threads import SourceThreads
 
-__all__ = ["Block", "DirectoryReader", "Lister", "Listing"]
-
 _LENGTH_AT, _TYPE_AT, _NAME_AT = 16, 18, 19
 """In a struct linux_dirent64: u64 inode, s64 offset, u16 bytes of the record, u8 type, and the name, ended by a NUL."""
 _MAY_BE_FILES = (0, stat.S_IFMT(stat.S_IFREG) >> 12)

@@ -25,8 +25,6 @@ from mountd.source.file_systems import FileSystems
 from mountd.source.identity import FileSystemSeen, is_local, look_at
 from mountd.source.threads import SourceThreads
 
-__all__ = ["MetadataReader"]
-
 Answer = TypeVar("Answer")
 
 _MIN_STATS, _MAX_STATS = 4, 512

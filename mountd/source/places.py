@@ -16,8 +16,6 @@ import trio
 
 from policies.hanging import Hanging
 
-__all__ = ["Places", "SourcePlace"]
-
 _LOOK_S = 1.0
 """How often who waits looks whether a call has become slow meanwhile, or another pool has freed what it waits for."""
 

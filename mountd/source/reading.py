@@ -27,8 +27,6 @@ from mountd.source.file_systems import FileSystems
 from mountd.source.threads import SourceThreads
 from policies.geometry import Extent
 
-__all__ = ["FileReader"]
-
 _PAGE_BYTES = 4096
 """What O_DIRECT wants of offset, length and memory everywhere we know of."""
 

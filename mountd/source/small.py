@@ -26,8 +26,6 @@ from mountd.source.file_systems import FileSystems
 from mountd.source.threads import SourceThreads
 from policies.geometry import Extent
 
-__all__ = ["BatchProgress", "SmallFileReader", "SmallRead", "read_files"]
-
 _PAGE_BYTES = 4096
 _WHOLE = 0
 

@@ -33,8 +33,6 @@ from mountd.source.reading import FileReader
 from mountd.source.small import SmallFileReader
 from mountd.source.threads import SourceThreads
 
-__all__ = ["Source"]
-
 _MEET_LIMIT_S = 2.0
 """As a stat that keeps somebody waiting."""
 

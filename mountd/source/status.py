@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mountd.core.metrics import Metrics
 from mountd.source.source import Source
 
-__all__ = ["SourceStatus"]
-
 _COUNTED = ("opens", "stats", "listings", "errors", "retries", "abandoned")
 _LARGE = ("large_reads", "large_read_bytes", "large_reads_ordered")
 

@@ -27,8 +27,6 @@ from mountd.core.open_files import OpenFiles, is_refusal
 from mountd.source.places import Places
 from policies.hanging import Hanging
 
-__all__ = ["Pool", "SourceThreads"]
-
 Pool = Literal["metadata", "demand", "prefetch"]
 Value = TypeVar("Value")
 

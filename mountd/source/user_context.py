@@ -16,8 +16,6 @@ import threading
 from mountd.core.caller import Credentials
 from mountd.native.libc import checked, libc
 
-__all__ = ["become", "why_impossible"]
-
 _SETGROUPS = {
     "x86_64": 116,
     "aarch64": 159,

@@ -12,8 +12,6 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import VersionChanged
 from mountd.native.statx import is_still
 
-__all__ = ["names_of", "value_of"]
-
 
 def value_of(directory_fd: int, name: bytes, attribute: bytes, of: Attributes | None = None) -> bytes:
     """The value of one. `of`: only if it is of the inode with these attributes, unchanged since; else VersionChanged,

@@ -16,8 +16,6 @@ from mountd.supervisor.daemons import Daemon, Program
 from mountd.supervisor.log import Log
 from mountd.supervisor.loop import Loop
 
-__all__ = ["Children"]
-
 _LINGER_S = 0.2
 """Between the end of all that a process has open and its own: more, and a thread of it waits in the kernel."""
 _END_S = 5.0

@@ -17,8 +17,6 @@ import stat
 import struct
 import subprocess
 
-__all__ = ["Connection", "MountRefused", "device_at", "unmount"]
-
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 

@@ -23,8 +23,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Daemon", "Program"]
-
 
 class Program(NamedTuple):
     """What is started as a daemon, and what it is told: its configuration is passed on as it came."""

@@ -16,8 +16,6 @@ from typing import Any
 
 from mountd.supervisor.loop import Loop
 
-__all__ = ["Desk"]
-
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _REQUEST_BYTES = 4 << 20
 """An environment and a configuration; the kernel limits the first to 2 MiB for a new process."""

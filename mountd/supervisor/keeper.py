@@ -26,8 +26,6 @@ from mountd.supervisor.starter import Starter
 from mountd.supervisor.succession import Succession
 from mountd.supervisor.takeover import TakeOverRefused
 
-__all__ = ["Keeper"]
-
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 

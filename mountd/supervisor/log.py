@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import time
 
-__all__ = ["Log"]
-
 
 class Log:
     """Appends to `path`, or to stderr if there is none."""

@@ -9,8 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Loop"]
-
 
 class Loop:
     """Register what is waited for, then `turn` for as long as there is something to do."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
 
-__all__ = ["KeptMount"]
-
 
 class KeptMount:
     """`open_source`, then `make`, before anything else."""

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from mountd.supervisor.connection import Connection
 from mountd.supervisor.loop import Loop
 
-__all__ = ["Refusing"]
-
 _IN_HEADER = struct.Struct("=IIQ")  # the start of struct fuse_in_header: len, opcode, unique
 _OUT_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
 _INIT_OUT = struct.Struct("=IIIIHHIIHHI28x")

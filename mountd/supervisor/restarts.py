@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Restarts"]
-
 _YOUNG_S = 1.0
 """A request that ends every daemon is sent again to each, and ends it within milliseconds."""
 _WITHIN_S = 60.0

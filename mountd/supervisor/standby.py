@@ -6,8 +6,6 @@ from mountd.supervisor.children import Children
 from mountd.supervisor.daemons import Daemon, Program
 from mountd.supervisor.log import Log
 
-__all__ = ["Standby"]
-
 
 class Standby:
     """At most one daemon. Where there can be none, the next one is started when it is needed."""

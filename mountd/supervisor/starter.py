@@ -6,8 +6,6 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Starter"]
-
 
 class Starter:
     """`answer` is called once, with the one line: `{"ready": pid}` or `{"error": text, "code": n}`."""

@@ -26,8 +26,6 @@ from mountd.supervisor.standby import Standby
 from mountd.supervisor.starter import Starter
 from mountd.supervisor.takeover import TakeOver, TakeOverRefused
 
-__all__ = ["Succession"]
-
 _READY_S = 60.0
 """In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a
 second at most."""

@@ -14,8 +14,6 @@ from typing import Any
 from mountd.supervisor.daemons import Daemon, Program
 from mountd.supervisor.desk import Reply
 
-__all__ = ["TakeOver", "TakeOverRefused"]
-
 _LIMIT_S = 30.0
 """For the daemon that goes: what it holds is written to the cache within ten seconds, or fetched again later."""
 _FIXED = {

@@ -14,9 +14,6 @@ import msgspec
 
 from mountd.base.errors import ConfigError, HfsError
 
-__all__ = ["DESCRIPTORS", "CannotTakeUp", "Handover", "handed_over"]
-
-
 DESCRIPTORS = 4
 """That come with it: connection, source, two of the journal."""
 

@@ -22,23 +22,6 @@ import xxhash
 
 from mountd.wire.protocol import Message, ProtocolError
 
-__all__ = [
-    "MAX_LAYOUT_BYTES",
-    "MAX_ORDER_SAMPLES",
-    "PART_BYTES",
-    "At",
-    "LayoutFrame",
-    "LayoutPart",
-    "LearnerMessage",
-    "Order",
-    "Over",
-    "Waited",
-    "decode_layout",
-    "decode_learner",
-    "encode_layout",
-    "layout_digest",
-]
-
 PART_BYTES = 16 * 1024**2
 """Bytes of a layout, or indices of an order, in one frame: far below the longest, and no long wait at either end."""
 

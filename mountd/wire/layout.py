@@ -16,8 +16,6 @@ import numpy.typing as npt
 from mountd.base.errors import HfsError
 from mountd.wire.hints import LayoutFrame
 
-__all__ = ["NO_INTEGERS", "Integers", "LayoutError", "SampleExtents", "ranges", "refuse"]
-
 Integers: TypeAlias = npt.NDArray[Any]
 """One-dimensional, of any integer type."""
 

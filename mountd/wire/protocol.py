@@ -22,36 +22,6 @@ import msgspec
 
 from mountd.base.errors import HfsError
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAX_FRAME_BYTES",
-    "Check",
-    "Cluster",
-    "Directory",
-    "Evict",
-    "Failure",
-    "Join",
-    "List",
-    "Message",
-    "PathFault",
-    "Progress",
-    "ProtocolError",
-    "Record",
-    "Reply",
-    "Request",
-    "Result",
-    "Row",
-    "Rows",
-    "Status",
-    "Touch",
-    "Touches",
-    "Warm",
-    "decode_reply",
-    "decode_request",
-    "encode",
-    "frame_bytes",
-]
-
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 64 * 1024**2
 """A million paths of 60 bytes fit one request; a hostile length cannot make the daemon allocate more."""

@@ -9,19 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "BLOCK_BYTES",
-    "RoomFacts",
-    "admit",
-    "blocks_bytes",
-    "default_floor_bytes",
-    "limit_bytes",
-    "object_overhead_bytes",
-    "over_bytes",
-    "shortfall_bytes",
-    "sized_floor_bytes",
-]
-
 BLOCK_BYTES = 4096
 """What local file systems allocate by; st_blocks of a staged file is a multiple of it."""
 

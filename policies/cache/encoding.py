@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 
 from policies.cache.admission import blocks_bytes
 
-__all__ = ["EncodingChoice", "EncodingWanted", "choose", "pays"]
-
 EncodingWanted = Literal["none", "auto"]
 
 _RAW, _ENCODED = 3, 2

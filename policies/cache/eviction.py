@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["HINTED_IDLE_S", "IDLE_S", "Entry", "Policy", "idle_before_s", "victims"]
-
 Policy = Literal["fill-once", "lru"]
 
 IDLE_S = 24 * 3600

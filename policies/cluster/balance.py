@@ -19,8 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Assignment", "Move", "assign", "balance", "shares"]
-
 
 @dataclass(frozen=True, slots=True)
 class Move:

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from policies.cluster.balance import shares
 
-__all__ = ["WAYS", "Costs", "Job", "Way", "costs", "expected_imbalance", "gains_end", "imbalance", "stops_scaling"]
-
 Way = Literal["direct", "node_cache", "distributed", "locality"]
 WAYS: tuple[Way, ...] = get_args(Way)
 """Of loading: everything from the shared storage; what its own cache has not from the storage; what its own cache has

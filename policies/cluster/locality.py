@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from policies.cluster.balance import balance
 
-__all__ = ["node_epoch", "slice_epoch"]
-
 
 def node_epoch(
     owners: NDArray[np.int32], batch: int, learners: Sequence[int], node: int

@@ -19,8 +19,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOBODY", "Nodes", "Placement", "choose", "keys", "owners"]
-
 Placement = Literal["partition", "replicate"]
 """partition: each node stages its share, and reads the rest from its peers. replicate: each stages all, which its owner
 has read from the source."""

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-__all__ = ["Place", "Stagger"]
-
 
 @dataclass(eq=False, slots=True)
 class Place:

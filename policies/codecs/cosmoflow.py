@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from policies.codecs.errors import Unencodable
 
-__all__ = ["GROUP", "PLAIN", "Tables", "blocks", "decode", "encode"]
-
 GROUP = 4
 """Counts of a group: the four redshifts."""
 

@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from policies.codecs.errors import Unencodable
 
-__all__ = ["CONSTANT", "LARGEST", "LONGEST", "RAW", "UNITS", "Lines", "decode"]
-
 RAW = 0
 """Segments of a line that is kept as it was."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Unencodable"]
-
 
 class Unencodable(ValueError):
     """Arrays that a kernel cannot encode or decode without loss that nobody asked for. Says what and the remedy."""

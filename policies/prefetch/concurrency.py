@@ -9,8 +9,6 @@ and goes back by one when it does not; now and then one more is tried again, sin
 
 from __future__ import annotations
 
-__all__ = ["Concurrency"]
-
 _FIRST = 3
 """Three streams fill a file system that gives one of them two fifths of what it has."""
 

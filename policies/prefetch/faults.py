@@ -16,8 +16,6 @@ from enum import Enum
 
 from policies.geometry import Extent
 
-__all__ = ["Again", "Faults", "neighbours"]
-
 _FIRST_FAULTS = 16
 """A quarter of the rows of a chunk of 8 MiB; 16 requests take as long as pushing it whole."""
 

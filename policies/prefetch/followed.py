@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-__all__ = ["Followed"]
-
 _BELIEVED, _MOST = 2, 4
 _LEFT = 2
 """What a file that was not opened takes away: where two of three are, a fetch of each costs less than it saves."""

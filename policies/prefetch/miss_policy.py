@@ -37,18 +37,6 @@ from dataclasses import dataclass
 
 from policies.geometry import Extent
 
-__all__ = [
-    "BLOCK_BYTES",
-    "PATIENCE_S",
-    "TINY_BYTES",
-    "Decision",
-    "Fetch",
-    "Follow",
-    "MissPolicy",
-    "ScheduledChunk",
-    "alone_extent",
-]
-
 _PAGE_BYTES = 4096
 BLOCK_BYTES = 64 << 10
 """Reads below 16 KiB are metadata or tiny records, which lie in clusters: their 64 KiB block costs 1.3 ms instead of

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 
 from policies.geometry import Extent
 
-__all__ = ["Advice", "Kind", "Limits", "Pattern", "advise"]
-
 _MAX_STREAMS = 4
 """Streams of one handle. Each costs every read a comparison; more readers than this on one descriptor are random."""
 

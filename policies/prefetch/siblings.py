@@ -46,8 +46,6 @@ from math import inf
 
 from policies.prefetch.siblings_directory import CHARGE_BYTES, SiblingDirectory
 
-__all__ = ["Siblings"]
-
 _TRIGGER_OPENS = 8
 _TRIGGER_S = 10.0
 _EXPIRE_S = 600.0

@@ -10,8 +10,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-__all__ = ["CHARGE_BYTES", "SiblingDirectory"]
-
 _TRIAL_FILES = 64
 _TRIALS = 2
 """Failed trials in a row that end it: a reader in order that once leaps ahead leaves everything fetched behind it."""

@@ -17,8 +17,6 @@ tells it the positions of the look-ups that belong to it. Pure; knows no names a
 
 from __future__ import annotations
 
-__all__ = ["NEAR", "Reader"]
-
 NEAR = 16
 """A look-up at most so many names beyond what is foreseen still belongs to a reader: 16 threads that share an order."""
 

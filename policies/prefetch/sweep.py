@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Planned", "Sweep"]
-
 _USED_SHARE = 1 / 8
 """Samples that are read until the end of the window, of all that it holds. Samples of an eighth of a chunk or more are
 fetched in their own order; 19 KB in chunks of 8 MiB, at random, use 1.5 % of the window, 3 KB records 0.2 %."""

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from policies.schedule.pace import Pace
 from policies.schedule.uses import ABSENT, HERE, TAKEN, Uses
 
-__all__ = ["GUARD_SAMPLES", "UNKNOWN_RATE", "EpochProgress", "Standing", "learner_rates"]
-
 GUARD_SAMPLES = 4096
 """How far a sampler may be ahead of the reads: 16 workers with two batches of 128 each."""
 

@@ -16,8 +16,6 @@ from policies.schedule.epoch_progress import UNKNOWN_RATE, EpochProgress, learne
 from policies.schedule.unit_table import UnitTable
 from policies.schedule.uses import Indices
 
-__all__ = ["ExpectedUses"]
-
 _AFTER_ALL_S = 1e7
 """What is added to the times of a stopped learner: longer than any epoch, and finite, since the uses are known."""
 

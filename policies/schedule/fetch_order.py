@@ -20,8 +20,6 @@ from policies.schedule.epoch_progress import EpochProgress, learner_rates
 from policies.schedule.merging import Merged, Wanted, merge
 from policies.schedule.unit_table import UnitTable
 
-__all__ = ["FetchOrder"]
-
 _LOOK_AT_USES = 1 << 18
 """Uses that one `take` looks at, over all learners: about a millisecond."""
 

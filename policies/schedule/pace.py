@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from math import exp
 
-__all__ = ["Pace"]
-
 _MEASURE_S = 1.0
 _MEMORY_S = 10.0
 """Some batches of a slow job, and short enough that a learner that speeds up after its first epoch is soon known."""

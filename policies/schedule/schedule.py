@@ -27,8 +27,6 @@ from policies.schedule.fetch_order import FetchOrder
 from policies.schedule.unit_table import UnitTable
 from policies.schedule.uses import FAILED, Indices, Uses, made
 
-__all__ = ["GUARD_SAMPLES", "Schedule", "Standing"]
-
 _SEEN_AHEAD_SAMPLES = 8192
 """A unit that is read so long before it is due is read by somebody else (a copy, a checksum); reports may be late."""
 

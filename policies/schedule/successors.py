@@ -32,8 +32,6 @@ from collections.abc import Callable
 from policies.geometry import Extent, chunk_count, chunk_extent
 from policies.prefetch.miss_policy import alone_extent
 
-__all__ = ["Successors", "Trail"]
-
 _RECENT = 8
 """Chunks that a reader is in at the same time: walks of one mapping, workers that share a descriptor."""
 

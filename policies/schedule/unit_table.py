@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN, Indices
 
-__all__ = ["UnitTable"]
-
 _NOBODY = -1
 
 

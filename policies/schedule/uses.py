@@ -14,8 +14,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ABSENT", "FAILED", "HERE", "TAKEN", "Uses", "made"]
-
 Indices: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 ABSENT, TAKEN, HERE, FAILED = range(4)

@@ -23,8 +23,6 @@ from mountd.cache.index.schema import signed, unsigned
 from policies.cache.admission import BLOCK_BYTES
 from policies.geometry import chunk_count
 
-__all__ = ["COLUMNS", "SET_STAMP", "read_state", "shrunk_in", "staged_row", "stamp_values"]
-
 COLUMNS = (
     "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored, "
     "stamp_inode, stamp_ctime_ns, proof"

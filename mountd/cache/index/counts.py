@@ -8,8 +8,6 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-__all__ = ["Counts"]
-
 
 @dataclass(slots=True)
 class Counts:

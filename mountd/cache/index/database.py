@@ -27,8 +27,6 @@ from mountd.cache.index.schema import (
 from mountd.cache.index.verdict import is_sound, verdict
 from mountd.core.cache_directory import CacheDirectory
 
-__all__ = ["IndexDatabase", "IndexFailed"]
-
 
 class IndexFailed(StagingError):
     """SQLite refused. `damaged`: the database file itself is broken and of no more use."""

@@ -22,8 +22,6 @@ from mountd.cache.index.writer import IndexWriter
 from mountd.core.cache_directory import CacheDirectory
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["Index"]
-
 
 class Index:
     """`connect` is sqlite3.connect, or a test's."""

@@ -16,8 +16,6 @@ from mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow
 from mountd.cache.index.schema import signed, unsigned
 from mountd.cache.index.sources import Sources
 
-__all__ = ["IndexReader"]
-
 _NAMED_AT_ONCE = 500
 """Values in one statement: SQLite allowed 999 for a long time."""
 

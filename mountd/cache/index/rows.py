@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from mountd.base.version import Version
 
-__all__ = ["ChunkRow", "Committed", "IndexState", "ScrubRow", "StagedRow", "Stamp"]
-
 
 class Stamp(NamedTuple):
     """How an object was left: as long as it has its stamp and its length, nobody has changed it since."""

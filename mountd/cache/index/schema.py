@@ -19,24 +19,6 @@ from collections.abc import Callable
 from mountd.base.errors import CacheFormatError, CacheInUse
 from mountd.core.cache_directory import CacheDirectory
 
-__all__ = [
-    "FORMAT",
-    "NAME",
-    "Connect",
-    "check_opened",
-    "connect_to",
-    "is_damage",
-    "is_damage_at_start",
-    "is_marked",
-    "lock_cache",
-    "mark_damaged",
-    "open_database",
-    "set_aside",
-    "signed",
-    "unmark",
-    "unsigned",
-]
-
 log = logging.getLogger(__name__)
 
 NAME = "index.sqlite"

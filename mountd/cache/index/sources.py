@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from mountd.cache.index.database import IndexDatabase
 
-__all__ = ["Sources"]
-
 
 class Sources:
     """Read by any thread, changed by the one that writes."""

@@ -14,8 +14,6 @@ import sqlite3
 from mountd.cache.index.schema import NAME, Connect, connect_to
 from mountd.core.cache_directory import CacheDirectory
 
-__all__ = ["is_sound", "verdict"]
-
 _PIECE_BYTES = 1 << 20
 
 

@@ -20,8 +20,6 @@ from mountd.cache.index.sources import Sources
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from policies.geometry import chunk_extent
 
-__all__ = ["IndexWriter"]
-
 _LEASE = 16_384
 """Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash
 16 384 names at most, twice, are tried: 0.1 s."""

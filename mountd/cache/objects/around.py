@@ -27,8 +27,6 @@ from mountd.cache.objects.stamps import stamp_of
 from policies.cache.admission import BLOCK_BYTES
 from policies.geometry import chunk_extent
 
-__all__ = ["Looked", "look_at"]
-
 _STEP_BYTES = 1 << 20
 """One read: long enough that its own cost does not matter, and a tenth of a millisecond of a drive's time."""
 

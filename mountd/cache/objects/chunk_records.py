@@ -9,8 +9,6 @@ from array import array
 
 from mountd.cache.index import ChunkRow
 
-__all__ = ["ChunkRecords"]
-
 
 class ChunkRecords:
     """By the number of the chunk. What is not entered counts as stored as it is."""

@@ -32,8 +32,6 @@ from mountd.cache.objects.io import Damaged
 from policies.cache.admission import blocks_bytes
 from policies.cache.encoding import EncodingChoice, pays
 
-__all__ = ["RAW", "UNDECIDED", "Shrinker", "Shrinking", "Shrunk", "expand"]
-
 UNDECIDED = 0
 RAW = -1
 """In place of the bytes of an element: nothing of the file was tried yet; it does not shrink, and is not tried."""

@@ -20,8 +20,6 @@ from mountd.cache.objects.room import Health, Room
 from mountd.cache.objects.stamps import Turns
 from mountd.core.metrics import Metrics
 
-__all__ = ["CacheContext", "RunInThread", "Threads", "Trust"]
-
 Value = TypeVar("Value")
 
 _READS = 16

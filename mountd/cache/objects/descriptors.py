@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["Descriptor", "Descriptors"]
-
 
 class Descriptor:
     """One open descriptor and how many use it."""

@@ -27,8 +27,6 @@ from mountd.core.open_files import OpenFiles
 from mountd.native import small_files as small_native
 from mountd.native.openat2 import CACHED, How, open_now
 
-__all__ = ["Disk", "DiskSpace", "set_objects_aside"]
-
 _OBJECTS = "objects"
 _ASIDE = "objects.broken-"
 _NOT_OURS = ".not-ours"

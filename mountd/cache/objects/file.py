@@ -19,8 +19,6 @@ from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk
 if TYPE_CHECKING:
     from mountd.cache.objects.stamps import Change
 
-__all__ = ["StagedFile"]
-
 
 class StagedFile:
     """Which chunks of one version are on the local disk.

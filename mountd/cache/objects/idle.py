@@ -11,8 +11,6 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["idle_io"]
-
 _SET_AND_GET = {"x86_64": (251, 252), "aarch64": (30, 31)}
 """ioprio_set(2) and ioprio_get(2), which no C library has."""
 

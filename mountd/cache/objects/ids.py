@@ -14,8 +14,6 @@ import trio
 from mountd.cache.index import IndexFailed
 from mountd.cache.objects.context import CacheContext
 
-__all__ = ["ObjectIdAllocator"]
-
 _AHEAD = 8_192
 """Numbers left when the next block is asked for: over a second of the fastest staging of small files."""
 

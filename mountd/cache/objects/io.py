@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 from policies.cache.admission import BLOCK_BYTES
 
-__all__ = ["Damaged", "ObjectIO"]
-
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
 

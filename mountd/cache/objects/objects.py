@@ -22,17 +22,6 @@ from mountd.cache.objects.io import Damaged
 from mountd.cache.objects.stamps import stamp_of
 from policies.geometry import Extent
 
-__all__ = [
-    "OUR_LIMITS",
-    "Changed",
-    "ObjectRead",
-    "WantedRead",
-    "lend_object",
-    "lend_opened",
-    "read_ahead",
-    "read_object",
-]
-
 Value = TypeVar("Value")
 
 OUR_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}

@@ -15,8 +15,6 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.objects import CacheContext, Descriptors, StagedFile
 
-__all__ = ["ReclaimQueue", "Repair"]
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:

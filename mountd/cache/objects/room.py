@@ -26,8 +26,6 @@ from policies.cache.admission import (
     sized_floor_bytes,
 )
 
-__all__ = ["Health", "Room", "State"]
-
 log = logging.getLogger(__name__)
 
 State = Literal["ok", "resting", "full", "off"]

@@ -28,8 +28,6 @@ import trio
 from mountd.cache.index import Stamp
 from mountd.cache.objects.file import StagedFile
 
-__all__ = ["Change", "Turns", "is_ours", "stamp_of", "stamp_to_keep"]
-
 _SECOND_NS = 1_000_000_000
 
 

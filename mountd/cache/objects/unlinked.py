@@ -16,8 +16,6 @@ from mountd.cache.index import IndexFailed
 from mountd.cache.objects.context import CacheContext
 from mountd.cache.objects.disk import Disk
 
-__all__ = ["Unlinked", "sync_disk"]
-
 _AT_ONCE = 2048
 """So many are forgotten together: a sync every two seconds at a thousand evictions a second, and after a crash 2048
 names are tried: 10 ms."""

@@ -21,8 +21,6 @@ from mountd.cache.objects import (
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from policies.geometry import Extent, chunk_range
 
-__all__ = ["Findings"]
-
 
 class Findings:
     """`number` is always that of the object that was looked at: the file may have another one by now."""

@@ -14,8 +14,6 @@ from mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object,
 from mountd.cache.reading.findings import Findings
 from policies.geometry import Extent
 
-__all__ = ["ObjectLender"]
-
 Value = TypeVar("Value")
 
 

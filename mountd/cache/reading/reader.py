@@ -40,8 +40,6 @@ from mountd.core.byte_lru import ByteLRU
 from mountd.core.flight import SingleFlight
 from policies.geometry import Extent, chunk_range, split
 
-__all__ = ["StagedReader"]
-
 _HASHED_AT_ONCE_BYTES = 512 << 10
 """A whole chunk of so many bytes is verified on the event loop if it is in memory: 40 us, less than a thread costs."""
 

@@ -16,8 +16,6 @@ from mountd.cache.objects import StagedFile
 from mountd.cache.reading.reader import StagedReader
 from mountd.core.background import guarded
 
-__all__ = ["Verifying"]
-
 _STREAMS = 4
 """Chunks of a file at a time: two are hashed while two come from the disk."""
 

@@ -19,8 +19,6 @@ from mountd.cache.objects import StagedFile
 from mountd.core.background import guarded
 from policies.geometry import Extent
 
-__all__ = ["VerifyingAhead"]
-
 _CHUNKS = 2
 """One is hashed while the disk brings the other."""
 

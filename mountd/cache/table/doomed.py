@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-__all__ = ["DoomedRows"]
-
 
 class DoomedRows:
     """By object number. `number in doomed`: its row is being deleted just now."""

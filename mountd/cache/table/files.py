@@ -22,8 +22,6 @@ from mountd.cache.table.doomed import DoomedRows
 from mountd.cache.table.row_updates import RowUpdates
 from mountd.core.background import note_fault
 
-__all__ = ["StagedFileTable"]
-
 _KEEP = 65_536
 """StagedFiles kept although nobody holds them: about 40 MB, and more files than are open or fetched ahead at a time."""
 

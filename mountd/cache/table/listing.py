@@ -8,8 +8,6 @@ from contextlib import aclosing
 from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext
 
-__all__ = ["StagedListing", "pages_of"]
-
 _PAGE = 1000
 """Rows in memory at a time."""
 

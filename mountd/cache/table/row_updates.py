@@ -14,8 +14,6 @@ from mountd.base.version import Version
 from mountd.cache.index import IndexFailed, Stamp
 from mountd.cache.objects import CacheContext, StagedFile, stamp_to_keep
 
-__all__ = ["RowUpdates"]
-
 _MAX_WAITING = 65_536
 """Of each kind; beyond it they are dropped, as they only order evictions."""
 

@@ -32,8 +32,6 @@ from mountd.core.config.key import (
 from policies.cache.encoding import EncodingWanted
 from policies.iomode import Wanted
 
-__all__ = ["KEYS", "Config", "Direct", "Eviction", "VerifyWanted", "describe"]
-
 MIB = 1024**2
 
 Eviction = Literal["fill-once", "lru"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-__all__ = ["Fault", "impossible", "shown"]
-
 
 class Fault(NamedTuple):
     """One thing that is wrong. `text` says what is wrong and what is allowed."""

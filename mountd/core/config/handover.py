@@ -10,8 +10,6 @@ import msgspec
 from mountd.base.errors import ConfigError
 from mountd.core.config.config import Config
 
-__all__ = ["dump", "undump"]
-
 
 def dump(config: Config, origins: Mapping[str, str]) -> bytes:
     """Both as JSON, for another process. ASCII, so that paths that are not UTF-8 survive as surrogates."""

@@ -15,23 +15,6 @@ from typing import Any, get_args
 
 from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
 
-__all__ = [
-    "CHUNK",
-    "DIRECTORY",
-    "DURATION",
-    "FILE",
-    "FLAG",
-    "IDENTITY",
-    "MAX_SOCKET_PATH_BYTES",
-    "RATE",
-    "SIZE",
-    "SOCKET",
-    "THREADS",
-    "Key",
-    "ValueKind",
-    "choice",
-]
-
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path of unix(7) holds 108 bytes with the ending zero."""
 

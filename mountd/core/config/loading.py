@@ -26,8 +26,6 @@ from mountd.core.config.config import KEYS, Config
 from mountd.core.config.faults import Fault, impossible, shown
 from mountd.core.config.options import mount_options
 
-__all__ = ["ConfigFile", "config_files", "load", "state_directory", "survives_lost_daemons"]
-
 log = logging.getLogger(__name__)
 
 _BY_NAME = {key.name: key for key in KEYS}

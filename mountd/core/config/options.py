@@ -12,8 +12,6 @@ from collections.abc import Iterable
 
 from mountd.core.config.faults import Fault, impossible
 
-__all__ = ["mount_options"]
-
 _TAKEN = {
     *("ro", "defaults", "async", "sync", "dirsync", "iversion", "noiversion", "mand", "nomand", "silent", "loud"),
     *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime"),

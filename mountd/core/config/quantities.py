@@ -10,8 +10,6 @@ import math
 import re
 from fractions import Fraction
 
-__all__ = ["parse_count", "parse_duration", "parse_flag", "parse_size", "show_size"]
-
 # K = KiB = 1024 as in dd, truncate and most schedulers; KB = 1000 as on the box of a disk.
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):

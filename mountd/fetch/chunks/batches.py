@@ -18,8 +18,6 @@ from mountd.base.version import Version
 from mountd.namespace import Node
 from mountd.source import BatchProgress
 
-__all__ = ["Batches", "Place", "SmallFileBatch"]
-
 Place = tuple[Node, bytes]
 """A directory and a name in it: what a file is known by before it has been looked at."""
 

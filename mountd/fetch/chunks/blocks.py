@@ -19,8 +19,6 @@ from mountd.base.version import Version
 from policies.geometry import Extent
 from policies.prefetch.miss_policy import BLOCK_BYTES
 
-__all__ = ["Blocks"]
-
 _MAX_REMEMBERED = 4096
 """Blocks of which it is remembered that they were read once: 256 MB of them, 200 bytes each."""
 

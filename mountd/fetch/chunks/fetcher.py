@@ -31,8 +31,6 @@ from mountd.source import Source
 from policies.geometry import Extent, chunk_extent
 from policies.iomode import SMALL_BYTES
 
-__all__ = ["Fetcher", "Goal"]
-
 _LOOK_AGAIN_S = 1.0
 """Who waits for a chunk that others have ordered looks so often whether it still comes."""
 

@@ -20,8 +20,6 @@ from mountd.core.buffers import Buffers
 from mountd.core.byte_lru import ByteLRU
 from mountd.fetch.chunks.blocks import Blocks
 
-__all__ = ["UNSTAGED_SHARE", "ChunkKey", "HeldChunks", "whole_pages"]
-
 ChunkKey = tuple[Version, int]
 
 UNSTAGED_SHARE = 4

@@ -21,9 +21,6 @@ from mountd.source import Source
 from policies.cluster.stagger import Place, Stagger
 from policies.geometry import Extent
 
-__all__ = ["Owners"]
-
-
 _MAX_TOLD = 64
 """Files of which it is remembered what their owners were told: half a megabyte each at most."""
 

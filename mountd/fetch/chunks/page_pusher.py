@@ -21,8 +21,6 @@ from mountd.namespace import Node, pages_given
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
 
-__all__ = ["PUSH_STEP_BYTES", "PageCache", "PagePusher", "Push"]
-
 PUSH_STEP_BYTES = 4 << 20
 """As far as readahead takes a read for the next one of a stream (policies/prefetch/readahead.py)."""
 

@@ -17,19 +17,6 @@ from typing import NamedTuple
 from mountd.base.attributes import Attributes
 from mountd.base.version import Version
 
-__all__ = [
-    "DIRECTORY",
-    "DOUBT",
-    "FILE",
-    "MOUNT",
-    "NODE",
-    "DirectoryFact",
-    "HandleFact",
-    "MountFact",
-    "NodeFact",
-    "handle_value",
-]
-
 NODE, FILE, DIRECTORY, MOUNT, DOUBT = 1, 2, 3, 4, 5
 """DOUBT has no value: what was read of the node's version may be wrong, and so may the kernel's pages of it."""
 

@@ -22,8 +22,6 @@ from mountd.namespace.journal.facts import (
 )
 from mountd.namespace.journal.log import JournalLog
 
-__all__ = ["Inherited", "read_inherited"]
-
 
 class Inherited(NamedTuple):
     """What an earlier daemon has noted."""

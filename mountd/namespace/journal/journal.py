@@ -29,8 +29,6 @@ from mountd.namespace.journal.segment import open_memory
 from mountd.namespace.journal.writer import JournalWriter
 from mountd.wire.handover import Handover
 
-__all__ = ["Inherited", "Journal", "open_journal"]
-
 log = logging.getLogger(__name__)
 
 _MAX_DIRECTORIES = 65_536

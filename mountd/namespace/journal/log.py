@@ -16,8 +16,6 @@ from collections.abc import Iterator
 
 from mountd.namespace.journal.segment import JournalMemory, Segment
 
-__all__ = ["JournalLog"]
-
 _KEY = struct.Struct("<BQ")
 _DROPPED = 0x80
 """Set in the kind of a record that ends an entry."""

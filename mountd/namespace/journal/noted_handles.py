@@ -12,8 +12,6 @@ from mountd.namespace.journal.inherited import Inherited
 from mountd.namespace.journal.noted_nodes import NotedNodes
 from mountd.namespace.journal.writer import JournalWriter
 
-__all__ = ["NotedHandles"]
-
 _RESENT = 1 << 63
 """In the number of a request that the kernel has sent again."""
 

@@ -9,8 +9,6 @@ from mountd.base.version import is_lasting
 from mountd.namespace.journal.facts import MOUNT, MountFact
 from mountd.namespace.journal.writer import JournalWriter
 
-__all__ = ["NotedMount"]
-
 
 class NotedMount:
     """Begins with `fact`, as an earlier daemon has left it."""

@@ -23,8 +23,6 @@ from mountd.namespace.journal.facts import DOUBT, NODE, NodeFact
 from mountd.namespace.journal.noted_mount import NotedMount
 from mountd.namespace.journal.writer import JournalWriter
 
-__all__ = ["NotedNodes"]
-
 
 class _Noted:
     """A node in the journal."""

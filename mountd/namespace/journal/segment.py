@@ -22,8 +22,6 @@ from typing import Protocol
 
 import xxhash
 
-__all__ = ["HEADER_BYTES", "JournalMemory", "Mapped", "Segment", "open_memory"]
-
 _MAGIC = b"hfs jrnl"
 _FORMAT = 2
 """A daemon of another release that cannot read it begins anew: what was open answers ESTALE then."""

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from mountd.namespace.journal.log import JournalLog
 
-__all__ = ["JournalWriter"]
-
 log = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from mountd.namespace.nodes.names import Names
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import ROOT_ID, NodeTable
 
-__all__ = ["NodeHolds"]
-
 
 class NodeHolds:
     """The counts of all nodes."""

@@ -12,8 +12,6 @@ from typing import TypeVar
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
 from mountd.namespace.nodes.node import Node
 
-__all__ = ["by_any_name"]
-
 Value = TypeVar("Value")
 
 

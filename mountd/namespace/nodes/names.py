@@ -24,8 +24,6 @@ import trio
 from mountd.base.errors import SourceError
 from mountd.namespace.nodes.node import Dentry, Node
 
-__all__ = ["Names"]
-
 _SLICE_S = 0.002
 """How long a sweep keeps the event loop; a request takes 40 to 90 us of it."""
 

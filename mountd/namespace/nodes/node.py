@@ -14,20 +14,6 @@ from typing import Any
 from mountd.base.attributes import Attributes
 from mountd.base.version import Version
 
-__all__ = [
-    "Dentry",
-    "Node",
-    "expire",
-    "is_at",
-    "is_below",
-    "pages_given",
-    "pages_lost",
-    "place_of",
-    "same_file",
-    "same_inode",
-    "same_version",
-]
-
 
 class Node:
     """One inode: a directory, one version of a file, or anything else that has attributes."""

@@ -20,8 +20,6 @@ from mountd.base.version import Version
 from mountd.namespace.journal import Journal
 from mountd.namespace.nodes.node import Node, place_of
 
-__all__ = ["ROOT_ID", "NodeTable"]
-
 ROOT_ID = 1
 """FUSE's number of the root, whatever its inode at the source."""
 
