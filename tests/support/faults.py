@@ -91,6 +91,13 @@ class Operations:
         if self.count == self._at or (self._for_ever and self.count > self._at):
             self._act(name)
 
+    def act_after(self, number: int, *, for_ever: bool = False) -> None:
+        """Choose the operation that is `number` from here on."""
+        self._at, self._for_ever = self.count + number, for_ever
+
+    def act_no_more(self) -> None:
+        self._at, self._for_ever = 10**9, False
+
     @property
     def reached(self) -> bool:
         """The chosen operation took place."""

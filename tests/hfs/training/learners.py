@@ -74,7 +74,7 @@ class FakeDaemon:
         self.heard: list[Heard] = []
         self.layouts: dict[str, LayoutFrame] = {}
         self.uploads = 0
-        self.on_join: Callable[[Join], Message | bytes | None] = self._joined
+        self.on_join: Callable[[Join], Message | bytes | None] = self.joined
         """Message: the answer; bytes: sent as they are; None: silence."""
         self.on_order: Callable[[Order], Message | bytes | None] = lambda _order: Result()
         self.changed = threading.Condition()
@@ -83,7 +83,7 @@ class FakeDaemon:
         """Set: goes on reading. Clear: reads nothing more, as a daemon that is stopped."""
         self.pause.set()
 
-    def _joined(self, join: Join) -> Message:
+    def joined(self, join: Join) -> Message:
         return Result(detail={"layout": "known" if join.layout in self.layouts else "wanted"})
 
     def wait(self, condition: Callable[[], object]) -> None:

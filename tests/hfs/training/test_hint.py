@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hfs import hint
 from hfs.hint import hinted, hints_of
 from hfs.layouts.layout import Layout
-from hfs.training import hint_session
 from mountd.wire.hints import MAX_LAYOUT_BYTES
 from mountd.wire.protocol import Failure, encode
 from tests.conftest import Logs
@@ -294,7 +293,7 @@ def test_a_daemon_of_another_kind(
     sampler = with_hint([1, 2], daemon)
     assert [list(sampler), list(sampler)] == [[1, 2]] * 2
     assert len(logs.records) == 1
-    daemon.on_join = daemon._joined  # another daemon: the next epoch tries again
+    daemon.on_join = daemon.joined  # another daemon: the next epoch tries again
     assert list(sampler) == [1, 2]
     daemon.wait(lambda: daemon.heard[-1].orders() == [(0, [1, 2])])
 
@@ -422,4 +421,3 @@ def test_a_layout_that_is_too_long(daemon: FakeDaemon, logs: Logs, monkeypatch: 
     monkeypatch.setattr("mountd.wire.hints.MAX_LAYOUT_BYTES", 1000)
     logs.expect("is longer than 1000")
     assert list(with_hint([1], daemon)) == [1]
-    assert hint_session._CONNECTIONS == 4

