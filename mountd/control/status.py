@@ -29,7 +29,12 @@ _FAULTS = (
     "unexpected_errors",
 )
 
-FORMER_COUNTERS = {"peer_turns": "peer_read_slots", "peer_turn_wait_ns": "peer_read_slot_wait_ns"}
+FORMER_COUNTERS = {
+    "peer_turns": "peer_read_slots",
+    "peer_turn_wait_ns": "peer_read_slot_wait_ns",
+    "reads_alone": "reads_bypass",
+    "bytes_alone": "bytes_bypass",
+}
 """Names before, shown beside the new ones for one release."""
 
 

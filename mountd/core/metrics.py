@@ -36,11 +36,11 @@ COUNTERS: dict[str, str] = {
     "reads_staged": "reads answered from staged files",
     "reads_flight": "reads that joined a fetch of a chunk under way",
     "reads_source": "reads that started the fetch of a chunk",
-    "reads_alone": "reads of a large file fetched alone",
+    "reads_bypass": "bypass reads: small extents of a large file, fetched for one reader",
     "bytes_staged": "bytes answered from staged files",
     "bytes_flight": "bytes answered from a fetch under way",
     "bytes_source": "bytes answered from a fetch they started",
-    "bytes_alone": "bytes answered from a fetch of their own",
+    "bytes_bypass": "bytes answered from bypass reads",
     "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
     "push_errors": "pushes that the kernel refused",
     # how opens were answered
@@ -52,7 +52,7 @@ COUNTERS: dict[str, str] = {
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",
     "guessed_chunks": "chunks fetched because they followed another chunk before",
-    "prefetch_dropped": "wishes to fetch ahead that found the queue full",
+    "prefetch_dropped": "requests to fetch ahead that found the queue full",
     "stats_ahead": "files whose attributes were asked for because names are looked up in the order of a listing",
     "hinted_bytes": "bytes fetched because an order names them",
     "hinted_pushes": "files and chunks put into the page cache a moment before their use",

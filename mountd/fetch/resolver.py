@@ -31,7 +31,7 @@ from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.namespace import Node
 from policies.geometry import Extent
 from policies.iomode import SMALL_BYTES
-from policies.prefetch.miss_policy import Decision, Fetch, alone_extent
+from policies.prefetch.miss_policy import Decision, Fetch, bypass_extent
 from policies.prefetch.readahead import Kind
 
 _WARM_STREAMS = 4
@@ -39,9 +39,9 @@ _WARM_STREAMS = 4
 
 
 class Resolved(NamedTuple):
-    """Bytes, and where they were found: on the cache disk, in memory, alone or with their chunk in the source."""
+    """Bytes, and where they come from: the cache disk, memory, a bypass read, or their chunk from the source."""
 
-    tier: Literal["staged", "flight", "alone", "source"]
+    tier: Literal["staged", "flight", "bypass", "source"]
     data: bytes | bytearray | memoryview
 
 
@@ -104,21 +104,21 @@ class Resolver:
         if found is not None:
             return found
         coming = self._fetcher.is_coming(file.version, index)
-        wanted = alone_extent(extent, file.size)
+        wanted = bypass_extent(extent, file.size)
         peers_asked = not coming and self._is_part_of_owner(node, file, extent, kind)
         if peers_asked:
             part = await self._fetcher.from_owner(node, file, wanted)
             if part is not None:
-                return Resolved("alone", part[extent.start - wanted.start : extent.end - wanted.start])
+                return Resolved("bypass", part[extent.start - wanted.start : extent.end - wanted.start])
         decision = self._misses.decide(
             node, file, extent, sequential=kind is Kind.SEQUENTIAL, coming=coming, patient=patient
         )
-        if decision.fetch is Fetch.ALONE:
+        if decision.fetch is Fetch.BYPASS:
             # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
             part = await self._fetcher.bypass(node, file, wanted, peers_asked=peers_asked)
             self._misses.paid(file, wanted.size)
             self._misses.follow(node, file, index, decision.follow)  # behind it: not to share the bandwidth
-            return Resolved("alone", part[extent.start - wanted.start : extent.end - wanted.start])
+            return Resolved("bypass", part[extent.start - wanted.start : extent.end - wanted.start])
         if decision.fetch is Fetch.CHUNK:
             return await self._with_its_chunk(node, file, extent, decision, kind, coming=coming)
         since_s = trio.current_time()

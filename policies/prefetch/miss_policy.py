@@ -5,7 +5,7 @@ file must not pay for chunks, one that reads all samples of a file must not pay 
 which it is, so this is ski rental, by file: reads alone are the rent, and what they have cost so far decides.
 
 `read_path` keeps one `MissPolicy` for each large file (all its handles together) and asks `missed(...)` at every READ
-whose bytes are not here, also if their chunk is on the way: CHUNK then means to wait for it, ALONE not to. It does at
+whose bytes are not here, also if their chunk is on the way: CHUNK then means to wait for it, BYPASS not to. It does at
 once what `fetch` says, and hands `follow` to `prefetch`, which ignores a request that it already has. The stages, each
 entered once and never left as long as nothing is evicted:
 
@@ -94,7 +94,7 @@ _MAX_COUNTED_CHUNKS = 4096
 class Fetch(enum.Enum):
     """What to fetch now, for the reader that waits."""
 
-    ALONE = "alone"
+    BYPASS = "bypass"
     CHUNK = "chunk"
     WAIT_FOR_SWEEP = "swept"
     """Nothing: a plan fetches the chunk soon, with all others in the order of the file."""
@@ -129,9 +129,9 @@ class Decision:
     follow: Follow
 
 
-_ALONE = Decision(Fetch.ALONE, Follow.NOTHING)
-_ALONE_THEN_CHUNK = Decision(Fetch.ALONE, Follow.CHUNK)
-_ALONE_THEN_FILL = Decision(Fetch.ALONE, Follow.FILL)
+_BYPASS = Decision(Fetch.BYPASS, Follow.NOTHING)
+_BYPASS_THEN_CHUNK = Decision(Fetch.BYPASS, Follow.CHUNK)
+_BYPASS_THEN_FILL = Decision(Fetch.BYPASS, Follow.FILL)
 _CHUNK = Decision(Fetch.CHUNK, Follow.NOTHING)
 _SWEPT = Decision(Fetch.WAIT_FOR_SWEEP, Follow.NOTHING)
 _CHUNK_THEN_FILL = Decision(Fetch.CHUNK, Follow.FILL)
@@ -141,7 +141,7 @@ _FILLED = Decision(Fetch.WAIT_FOR_FILL, Follow.FILL)
 class MissPolicy:
     """How densely one file has been touched. Bounded memory: two sums and a count for each touched chunk."""
 
-    __slots__ = ("_by_chunk", "_chunk_bytes", "_file_size", "_out_of_order", "_whole", "alone_bytes", "touches")
+    __slots__ = ("_by_chunk", "_chunk_bytes", "_file_size", "_out_of_order", "_whole", "bypass_bytes", "touches")
 
     def __init__(self, file_size: int, chunk_bytes: int) -> None:
         self._file_size = file_size
@@ -150,7 +150,7 @@ class MissPolicy:
         self._by_chunk: dict[int, int] = {}
         self._out_of_order = 0
         self.touches = 0
-        self.alone_bytes = 0
+        self.bypass_bytes = 0
 
     def missed(
         self,
@@ -175,25 +175,25 @@ class MissPolicy:
         if scheduled is not None:
             return self._missed_scheduled(size, missing_chunks, scheduled)
         if not can_stage:
-            return _ALONE
+            return _BYPASS
         self.touches = touches = self.touches + 1
         missing_bytes = missing_chunks * self._chunk_bytes
-        # alone_bytes is what the reads before this one have cost, so the first touch of any file is fetched alone.
-        dear = self.alone_bytes * _BYTES_SHARE_NOW >= missing_bytes
+        # bypass_bytes is what the reads before this one have cost, so the first touch of any file is fetched alone.
+        dear = self.bypass_bytes * _BYTES_SHARE_NOW >= missing_bytes
         if dear or touches > _TOUCHES_PER_CHUNK_NOW * missing_chunks:
             return _CHUNK_THEN_FILL if coming else self._chunk_now(missing_chunks, filled_in_s)
-        self.alone_bytes += _alone_bytes(size)
+        self.bypass_bytes += _bypass_bytes(size)
         if touches * _CHUNKS_PER_TOUCH_FILL >= missing_chunks and touches > 1:
             self._by_chunk.clear()
-            return _ALONE_THEN_FILL
+            return _BYPASS_THEN_FILL
         index = read.start // self._chunk_bytes
         count = self._by_chunk.get(index, 0) + 1
         if count >= _CLUSTER_TOUCHES:
-            return _ALONE_THEN_CHUNK
+            return _BYPASS_THEN_CHUNK
         if len(self._by_chunk) >= _MAX_COUNTED_CHUNKS:
             self._by_chunk.clear()
         self._by_chunk[index] = count
-        return _ALONE
+        return _BYPASS
 
     def _chunk_now(self, missing_chunks: int, filled_in_s: float) -> Decision:
         """A chunk that is wanted now: by the fill, or before it."""
@@ -210,17 +210,17 @@ class MissPolicy:
         Where much of the chunk is read now, as in groups of neighbouring samples, waiting for it is the shortest way.
         """
         if scheduled.swept and scheduled.sample_bytes < TINY_BYTES:
-            dear = self.alone_bytes >= _SWEPT_TOUCHES * BLOCK_BYTES
+            dear = self.bypass_bytes >= _SWEPT_TOUCHES * BLOCK_BYTES
         else:
             had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
-            dear = self.alone_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
+            dear = self.bypass_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
         if dear or scheduled.soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
             return _SWEPT if scheduled.swept else _CHUNK
-        self.alone_bytes += _alone_bytes(size)
-        return _ALONE
+        self.bypass_bytes += _bypass_bytes(size)
+        return _BYPASS
 
 
-def alone_extent(read: Extent, file_size: int) -> Extent:
+def bypass_extent(read: Extent, file_size: int) -> Extent:
     """What to read from the source for a read that is fetched alone: whole pages, or whole blocks around tiny reads.
 
     Holds `read` as far as the file goes, starts at a page boundary, ends at one or at the end of the file. At most
@@ -232,5 +232,5 @@ def alone_extent(read: Extent, file_size: int) -> Extent:
     return Extent(start, end if end < file_size else max(start, file_size))
 
 
-def _alone_bytes(size: int) -> int:
+def _bypass_bytes(size: int) -> int:
     return BLOCK_BYTES if size < TINY_BYTES else size + _PAGE_BYTES

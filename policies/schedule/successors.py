@@ -30,7 +30,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from policies.geometry import Extent, chunk_count, chunk_extent
-from policies.prefetch.miss_policy import alone_extent
+from policies.prefetch.miss_policy import bypass_extent
 
 _RECENT = 8
 """Chunks that a reader is in at the same time: walks of one mapping, workers that share a descriptor."""
@@ -113,7 +113,7 @@ class Successors:
         if touched is None:
             return
         begin = index * self._chunk_bytes
-        alone = alone_extent(read, self._file_size)
+        alone = bypass_extent(read, self._file_size)
         first = max(0, alone.start - begin) // _PAGE_BYTES
         end = -(-(min(alone.end, begin + self._chunk_bytes) - begin) // _PAGE_BYTES)
         now = touched | ((1 << end) - (1 << first))

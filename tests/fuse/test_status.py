@@ -20,8 +20,8 @@ STATUS_KEYS = {
         "large_read_bytes large_reads_ordered direct in_doubt absolute_links absolute_links_named"
     ),
     "peers": "mode reason reads read_bytes misses faults served served_bytes refused_busy",
-    "reads": "staged flight source alone",
-    "read_bytes": "staged flight source alone",
+    "reads": "staged flight source bypass alone",
+    "read_bytes": "staged flight source bypass alone",
     "readers": "",
     "readers_unknown": "",
     "hints": "learners past layouts",

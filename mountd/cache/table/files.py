@@ -35,7 +35,7 @@ FoundRow = tuple[StagedRow, list[ChunkRow]]
 """A row and, of a file of several chunks, what is committed of it."""
 
 
-class _Wish:
+class _Lookup:
     """A look-up under way and who waits for it."""
 
     __slots__ = ("done", "file", "path")
@@ -69,7 +69,7 @@ class StagedFileTable:
         self._keep = _KEEP
         self._known: WeakValueDictionary[Version, StagedFile] = WeakValueDictionary()
         self._recent: OrderedDict[Version, StagedFile] = OrderedDict()
-        self._wishes: OrderedDict[Version, _Wish] = OrderedDict()
+        self._lookups: OrderedDict[Version, _Lookup] = OrderedDict()
         self._wanted = trio.Event()
         # True while the index has no row that memory does not have: then a look-up needs no index.
         self._all_in_memory = context.index.opened.files == 0
@@ -104,7 +104,7 @@ class StagedFileTable:
 
     def _look(self, version: Version, path: bytes) -> StagedFile | None:
         """Of a file of one chunk the index has all in one row; None: it must be asked in a thread."""
-        if version.size > self._chunk_bytes or version in self._wishes:
+        if version.size > self._chunk_bytes or version in self._lookups:
             return None
         try:
             rows = self._context.index.reader.find_quickly(version)
@@ -119,16 +119,16 @@ class StagedFileTable:
         file = self.get_nowait(version, path)
         if file is not None:
             return file
-        wish = self._wish(version, path)
-        await wish.done.wait()
-        assert wish.file is not None
-        return wish.file
+        lookup = self._lookup(version, path)
+        await lookup.done.wait()
+        assert lookup.file is not None
+        return lookup.file
 
     async def load(self, versions: Iterable[Version]) -> None:
         """Have all of these in memory, as far as they fit."""
-        wishes = [self._wish(version, b"") for version in versions if self.get_nowait(version) is None]
-        for wish in wishes:
-            await wish.done.wait()
+        lookups = [self._lookup(version, b"") for version in versions if self.get_nowait(version) is None]
+        for lookup in lookups:
+            await lookup.done.wait()
 
     async def preload(self) -> None:
         """Have what an earlier run staged in memory, if all of it fits: an open then needs no look at the index.
@@ -157,10 +157,10 @@ class StagedFileTable:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            while self._wishes:
-                await self._answer(dict(islice(self._wishes.items(), _BATCH)))
+            while self._lookups:
+                await self._answer(dict(islice(self._lookups.items(), _BATCH)))
 
-    async def _answer(self, batch: dict[Version, _Wish]) -> None:
+    async def _answer(self, batch: dict[Version, _Lookup]) -> None:
         found: list[list[FoundRow]] = [[] for _ in batch]
         with self._doomed.watching() as gone:
             try:
@@ -169,15 +169,15 @@ class StagedFileTable:
                 self._context.health.index_failed(error, "looking up staged files")
             except Exception as error:  # noqa: BLE001 - who waits goes on as if nothing of it were staged
                 note_fault("staging: look-ups", error)
-        for (version, wish), rows in zip(batch.items(), found, strict=True):
-            wish.file = StagedFile(version, self._chunk_bytes, wish.path)
+        for (version, lookup), rows in zip(batch.items(), found, strict=True):
+            lookup.file = StagedFile(version, self._chunk_bytes, lookup.path)
             try:
-                wish.file = self._adopt(version, wish.path, [row for row in rows if row[0].object_id not in gone])
+                lookup.file = self._adopt(version, lookup.path, [row for row in rows if row[0].object_id not in gone])
             except Exception as error:  # noqa: BLE001 - as above
                 note_fault("staging: look-ups", error)
             finally:
-                del self._wishes[version]
-                wish.done.set()
+                del self._lookups[version]
+                lookup.done.set()
 
     def in_memory(self) -> list[StagedFile]:
         """All files that memory knows."""
@@ -198,12 +198,12 @@ class StagedFileTable:
         """A newer version of this file exists: what is staged of this one goes as soon as it is not open."""
         self._reclaim_queue.supersede(await self.get(version))
 
-    def _wish(self, version: Version, path: bytes) -> _Wish:
-        wish = self._wishes.get(version)
-        if wish is None:
-            wish = self._wishes[version] = _Wish(path)
+    def _lookup(self, version: Version, path: bytes) -> _Lookup:
+        lookup = self._lookups.get(version)
+        if lookup is None:
+            lookup = self._lookups[version] = _Lookup(path)
             self._wanted.set()
-        return wish
+        return lookup
 
     def _adopt(self, version: Version, path: bytes, found: list[FoundRow]) -> StagedFile:
         file = self._known.get(version)

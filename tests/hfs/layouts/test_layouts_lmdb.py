@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from hfs.layouts import lmdb as lmdb_builder
 from hfs.layouts import reading
+from hfs.layouts.keys import positions
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.lmdb import build_lmdb, positions
+from hfs.layouts.lmdb import build_lmdb
 from tests.hfs.layouts.layout_data import sample_bytes
 
 Records = Sequence[tuple[bytes, bytes]]

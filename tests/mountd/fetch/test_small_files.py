@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mountd.base.errors import SourceError, SourceTimeout, StagingError
-from mountd.fetch.small_files import BATCH_FILES, Become
+from mountd.fetch import BATCH_FILES, Become
 from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 
 

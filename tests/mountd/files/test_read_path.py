@@ -88,7 +88,7 @@ async def test_the_first_random_touch_of_a_large_file_is_fetched_alone() -> None
         assert await parts.read(number, offset, 19_000) == parts.source.content(b"f", Extent(offset, offset + 19_000))
         ((_, extent),) = parts.source.reads
         assert extent.size <= 28 << 10
-        assert parts.metrics["reads_alone"] == 1
+        assert parts.metrics["reads_bypass"] == 1
 
 
 async def test_a_read_across_chunks_is_joined() -> None:

@@ -169,7 +169,7 @@ async def test_a_sample_that_is_due_before_its_chunk_is_fetched_alone() -> None:
         assert await parts.read(handle, offset, 5000) == source.content(b"f", Extent(offset, offset + 5000))
         alone = [extent for _, extent in source.reads if extent.end - extent.start < CHUNK]
         assert len(alone) == 1
-        assert parts.metrics["reads_alone"] == 1
+        assert parts.metrics["reads_bypass"] == 1
 
 
 async def test_an_order_that_names_a_directorys_files_replaces_the_guess_about_its_siblings() -> None:

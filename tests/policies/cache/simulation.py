@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent
-from policies.prefetch.miss_policy import Fetch, Follow, MissPolicy, alone_extent
+from policies.prefetch.miss_policy import Fetch, Follow, MissPolicy, bypass_extent
 
 CHUNK_BYTES = 8 << 20
 HIT_S = 0.0001
@@ -169,7 +169,7 @@ def simulate(
                     if decision.fetch is Fetch.CHUNK:
                         chunk(file, index).waiters.append(reader)
                     else:
-                        start(file, -1, alone_extent(read, file.size).size).waiters.append(reader)
+                        start(file, -1, bypass_extent(read, file.size).size).waiters.append(reader)
                     if decision.follow is Follow.CHUNK:
                         background.append((file, index))
                     elif decision.follow is Follow.FILL:

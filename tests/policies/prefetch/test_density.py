@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.geometry import Extent
-from policies.prefetch.miss_policy import Decision, Fetch, Follow, MissPolicy, ScheduledChunk, alone_extent
+from policies.prefetch.miss_policy import Decision, Fetch, Follow, MissPolicy, ScheduledChunk, bypass_extent
 from tests.policies.cache.simulation import CHUNK_BYTES, Outcome, Speed, simulate
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9
 SAMPLE = 19_000
 BUSY = Speed(latency_s=0.01, stream=20e6, shared=50e6)
 
-ALONE = Decision(Fetch.ALONE, Follow.NOTHING)
+BYPASS = Decision(Fetch.BYPASS, Follow.NOTHING)
 CHUNK = Decision(Fetch.CHUNK, Follow.NOTHING)
-CLUSTER = Decision(Fetch.ALONE, Follow.CHUNK)
-FILL = Decision(Fetch.ALONE, Follow.FILL)
+CLUSTER = Decision(Fetch.BYPASS, Follow.CHUNK)
+FILL = Decision(Fetch.BYPASS, Follow.FILL)
 WAIT_FOR_FILL = Decision(Fetch.WAIT_FOR_FILL, Follow.FILL)
 FULL = Decision(Fetch.CHUNK, Follow.FILL)
 
@@ -42,19 +42,19 @@ def every_sample(size: int, read_bytes: int = SAMPLE) -> list[tuple[int, int]]:
 def test_the_stages_follow_each_other() -> None:
     density = MissPolicy(40 * CHUNK_BYTES, CHUNK_BYTES)
     seen = [touch(density, (i * 7 % 40) * CHUNK_BYTES, 40) for i in range(90)]
-    assert seen == [ALONE] * 19 + [FILL] * 61 + [FULL] * 10
+    assert seen == [BYPASS] * 19 + [FILL] * 61 + [FULL] * 10
 
 
 def test_a_cluster_of_touches_brings_its_chunk() -> None:
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    assert [touch(density, 5 * CHUNK_BYTES + i * 100_000, 1000) for i in range(6)] == [ALONE] * 3 + [CLUSTER] * 3
-    assert touch(density, 6 * CHUNK_BYTES, 1000) == ALONE
+    assert [touch(density, 5 * CHUNK_BYTES + i * 100_000, 1000) for i in range(6)] == [BYPASS] * 3 + [CLUSTER] * 3
+    assert touch(density, 6 * CHUNK_BYTES, 1000) == BYPASS
 
 
 def test_bytes_count_as_touches_do() -> None:
     density = MissPolicy(200 * CHUNK_BYTES, CHUNK_BYTES)
     seen = [touch(density, i * 9 * CHUNK_BYTES, 200, MIB) for i in range(13)]
-    assert seen == [ALONE] * 11 + [FULL] * 2  # 10.7 MiB are a 150th of 1600 MiB
+    assert seen == [BYPASS] * 11 + [FULL] * 2  # 10.7 MiB are a 150th of 1600 MiB
 
 
 def test_a_dense_miss_waits_for_a_fill_that_is_near_and_one_chunk_in_16_does_not() -> None:
@@ -81,23 +81,23 @@ def test_page_faults_read_alone_leave_the_mean_request_above_4_mib() -> None:
     count = 40
     density = MissPolicy(count * CHUNK_BYTES, CHUNK_BYTES)
     faults = [touch(density, (i * 7 % count) * CHUNK_BYTES, count, 4096) for i in range(200)]
-    alone = sum(decision.fetch is Fetch.ALONE for decision in faults)
+    alone = sum(decision.fetch is Fetch.BYPASS for decision in faults)
     assert count * CHUNK_BYTES / (count + alone) > 4 * MIB
 
 
 def test_what_is_missing_counts_not_the_size_of_the_file() -> None:
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
-    assert [touch(density, i * CHUNK_BYTES, 4) for i in range(3)] == [ALONE, FILL, FILL]
+    assert [touch(density, i * CHUNK_BYTES, 4) for i in range(3)] == [BYPASS, FILL, FILL]
 
 
 @pytest.mark.parametrize(
     ("size", "chunk_bytes", "read_bytes", "sequential", "room", "expected"),
     [
         pytest.param(CHUNK_BYTES, CHUNK_BYTES, SAMPLE, False, True, CHUNK, id="a file of one chunk"),
-        pytest.param(CHUNK_BYTES + 1, CHUNK_BYTES, SAMPLE, False, True, ALONE, id="a file of two"),
+        pytest.param(CHUNK_BYTES + 1, CHUNK_BYTES, SAMPLE, False, True, BYPASS, id="a file of two"),
         pytest.param(20 * GB, CHUNK_BYTES, SAMPLE, True, True, CHUNK, id="sequential"),
         pytest.param(20 * GB, CHUNK_BYTES, SAMPLE, True, False, CHUNK, id="sequential, no room"),
-        pytest.param(20 * GB, CHUNK_BYTES, SAMPLE, False, False, ALONE, id="random, no room"),
+        pytest.param(20 * GB, CHUNK_BYTES, SAMPLE, False, False, BYPASS, id="random, no room"),
         pytest.param(20 * GB, CHUNK_BYTES, CHUNK_BYTES // 2, False, True, CHUNK, id="half a chunk"),
         pytest.param(20 * GB, 256 * KIB, 4 * KIB, False, True, CHUNK, id="chunks as cheap as alone"),
     ],
@@ -111,15 +111,15 @@ def test_the_first_touch(
 
 def test_without_room_no_number_of_touches_brings_chunks() -> None:
     density = MissPolicy(10 * CHUNK_BYTES, CHUNK_BYTES)
-    assert {touch(density, 0, 10, room=False) for _ in range(100)} == {ALONE}
-    assert touch(density, 0, 10) == ALONE  # they were no touches either
+    assert {touch(density, 0, 10, room=False) for _ in range(100)} == {BYPASS}
+    assert touch(density, 0, 10) == BYPASS  # they were no touches either
 
 
 def test_sequential_reads_are_no_touches() -> None:
     density = MissPolicy(10 * CHUNK_BYTES, CHUNK_BYTES)
     for i in range(100):
         touch(density, i * SAMPLE, 10, sequential=True)
-    assert touch(density, 0, 10) == ALONE
+    assert touch(density, 0, 10) == BYPASS
 
 
 def test_memory_is_bounded() -> None:
@@ -134,22 +134,22 @@ def test_stages_are_never_left_and_the_bytes_read_alone_are_bounded(
     touches: list[tuple[int, int]], chunks: int
 ) -> None:
     density = MissPolicy(chunks * CHUNK_BYTES, CHUNK_BYTES)
-    rank = {ALONE: 0, CLUSTER: 0, FILL: 1, FULL: 2}
-    highest = alone_bytes = 0
+    rank = {BYPASS: 0, CLUSTER: 0, FILL: 1, FULL: 2}
+    highest = bypass_bytes = 0
     for index, size in touches:
         decision = touch(density, index % chunks * CHUNK_BYTES, chunks, size)
         assert rank[decision] >= highest
         highest = rank[decision]
-        alone_bytes += size if decision.fetch is Fetch.ALONE else 0
+        bypass_bytes += size if decision.fetch is Fetch.BYPASS else 0
     # The last read before the bound may go over it, and the first is free.
-    assert alone_bytes <= chunks * CHUNK_BYTES // 150 + 2 * 3 * MIB
+    assert bypass_bytes <= chunks * CHUNK_BYTES // 150 + 2 * 3 * MIB
 
 
 @given(st.integers(0, 10 * MIB), st.integers(1, MIB), st.integers(1, 10 * MIB))
-def test_alone_extents_hold_the_read_and_little_more(start: int, size: int, file_size: int) -> None:
+def test_bypass_extents_hold_the_read_and_little_more(start: int, size: int, file_size: int) -> None:
     start = min(start, file_size - 1)
     read = Extent(start, min(start + size, file_size))
-    alone = alone_extent(read, file_size)
+    alone = bypass_extent(read, file_size)
     assert alone.start <= read.start
     assert read.end <= alone.end <= file_size
     assert alone.start % 4096 == 0
@@ -167,8 +167,8 @@ def test_alone_extents_hold_the_read_and_little_more(start: int, size: int, file
         (0, 16_384, (0, 16_384)),
     ],
 )
-def test_alone_extent_by_example(start: int, end: int, expected: tuple[int, int]) -> None:
-    assert alone_extent(Extent(start, end), 1_000_000) == Extent(*expected)
+def test_bypass_extent_by_example(start: int, end: int, expected: tuple[int, int]) -> None:
+    assert bypass_extent(Extent(start, end), 1_000_000) == Extent(*expected)
 
 
 def test_100_samples_of_20_gb_cost_what_they_cost_direct() -> None:
@@ -239,7 +239,7 @@ def decided(density: MissPolicy, scheduled: ScheduledChunk, size: int = 4096, mi
 def test_tiny_records_of_a_sweep_are_waited_for_after_some_touches() -> None:
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
     scheduled = ScheduledChunk(soon_bytes=0, sample_bytes=3000, swept=True)
-    assert [decided(density, scheduled) for _ in range(17)] == [Fetch.ALONE] * 16 + [Fetch.WAIT_FOR_SWEEP]
+    assert [decided(density, scheduled) for _ in range(17)] == [Fetch.BYPASS] * 16 + [Fetch.WAIT_FOR_SWEEP]
     assert decided(density, scheduled, size=128 << 10) is Fetch.WAIT_FOR_SWEEP, "the kernel's readahead at a fault"
 
 
@@ -247,10 +247,10 @@ def test_larger_samples_of_a_sweep_are_fetched_alone_for_a_twentieth_of_what_has
     density = MissPolicy(1000 * CHUNK_BYTES, CHUNK_BYTES)
     scheduled = ScheduledChunk(soon_bytes=0, sample_bytes=20_000, swept=True)
     count = 0
-    while decided(density, scheduled, 20_000) is Fetch.ALONE:
+    while decided(density, scheduled, 20_000) is Fetch.BYPASS:
         count += 1
     assert 150 < count < 200
-    assert decided(density, scheduled, 20_000, missing=900) is Fetch.ALONE
+    assert decided(density, scheduled, 20_000, missing=900) is Fetch.BYPASS
     assert decided(density, scheduled, 20_000) is Fetch.WAIT_FOR_SWEEP
 
 

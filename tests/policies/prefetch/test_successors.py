@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.geometry import Extent
-from policies.prefetch.miss_policy import alone_extent
+from policies.prefetch.miss_policy import bypass_extent
 from policies.schedule.successors import Successors, Trail
 
 CHUNK_BYTES = 1 << 20
@@ -43,7 +43,7 @@ def play(reads: Iterable[Read], chunks: int, *, staged: int, held: int = 4, gues
         if index in kept:
             history.hit(index, read)
         elif index >= staged:
-            size = alone_extent(read, chunks * CHUNK_BYTES).size
+            size = bypass_extent(read, chunks * CHUNK_BYTES).size
             history.paid(size)
             out.paid += size
             out.alone += 1
