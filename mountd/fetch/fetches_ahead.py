@@ -88,7 +88,7 @@ class FetchesAhead:
         if node.version is None:
             return False
         file = await self._cache.files.get(node.version, node.path)
-        return await self._resolver.ensure(node, file, 0, Goal.HERE) is Ensured.FETCHED
+        return await self._resolver.ensure(node, file, 0, Goal.STAGED) is Ensured.FETCHED
 
     def next_siblings(self, limit: int) -> list[Place]:
         """What the sibling policy would fetch now."""

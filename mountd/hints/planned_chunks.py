@@ -87,7 +87,7 @@ class PlannedChunks:
                 if stays.each[0] and not self._cache.admission.admits_nowait(file, size):
                     return False  # the cache disk rests
                 push = Push.WHOLE if self._warmer.wants_pushed(node, file) else Push.NOTHING
-                goal = Goal.HERE if stays.each[0] else Goal.IN_MEMORY
+                goal = Goal.STAGED if stays.each[0] else Goal.IN_MEMORY
                 if await self._resolver.ensure(node, file, index, goal, push=push, soon=True) is Ensured.FETCHED:
                     self._plans.arrived()
                     self._metrics.add("hinted_bytes", size)

@@ -133,7 +133,7 @@ class PlannedFiles:
                     missing.clear()  # it would be read to be thrown away
                     return
                 try:
-                    await self._resolver.ensure(node, file, index, Goal.HERE, soon=True)
+                    await self._resolver.ensure(node, file, index, Goal.STAGED, soon=True)
                 except HfsError:
                     missing.clear()
 
