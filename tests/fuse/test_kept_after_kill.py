@@ -49,12 +49,12 @@ def mount_again(hfs: Hfs) -> None:
 
 
 @pytest.mark.parametrize("again", [Hfs.crash, mount_again], ids=["the keeper starts the next", "mounted anew"])
-@pytest.mark.parametrize("io_mode", ["auto", "daemon"])
+@pytest.mark.parametrize("mode", ["auto", "daemon"])
 def test_what_was_synced_is_not_read_again(
-    slow: SlowFs, hfs_mount: HfsMount, io_mode: str, again: Callable[[Hfs], None]
+    slow: SlowFs, hfs_mount: HfsMount, mode: str, again: Callable[[Hfs], None]
 ) -> None:
     # Nothing ahead of the reader: what is staged is what was read.
-    hfs = hfs_mount(slow.path, *SAME, "--io-mode", io_mode, "-o", "push=no", chunk_bytes=CHUNK)
+    hfs = hfs_mount(slow.path, *SAME, "--io-mode", mode, "-o", "push=no", chunk_bytes=CHUNK)
     for name in ("small", "whole"):
         (hfs.path / name).read_bytes()
     with (hfs.path / "part").open("rb", buffering=0) as part:
