@@ -76,17 +76,18 @@ class SmallFileLookups:
         """What nothing was known of is staged: look before reading for a while."""
         self._looks = _LOOKS
 
-    async def look_first(self, places: Sequence[Place]) -> None:
-        """Ask what these are, of which nothing is known, where an earlier run may have staged them."""
-        if again := [
-            place for place in places if self.is_unknown(place) and self._cache.writer.was_put(path_of(place))
-        ]:
+    async def look_first(self, places: Sequence[Place]) -> set[Place]:
+        """Those of which nothing is known, once it has been asked what they are where they may have been staged."""
+        unknown = {place for place in places if self.is_unknown(place)}
+        if again := [place for place in unknown if self._cache.writer.was_put(path_of(place))]:
             await self.look_up(again)
-        if not self.reads_blindly:
-            unknown = [place for place in places if self.is_unknown(place)]
-            await self.look_up(unknown)
+            unknown = {place for place in unknown if self.is_unknown(place)}
+        if unknown and not self.reads_blindly:
+            await self.look_up([place for place in places if place in unknown])
             found = sum(self._is_staged(place) for place in unknown)
             self._looks = _LOOKS if found else self._looks - len(unknown)
+            unknown = {place for place in unknown if self.is_unknown(place)}
+        return unknown
 
     async def look_up(self, places: Sequence[Place]) -> None:
         """Have the names known, and what is staged of them. Errors are met again by who reads them."""
@@ -104,12 +105,13 @@ class SmallFileLookups:
             for directory, names in by_directory.items():
                 nursery.start_soon(look, directory, names)
 
-    async def look_into_cache(self, places: Sequence[Place]) -> None:
-        """Have it known what is staged of those whose names are known."""
+    async def look_into_cache(self, places: Sequence[Place]) -> bool:
+        """Have it known what is staged of those whose names are known. True if that was asked of the index."""
         versions = [node.version for place in places if (node := self.node(place)) is not None and node.version]
         unknown = [version for version in versions if self._cache.files.get_nowait(version) is None]
         if unknown:
             await self._cache.files.load(unknown)
+        return bool(unknown)
 
     # -- what is known without asking ---------------------------------------------------------------------------------
 

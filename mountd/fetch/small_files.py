@@ -88,10 +88,11 @@ class SmallFiles:
         request = BatchRequest(goal, push, wanted)
         outcomes: Outcomes = {}
         unique = list(dict.fromkeys(places))
-        await self._lookups.look_first(unique)
-        await self._lookups.look_into_cache(unique)
+        unknown = await self._lookups.look_first(unique)
+        if await self._lookups.look_into_cache([place for place in unique if place not in unknown]):
+            unknown = set()  # some may be known now
         for place in unique:
-            known = self._lookups.known(place, goal)
+            known = self._lookups.known(place, goal) if place not in unknown else None
             if known is not None:
                 outcomes[place] = known
         left = [place for place in unique if place not in outcomes]
