@@ -79,7 +79,8 @@ class SmallFileLookups:
     async def look_first(self, places: Sequence[Place]) -> set[Place]:
         """Those of which nothing is known, once it has been asked what they are where they may have been staged."""
         unknown = {place for place in places if self.is_unknown(place)}
-        if again := [place for place in unknown if self._cache.writer.was_put(path_of(place))]:
+        was_put = self._cache.writer.was_put
+        if again := [place for place in places if place in unknown and was_put(path_of(place))]:
             await self.look_up(again)
             unknown = {place for place in unknown if self.is_unknown(place)}
         if unknown and not self.reads_blindly:
