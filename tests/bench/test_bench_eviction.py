@@ -68,6 +68,7 @@ def test_it_measures_what_the_daemon_does() -> None:
     assert 100 / hints_room._BATCH_SHARE == eviction.BATCH_PERCENT
 
 
+@pytest.mark.slow
 def test_its_rows_and_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction, "FILES_QUICK", FILES)
     monkeypatch.setattr(eviction, "SIZES", (10, 50, 100))

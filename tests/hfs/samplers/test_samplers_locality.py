@@ -69,6 +69,7 @@ def at_epoch(epoch: int, samplers: list[LocalityAwareSampler]) -> list[LocalityA
 placed = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)  # each learner makes the table of owners
 @given(st.integers(1, 120), st.integers(1, 6), placed, st.booleans(), st.integers(0, 9))
 def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size(

@@ -245,6 +245,7 @@ def test_workers_of_a_loader(data: Any, method: str | None) -> None:
     assert not ours()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_errors_and_subsets_through_a_loader(data: Any, workers: int) -> None:
     fetch = ThreadedFetch(Squares(20, (13,)), 3)

@@ -377,6 +377,7 @@ def test_an_index_that_sqlite_opened_elsewhere_is_not_believed(tmp_path: Path) -
     Index(cache(tmp_path / "ours")).close()
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
     """Counted in steps of SQLite's virtual machine, not in seconds: a scan would take millions."""
     index = Index(cache(tmp_path))
