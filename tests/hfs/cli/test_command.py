@@ -20,6 +20,11 @@ except OSError as error:
     sys.exit(type(error).__name__)
 sys.exit(code if code >= 0 else 128 - code)
 """
+ON_ITS_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 COUNTER = """
 import os, signal, sys
 counts = {}
@@ -81,11 +86,18 @@ def test_signals_are_forwarded_once() -> None:
 
 
 def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(ROOT)
-        os.execv(sys.executable, python(COUNTER))
-    with os.fdopen(terminal, "r+b", buffering=0) as stream:
+    terminal, its_end = pty.openpty()
+    # Not pty.fork: this process has threads.
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_ITS_TERMINAL, *python(COUNTER)],
+        cwd=ROOT,
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+    )
+    os.close(its_end)
+    with process, os.fdopen(terminal, "r+b", buffering=0) as stream:
         shown = b""
         while b"ready" not in shown:
             shown += stream.read(1000)
@@ -94,13 +106,13 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
             os.write(terminal, b"\n")
             shown += stream.read(1000)
         # A second one, forwarded, would be in front of SIGUSR1: signals of one process arrive in the order of its loop.
-        os.kill(pid, signal.SIGUSR1)
+        process.send_signal(signal.SIGUSR1)
         while b"10: 1" not in shown:
             os.write(terminal, b"\n")
             shown += stream.read(1000)
         assert b"2: 2" not in shown
         os.write(terminal, b"\x04")
-        assert os.waitpid(pid, 0)[1] == 0
+        assert process.wait() == 0
 
 
 def test_the_command_inherits_what_we_have(tmp_path: Path) -> None:
