@@ -41,11 +41,6 @@ class HeldChunks:
         self._soon: ByteLRU[ChunkKey] = ByteLRU(buffers.total_bytes // UNSTAGED_SHARE)
         self.blocks = Blocks(buffers.total_bytes // _BLOCKS_SHARE)
 
-    @property
-    def total_bytes(self) -> int:
-        """Of all buffers, whoever has them."""
-        return self._buffers.total_bytes
-
     def chunk(self, version: Version, index: int) -> memoryview | None:
         """The bytes of a chunk that has arrived and is not readable from staging yet."""
         key = (version, index)
