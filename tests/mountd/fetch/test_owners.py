@@ -1,0 +1,35 @@
+"""Owner nodes are told once of each chunk that a fill comes by, and again if they could not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from mountd.base.version import Version
+from mountd.fetch.chunks.owners import Owners
+from policies.geometry import Extent
+
+
+async def test_an_owner_is_told_once_of_what_it_has_staged() -> None:
+    asked: list[int] = []
+    can = [False]
+
+    async def have_staged(path: bytes, version: Version, chunk_bytes: int, extent: Extent) -> bool:
+        await trio.lowlevel.checkpoint()
+        asked.append(extent.start)
+        return can[0]
+
+    peers: Any = SimpleNamespace(have_staged=have_staged)
+    source: Any = None
+    file: Any = SimpleNamespace(
+        version=Version("f" * 16, 1, 100, 1, 1), chunk_bytes=10, chunk=lambda i: Extent(10 * i, 10 * i + 10)
+    )
+    node: Any = SimpleNamespace(path=b"f")
+    owners = Owners(peers, source, reads_a_file=1)
+    await owners.tell(node, file, 3)
+    can[0] = True
+    for index in (3, 3, 4, 3, 4):
+        await owners.tell(node, file, index)
+    assert asked == [30, 30, 40]
