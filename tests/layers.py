@@ -189,7 +189,7 @@ PATH_RIGHTS = (
 # the room by a method.
 NODE_WRITER = "mountd/namespace/*"
 # Attributes that nothing but a node has, so that an assignment is found whatever the variable is called.
-NODE_ATTRIBUTES = {"answers", "children", "holds", "links", "lookups", "opens", "pushed", "stale"}
+NODE_ATTRIBUTES = {"answers", "children", "holds", "links", "lookups", "own_opens", "own_passed", "pushed", "stale"}
 
 
 def matches(file: str, allowed: tuple[str, ...]) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mountd.base.errors import ConfigError, HfsError
 from mountd.core.config import Config
 from mountd.core.config.handover import undump
-from mountd.wire.handover import DESCRIPTORS, CannotTakeUp, Handover, handed_over
+from mountd.wire.handover import CannotTakeUp, Handover, descriptors_of, handed_over
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,9 @@ def main() -> int:
         given, received = _receive()
         if not given:
             return 0  # the keeper has gone, or needs no daemon any more
-        descriptors = received[:DESCRIPTORS]
-        if not _fork_next(descriptors, received[DESCRIPTORS:], answers):
+        count = descriptors_of(given)
+        descriptors = received[:count]
+        if not _fork_next(descriptors, received[count:], answers):
             break
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)

@@ -7,8 +7,18 @@ the index costs staging, never a read. It never asks the source. `index` holds t
 from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.checking import CheckedFile
 from mountd.cache.index import StagedRow
-from mountd.cache.objects import Shrinker, StagedFile
+from mountd.cache.objects import Shrinker, StagedFile, is_open
 from mountd.cache.opening import open_cache
 from mountd.cache.status import CacheStatus
 
-__all__ = ["Cache", "CacheSettings", "CacheStatus", "CheckedFile", "Shrinker", "StagedFile", "StagedRow", "open_cache"]
+__all__ = [
+    "Cache",
+    "CacheSettings",
+    "CacheStatus",
+    "CheckedFile",
+    "Shrinker",
+    "StagedFile",
+    "StagedRow",
+    "is_open",
+    "open_cache",
+]

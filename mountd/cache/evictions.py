@@ -11,7 +11,7 @@ from contextlib import aclosing
 from mountd.base.version import Version
 from mountd.cache.committer import Committer
 from mountd.cache.index import IndexFailed
-from mountd.cache.objects import CacheContext, StagedFile
+from mountd.cache.objects import CacheContext, StagedFile, recall
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.table.files import StagedFileTable
@@ -60,6 +60,7 @@ class EvictionsByName:
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
         """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, or the kernel reads the file
         by itself."""
+        recall(file)
         if index not in file.present or index not in file.committed or file.passed:
             return 0
         room_bytes = file.chunk_room_bytes(index)

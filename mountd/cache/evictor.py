@@ -11,7 +11,7 @@ import trio
 
 from mountd.cache.committer import Committer
 from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext
+from mountd.cache.objects import CacheContext, recall
 from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.table.files import StagedFileTable
 from policies.cache.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
@@ -177,5 +177,6 @@ class Evictor:
         file = self._files.peek(row.version)
         if file is None or file.object_id != row.object_id:
             return Entry(row.object_id, row.room_bytes, row.last_use_s, hinted=hinted)
+        recall(file)
         last_use_s = max(row.last_use_s, file.last_use_ns // 1_000_000_000)
         return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy, hinted)

@@ -17,7 +17,7 @@ import trio
 
 from mountd.base.version import Version
 from mountd.cache.index import IndexFailed
-from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked
+from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked, recall
 from mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
 from mountd.cache.table.doomed import DoomedRows
 from mountd.cache.table.files import StagedFileTable
@@ -104,6 +104,7 @@ class Reclaimer:
             if number in self._doomed:
                 continue
             if file is not None and file.object_id == number:
+                recall(file)
                 if file.busy:
                     continue
                 stray_bytes[number] = sum(file.stray.values()) if file.stray is not None else 0

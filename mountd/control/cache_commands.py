@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from mountd.base.errors import HfsError, StagingError, VersionChanged
-from mountd.cache import Cache, CheckedFile, StagedRow
+from mountd.cache import Cache, CheckedFile, StagedRow, is_open
 from mountd.control.connection import Report
 from mountd.control.progress import ProgressCounter
 from mountd.control.warm import Warming
@@ -61,7 +61,7 @@ class CacheCommands:
         async with contextlib.aclosing(self._cache.listing.rows(prefixes, source_ids)) as rows:
             async for row in rows:
                 file = self._cache.files.get_nowait(row.version)
-                skipped += file is not None and file.pins > 0
+                skipped += file is not None and is_open(file)
         files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids)
         return Result(files=files, bytes=freed_bytes, skipped=skipped)
 
@@ -129,6 +129,6 @@ class CacheCommands:
             complete=row.complete,
             source_id=row.version.source_id,
             inode=row.version.inode,
-            opened=file is not None and file.pins > 0,
+            opened=file is not None and is_open(file),
             last_use_ns=row.last_use_s * 10**9,
         )

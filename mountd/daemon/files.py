@@ -15,7 +15,9 @@ from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
 from mountd.fetch import FetchesAhead, Prefetch, SiblingWatch
 from mountd.files import (
+    Delegations,
     IoMode,
+    OpenedFiles,
     Opening,
     OpenModes,
     OpenObservers,
@@ -31,6 +33,7 @@ from mountd.files import (
 )
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import HintFollower
+from mountd.kernel import DataPlane
 from mountd.peers import JobPeers
 from policies.prefetch.siblings import Siblings
 
@@ -47,6 +50,8 @@ class FileService:
     opening: Opening
     residency: Residency
     prefetch: Prefetch
+    plane: DataPlane
+    delegations: Delegations
 
 
 @asynccontextmanager
@@ -72,17 +77,16 @@ async def open_file_service(
         )
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, names, passthrough)
-        await open_again(names.inherited, basics.journal, namespace, storage.handles, cache, passthrough)
+        plane = DataPlane()
+        await _open_again(basics, storage, names, passthrough, plane)
         hints = hinting(basics, storage, namespace, fetch, io_mode)
         residency = Residency(namespace, config.mountpoint, nursery)
-        observers = OpenObservers(
-            io_mode,
-            recorder,
-            fetch.plans,
-            siblings,
-            source,
-            only_looks=residency.is_looking,
+        modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
+        observers = OpenObservers(recorder, fetch.plans, siblings, source, only_looks=residency.is_looking)
+        opened_files = OpenedFiles(
+            namespace, storage.handles, cache, modes, observers, fetch.small_demand, queue, plane
         )
+        delegations = _delegations(plane, storage, names, opened_files, fetch, recorder)
         yield FileService(
             Readers(),
             recorder,
@@ -95,15 +99,52 @@ async def open_file_service(
                 namespace,
                 storage.handles,
                 cache,
-                OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics),
+                modes,
                 SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
-                observers,
                 fetch.small_demand,
-                queue,
+                opened_files,
+                delegations,
             ),
             residency,
             Prefetch(queue, ahead, hints.follower, metrics, workers=config.prefetch_threads),
+            plane,
+            delegations,
         )
+
+
+async def _open_again(
+    basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough, plane: DataPlane
+) -> None:
+    counts_fd = basics.handover.opens_fd if basics.handover is not None else -1
+    await open_again(
+        names.inherited,
+        basics.journal,
+        names.namespace,
+        storage.handles,
+        storage.cache,
+        passthrough,
+        plane,
+        counts_fd,
+    )
+
+
+def _delegations(
+    plane: DataPlane,
+    storage: Storage,
+    names: NameService,
+    opened_files: OpenedFiles,
+    fetch: Fetching,
+    recorder: Recorder,
+) -> Delegations:
+    return Delegations(
+        plane,
+        names.namespace,
+        names.permissions,
+        storage.handles,
+        opened_files,
+        storage.cache,
+        is_heard=lambda: recorder.active or fetch.plans.any_followed,
+    )
 
 
 def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> IoMode:

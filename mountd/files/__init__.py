@@ -4,11 +4,13 @@ One open and one read are told here from end to end. It never speaks FUSE and ne
 and `namespace`.
 """
 
+from mountd.files.delegations import Delegations
 from mountd.files.handles import DirectoryHandle, Handles
 from mountd.files.inheritance import have_names_looked_up, open_again
 from mountd.files.io_mode import IoMode
 from mountd.files.open_modes import OpenModes
 from mountd.files.open_observers import OpenObservers
+from mountd.files.opened_files import OpenedFiles
 from mountd.files.opening import Opening
 from mountd.files.page_faults import PageFaults
 from mountd.files.passthrough import Passthrough
@@ -23,12 +25,14 @@ from mountd.files.small_opens import SmallOpens
 from mountd.files.status import FilesStatus
 
 __all__ = [
+    "Delegations",
     "DirectoryHandle",
     "FilesStatus",
     "Handles",
     "IoMode",
     "OpenModes",
     "OpenObservers",
+    "OpenedFiles",
     "Opening",
     "PageFaults",
     "Passthrough",

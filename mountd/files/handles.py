@@ -23,6 +23,9 @@ from policies.schedule.successors import Trail
 _RESENT = 1 << 63
 """In the number of a request that the kernel sends again."""
 
+_DELEGATED = 1 << 62
+"""In the number of a handle that the data plane gives out, to all who open its node."""
+
 _GENERATION_BITS = 40
 """Handles that one daemon of a mount has: a thousand a second for 30 years."""
 
@@ -32,7 +35,7 @@ _MAX_STATELESS = 4096
 
 @dataclass(eq=False, slots=True)
 class FileHandle:
-    """One open file."""
+    """One open file, or all opens of one node that the data plane has answered."""
 
     node: Node
     file: StagedFile
@@ -41,6 +44,8 @@ class FileHandle:
     backing_inode: int = 0
     """Of the backing file."""
     pattern: Pattern = field(default_factory=Pattern)
+    slot: int | None = None
+    """Where the data plane counts how many have it open; None: one has."""
     trail: Trail | None = None
     """Made when its reads are neither sequential nor foreseen."""
 
@@ -100,9 +105,10 @@ class Handles:
         self._answered: dict[int, int] = {}
         """Handles of earlier daemons by the request that they were the answer to, which may not have left."""
 
-    def add_file(self, handle: FileHandle, unique: int = 0) -> int:
-        """Register an open file, whose node is noted; its number. `unique`: of the request that opens it."""
-        number = next(self._numbers)
+    def add_file(self, handle: FileHandle, unique: int = 0, *, delegated: bool = False) -> int:
+        """Register an open file, whose node is noted; its number. `unique`: of the request that opens it. `delegated`:
+        the data plane gives it out."""
+        number = next(self._numbers) | (_DELEGATED if delegated else 0)
         self._files[number] = handle
         self._journal.handles.opened(number, handle.node.id, handle.backing_id or 0, handle.backing_inode, unique)
         return number
@@ -186,7 +192,10 @@ class Handles:
 
     def statistics(self) -> dict[str, int]:
         """Open files and directories."""
-        return {"files": len(self._files), "directories": len(self._directories)}
+        return {
+            "files": sum(handle.node.opens > 0 for handle in self._files.values()),
+            "directories": len(self._directories),
+        }
 
     def reading_by_itself(self, file: StagedFile) -> Node | None:
         """A node of which the kernel reads `file` without asking us; None: there is none."""

@@ -16,7 +16,7 @@ from typing import Any
 from mountd.cache import Cache
 from mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from mountd.files.passthrough import Passthrough
-from mountd.kernel import forget_all_names, forget_names
+from mountd.kernel import DataPlane, forget_all_names, forget_names
 from mountd.namespace import ROOT_ID, Inherited, Journal, Namespace
 
 _NEVER = -1
@@ -30,29 +30,43 @@ async def open_again(
     handles: Handles,
     cache: Cache,
     passthrough: Passthrough,
+    plane: DataPlane,
+    counts_fd: int,
 ) -> None:
-    """Take over the handles of `inherited`, whose nodes `namespace` has already."""
+    """Take over the handles of `inherited`, whose nodes `namespace` has. `counts_fd`: as for `DataPlane.attach`."""
+    left = plane.attach(counts_fd)
     for directory in inherited.directories:
         handle = DirectoryHandle(namespace.nodes.node(directory.node_id), unique=directory.unique)
-        unknown = directory.shown < 0  # whoever is not at its start was shown something
-        handle.shown, handle.digest = (0, _NEVER) if unknown else (directory.shown, directory.digest)
+        is_unknown = directory.shown < 0  # whoever is not at its start was shown something
+        handle.shown, handle.digest = (0, _NEVER) if is_unknown else (directory.shown, directory.digest)
         handles.inherit_directory(directory.number, handle)
     if journal.mount.stateless:  # of no handle will a close be told
         for opened in inherited.files:
             journal.handles.closed(opened.number)
+        for unknown in left.values():
+            plane.free_slot(unknown.slot)
         return
     nodes = {opened.node_id: namespace.nodes.node(opened.node_id) for opened in inherited.files}
     await cache.files.load({node.version for node in nodes.values() if node.version is not None})
     for opened in inherited.files:
         node = nodes[opened.node_id]
         assert node.version is not None
+        counted = left.pop(opened.number, None)
+        if counted is not None and counted.open <= 0:
+            journal.handles.closed(opened.number)  # it was kept for whoever opened the file next
+            plane.free_slot(counted.slot)
+            continue
         file = await cache.files.get(node.version, node.path)
         cache.files.pin(file)
-        namespace.holds.opened(node, passed=opened.backing_id != 0)
+        for _ in range(counted.open if counted is not None else 1):
+            namespace.holds.opened(node, passed=opened.backing_id != 0)
         if opened.backing_id:
             passthrough.adopt(file, opened.backing_id, opened.backing_inode)
-        again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode)
+        slot = counted.slot if counted is not None else None
+        again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode, slot=slot)
         handles.inherit_file(opened.number, again, opened.unique)
+    for unknown in left.values():
+        plane.free_slot(unknown.slot)  # its handle was not noted: nobody can be told of it
 
 
 async def have_names_looked_up(

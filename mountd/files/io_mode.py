@@ -95,6 +95,11 @@ class IoMode:
             self._small_opens += 1
         self._choose()
 
+    @property
+    def backing_files(self) -> int:
+        """Staged files that the kernel reads by itself now, or may at the next open."""
+        return len(self._passthrough)
+
     def describe(self) -> dict[str, object]:
         """For `hfs status`."""
         return {
@@ -104,7 +109,6 @@ class IoMode:
             "passthrough": self._passthrough_missing or "available",
             "stateless": self._stateless_missing or "available",
             "extension": self._extension_missing or f"loaded, with libfuse {fastpath.libfuse_version()}",
-            "backing_files": len(self._passthrough),
         }
 
     @property

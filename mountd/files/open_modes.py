@@ -15,7 +15,7 @@ from mountd.fetch import PrefetchQueue
 from mountd.files.io_mode import IoMode
 from mountd.files.passthrough import Passthrough
 from mountd.files.sent_away import SentAway
-from mountd.namespace import Namespace, Node
+from mountd.namespace import Namespace, Node, recall
 from policies.iomode import Answer, answer
 
 _OPEN_WAIT_S = 2.0
@@ -54,6 +54,12 @@ class OpenModes:
     def stateless(self) -> bool:
         """Opens are not to be answered: the kernel reads without handles."""
         return self._io_mode.stateless
+
+    def opening(self, node: Node) -> None:
+        """A file is about to be opened: the mode of the mount may follow from it. One that is opened again says nothing
+        new."""
+        if node.version is not None and not (node.pushed or node.opens):
+            self._io_mode.opening(node.version.size)
 
     def passes_nowait(self, node: Node, file: StagedFile) -> bool | None:
         """Whether an open is passed through; None if that cannot be said without waiting."""
@@ -128,6 +134,7 @@ class OpenModes:
         if node.passed or (passable and not node.opens):
             backing_id = await self._passthrough.acquire(file)
             passable = passable and backing_id is not None
+        recall(node)  # another open may have been delegated meanwhile
         chosen = answer(
             cached=node.opens - node.passed,
             passed=node.passed,

@@ -1,4 +1,4 @@
-"""Who is told of opens and closes: I/O mode, recorder, hints, siblings; and the source, whose descriptors then close.
+"""Who is told of opens and closes: recorder, hints, siblings; and the source, whose descriptors then close.
 
 Each is told once for each file that a reader opens; what `residency` opens to look at pages is told to nobody. Decides
 nothing about the open itself.
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from mountd.cache import StagedFile
 from mountd.fetch import SiblingWatch
 from mountd.files.handles import FileHandle
-from mountd.files.io_mode import IoMode
 from mountd.files.recorder import Recorder
 from mountd.hints import FollowedPlans
 from mountd.namespace import Node
@@ -23,7 +22,6 @@ class OpenObservers:
 
     def __init__(
         self,
-        io_mode: IoMode,
         recorder: Recorder,
         plans: FollowedPlans,
         siblings: SiblingWatch,
@@ -31,17 +29,11 @@ class OpenObservers:
         *,
         only_looks: Callable[[int], bool],
     ) -> None:
-        self._io_mode = io_mode
         self._recorder = recorder
         self._plans = plans
         self._siblings = siblings
         self._source = source
         self._only_looks = only_looks
-
-    def opening(self, node: Node) -> None:
-        """A file is about to be opened. One that is opened again says nothing new; and those `residency` opens."""
-        if node.version is not None and not (node.pushed or node.opens):
-            self._io_mode.opening(node.version.size)
 
     def opened(self, node: Node, file: StagedFile, thread_id: int) -> None:
         """Thread `thread_id` has opened a file; if it is small, it is about to be read."""

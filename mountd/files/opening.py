@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 
 from mountd.base.errors import SourceError
-from mountd.cache import Cache, StagedFile
-from mountd.fetch import PrefetchQueue, SmallDemand
+from mountd.cache import Cache
+from mountd.fetch import SmallDemand
+from mountd.files.delegations import Delegations
 from mountd.files.handles import FileHandle, Handles
 from mountd.files.open_modes import OpenModes
-from mountd.files.open_observers import OpenObservers
+from mountd.files.opened_files import OpenedFiles
 from mountd.files.small_opens import SmallOpens
 from mountd.namespace import Dentry, Namespace, Node
 
@@ -30,18 +31,18 @@ class Opening:
         cache: Cache,
         modes: OpenModes,
         small: SmallOpens,
-        observers: OpenObservers,
         small_demand: SmallDemand,
-        queue: PrefetchQueue,
+        opened_files: OpenedFiles,
+        delegations: Delegations,
     ) -> None:
         self._namespace = namespace
         self._handles = handles
         self._cache = cache
         self._modes = modes
         self._small = small
-        self._observers = observers
         self._small_demand = small_demand
-        self._queue = queue
+        self._opened_files = opened_files
+        self._delegations = delegations
 
     async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
         """What `name` in `directory` is, asked by thread `thread_id`; a small file that it will open comes with it."""
@@ -49,6 +50,7 @@ class Opening:
 
     def open_nowait(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None] | None:
         """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""
+        self._delegations.recall(node)
         if node.version is None or not self._namespace.freshness.is_fresh_nowait(node):
             return None
         file = self._cache.files.get_nowait(node.version, node.path)
@@ -65,9 +67,9 @@ class Opening:
             push = self._small.bytes_nowait(node, file)
             if push is None:
                 return None
-        self._observers.opening(node)
+        self._modes.opening(node)
         self._cache.files.pin(file)
-        number = self._opened(node, file, backing_id, thread_id, unique)
+        number = self._opened_files.opened(node, file, backing_id, thread_id, unique)
         if push is not None:
             self._small.push_nowait(node, push)
         return number, backing_id
@@ -84,18 +86,19 @@ class Opening:
         again = self._handles.answered(unique)
         if again is not None and self._handles.has_file(again):
             return again, self._handles.file(again).backing_id
-        self._observers.opening(node)
+        self._modes.opening(node)
         await self._namespace.freshness.fresh(node)
         path = node.path
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
         self._cache.files.pin(file)
+        self._delegations.recall(node)
         try:
             backing_id = await self._modes.choose(node, file, thread_id)
         except BaseException:
             self._cache.files.unpin(file)
             raise
         # No checkpoint since the mode was chosen.
-        number = self._opened(node, file, backing_id, thread_id, unique)
+        number = self._opened_files.opened(node, file, backing_id, thread_id, unique)
         if backing_id is None and 0 < file.size <= file.chunk_bytes:
             try:
                 await self._small.push(node, file)
@@ -106,26 +109,13 @@ class Opening:
             self.close(number)  # the mount has become so meanwhile
         return number, backing_id
 
-    def _opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int, unique: int) -> int:
-        self._namespace.holds.opened(node, passed=backing_id is not None)
-        backing_inode = self._modes.opened(node, file, backing_id, thread_id)
-        number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode), unique)
-        self._small_demand.opened(node, thread_id)
-        self._observers.opened(node, file, thread_id)
-        return number
-
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
         if not self._handles.has_file(number):
             return  # see `let_go`; or opened when another daemon served the mount
-        handle = self._handles.remove_file(number)
-        node = handle.node
-        self._modes.closed(handle.file, handle.backing_id)
-        self._cache.files.unpin(handle.file)
-        self._namespace.holds.closed(node, passed=handle.backing_id is not None)
-        self._observers.closed(handle)
-        if not node.opens:
-            self._queue.forget(node)
+        self._delegations.recall(self._handles.file(number).node)  # this close was read before it was delegated
+        if self._opened_files.closed(number) and (self.stateless or not self._delegations.offer(number)):
+            self._opened_files.let_go_unused(number)
 
     # -- without opens ------------------------------------------------------------------------------------------------
 
@@ -140,7 +130,8 @@ class Opening:
         What is still open is read by its node. A backing file lives as long as the kernel reads it.
         """
         for number in self._handles.file_numbers():
-            self.close(number)
+            self._delegations.recall(self._handles.file(number).node)
+            self._opened_files.let_go(number)
 
     def stateless_handle_nowait(self, node_id: int, thread_id: int) -> FileHandle | None:
         """As `stateless_handle`, if that needs no waiting; else None."""
@@ -162,8 +153,5 @@ class Opening:
         return self._kept(FileHandle(node, await self._cache.files.get(node.version, node.path)), thread_id)
 
     def _kept(self, handle: FileHandle, thread_id: int) -> FileHandle:
-        self._namespace.nodes.note(handle.node)
-        self._handles.keep_without_open(handle)
-        self._small_demand.opened(handle.node, thread_id)
-        self._observers.opened(handle.node, handle.file, thread_id)
+        self._opened_files.read_without_open(handle, thread_id)
         return handle

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mountd.core.metrics import Metrics
+from mountd.files.delegations import Delegations
 from mountd.files.handles import Handles
 from mountd.files.io_mode import IoMode
 from mountd.files.readers import Readers
 from mountd.files.residency import Residency
-from mountd.kernel import fastpath
+from mountd.kernel import DataPlane, fastpath
 from mountd.namespace import Namespace
 
 _OPENS = ("cached", "passed", "anew", "stateless")
@@ -22,7 +23,8 @@ _TIERS = ("staged", "flight", "source", "bypass")
 
 @dataclass(frozen=True, slots=True)
 class FilesStatus:
-    """The keys `io_mode`, `opens`, `reads`, `read_bytes`, `readers`, `readers_unknown`, `open` and `page_cache`."""
+    """The keys `io_mode`, `opens`, `data_plane`, `reads`, `read_bytes`, `readers`, `readers_unknown`, `open` and
+    `page_cache`."""
 
     readers: Readers
     io_mode: IoMode
@@ -30,6 +32,8 @@ class FilesStatus:
     namespace: Namespace
     residency: Residency
     metrics: Metrics
+    plane: DataPlane
+    delegations: Delegations
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment; those of the page cache are of the last look (`Residency.refresh`)."""
@@ -37,9 +41,11 @@ class FilesStatus:
         return {
             "io_mode": {
                 **self.io_mode.describe(),
+                "backing_files": self.io_mode.backing_files - self.delegations.idle_backing_files(),
                 "faster_if_reopened": self.handles.from_before_complete() if self.io_mode.passes_files else 0,
             },
-            "opens": {name: metrics["opens_" + name] for name in _OPENS},
+            "opens": self._opens(),
+            "data_plane": {**self.plane.figures()._asdict(), "delegated": len(self.delegations)},
             "reads": _by_tier(metrics, "reads_"),
             "read_bytes": _by_tier(metrics, "bytes_"),
             "readers": self.readers.shown(),
@@ -47,6 +53,11 @@ class FilesStatus:
             "open": {"nodes": len(namespace.nodes), "names": len(namespace.names), **self.handles.statistics()},
             "page_cache": self.residency.figures,
         }
+
+    def _opens(self) -> dict[str, int]:
+        figures = self.plane.figures()
+        without_us = {"cached": figures.opens_cached, "passed": figures.opens_passed}
+        return {name: self.metrics["opens_" + name] + without_us.get(name, 0) for name in _OPENS}
 
 
 def _by_tier(metrics: Metrics, kind: str) -> dict[str, int]:

@@ -51,6 +51,11 @@ class FollowedPlans:
         self._arrived_s = -math.inf
         """When a chunk came last."""
 
+    @property
+    def any_followed(self) -> bool:
+        """A learner follows a plan now."""
+        return any(True for _plan in self.plans.followed())
+
     # -- for the one who follows them ---------------------------------------------------------------------------------
 
     @property

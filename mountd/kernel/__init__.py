@@ -6,7 +6,18 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 
 from mountd.kernel import fastpath
 from mountd.kernel.names import forget_all_names, forget_names
+from mountd.kernel.plane import Backing, Counted, DataPlane
 from mountd.kernel.residency import resident
 from mountd.kernel.tuning import KernelSettings, tune
 
-__all__ = ["KernelSettings", "fastpath", "forget_all_names", "forget_names", "resident", "tune"]
+__all__ = [
+    "Backing",
+    "Counted",
+    "DataPlane",
+    "KernelSettings",
+    "fastpath",
+    "forget_all_names",
+    "forget_names",
+    "resident",
+    "tune",
+]

@@ -37,7 +37,7 @@ _REASONS = {
 }
 
 
-class _Extension(Protocol):
+class Extension(Protocol):
     HAS_PASSTHROUGH: int
     LIBFUSE: str
     NAME_ONLY: int
@@ -75,7 +75,7 @@ class _Extension(Protocol):
     def taken(self) -> int: ...
 
 
-def _load() -> tuple[_Extension | None, str]:
+def _load() -> tuple[Extension | None, str]:
     if "pyfuse3" in sys.modules:
         return None, "pyfuse3 was loaded before the extension"
     reason = _why_not_one_libfuse()
@@ -85,7 +85,7 @@ def _load() -> tuple[_Extension | None, str]:
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
     try:
         extension = importlib.import_module("mountd.native._fastpath")
-        if not hasattr(extension, "unique"):
+        if not hasattr(extension, "plane_attach"):
             return None, "it was built before the rest of hfs: run scripts/setup again"
         return extension, ""
     except ModuleNotFoundError:
@@ -110,6 +110,11 @@ _extension, _not_loaded = _load()
 NAME_ONLY: int | None = _extension.NAME_ONLY if _extension is not None else None
 """As `generation` of a directory entry: it stands for the names of `answer_with_names`, which have inode number and
 type and no node. None: impossible here, every entry needs its attributes."""
+
+
+def extension() -> object:
+    """The module, or None; for the data plane (`kernel.plane`)."""
+    return _extension
 
 
 def extension_missing() -> str | None:

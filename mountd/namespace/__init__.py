@@ -9,7 +9,7 @@ from mountd.namespace.believing import Believing
 from mountd.namespace.journal import Inherited, Journal, open_journal
 from mountd.namespace.namespace import Namespace, open_namespace, seconds
 from mountd.namespace.nodes.links import by_any_name
-from mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of
+from mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall
 from mountd.namespace.nodes.table import ROOT_ID
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
 from mountd.namespace.status import NamesStatus
@@ -35,6 +35,7 @@ __all__ = [
     "pages_given",
     "pages_lost",
     "place_of",
+    "recall",
     "seconds",
     "wanted_by",
 ]

@@ -112,6 +112,10 @@ class Permissions:
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
+    def all_may_open(self, node: Node) -> bool:
+        """Whether the kernel's own check is enough for everybody, as far as is known."""
+        return not self._others or self._reasons.get(node.attributes.system, "") is None
+
     def allows_nowait(self, node: Node, wanted: WantedAccess, asker: Asker) -> bool:
         """Whether it is known that `check` would not refuse, nor ask."""
         if self._is_free(node, asker[0]):

@@ -17,7 +17,17 @@ from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.namespace.listings import Listings
 from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Dentry, Node, expire, is_at, is_below, same_file, same_inode, same_version
+from mountd.namespace.nodes.node import (
+    Dentry,
+    Node,
+    expire,
+    is_at,
+    is_below,
+    recall,
+    same_file,
+    same_inode,
+    same_version,
+)
 from mountd.namespace.nodes.table import NodeTable
 from mountd.source import Source
 
@@ -128,6 +138,7 @@ class Tree:
             self._goes_stale(node)
 
     def _goes_stale(self, node: Node) -> None:
+        recall(node)
         node.stale = True
         self._metrics.add("version_changes")
         self._changed(node)
@@ -142,6 +153,7 @@ class Tree:
             return None
         if node.retired:
             return self._nodes.of_version(node.version)
+        recall(node)
         node.retired = True
         fresh = Node(node.attributes, node.version, node.parent, node.name)
         fresh.expires_s = node.expires_s

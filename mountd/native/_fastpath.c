@@ -8,13 +8,17 @@
  *                             `readdir` is there besides `readdirplus`
  *   fuse_reply_open           answers with a backing file where the daemon named one just before
  *   fuse_add_direntry_plus    gives names without nodes (_fastpath_names.c)
- *   fuse_session_receive_buf  answers at once what needs no waiting (_fastpath_at_once.c)
+ *   fuse_session_fd           what pyfuse3 waits for: the queue of the data plane (plane/plane.h), whose threads read
+ *   fuse_session_receive_buf  the next request of that queue; answers at once what needs no waiting (_fastpath_at_once.c)
  *   fuse_session_process_buf  hands what does need it to pyfuse3
  *   fuse_session_mount        gives a session on the keeper's connection the INIT request that the keeper has read
  *
- * Everything runs in the daemon's one event loop thread, with the GIL held: no locks. Decides nothing.
+ * Everything here runs in the daemon's one event loop thread, with the GIL held: no locks. Decides nothing.
  */
 #include "_fastpath.h"
+
+#include "plane/plane.h"
+#include "plane/python.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -156,6 +160,13 @@ struct fuse_session *fuse_session_new(struct fuse_args *args, const struct fuse_
 }
 #endif
 
+/* Asked once a session, before the first request. */
+int fuse_session_fd(struct fuse_session *se) {
+    static int (*next)(struct fuse_session *);
+    if (!next) next = real("fuse_session_fd");
+    return wrapped && queue_event_fd() >= 0 ? queue_event_fd() : next(se);
+}
+
 static struct { /* INIT, as the keeper of the mount has read it from the connection */
     char request[FUSE_INIT_BYTES];
     size_t size;
@@ -224,6 +235,7 @@ static PyObject *py_want(PyObject *self, PyObject *args) {
     Py_XSETREF(at_once, Py_NewRef(answers));
     memset(&found, 0, sizeof found);
     wrapped = 0;
+    queue_open(); /* without it pyfuse3 reads the connection by itself, and the threads do not start */
     Py_RETURN_NONE;
 }
 
@@ -313,6 +325,27 @@ static PyMethodDef methods[] = {
      "names(records, starts, begin, end, next_id, plain): the next entry with the generation NAME_ONLY stands for the "
      "names [begin, end) of `records` (getdents64), which begin at `starts` (uint32). `next_id`: the offset after the "
      "first. `plain`: the request wants names only."},
+    {"plane_start", plane_start, METH_VARARGS,
+     "plane_start(device, count): so many threads read requests from `device`; once INIT can be answered. Raises OSError."},
+    {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
+    {"plane_attach", plane_attach, METH_VARARGS,
+     "plane_attach(fd) -> [(handle, slot, open)]: handles are counted in this memfd (-1: in memory of our own), where an "
+     "earlier daemon has left these. Before anything is put. Raises OSError."},
+    {"plane_put", plane_put, METH_VARARGS,
+     "plane_put(node, handle, open_flags, backing_id, object_fd, inode, size, ctime_ns, until_ns) -> slot: opens of `node` "
+     "are answered without Python until CLOCK_MONOTONIC is until_ns, as long as object_fd (-1: none; it is duplicated) is "
+     "as described. Raises OSError, EEXIST among others."},
+    {"plane_take", plane_take, METH_O,
+     "plane_take(node) -> (open, opened, last_ns) or None: they are answered by Python from now on; the slot stays."},
+    {"plane_count", plane_count, METH_O, "plane_count(slot) -> int: how many have its handle open."},
+    {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
+    {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},
+    {"plane_figures", plane_figures, METH_NOARGS,
+     "plane_figures() -> (threads, entries, cached, passed, releases): running, in the table; opens and closes that were "
+     "answered since the start."},
+    {"plane_events", plane_events, METH_NOARGS,
+     "plane_events() -> (bytes, lost): node and thread id (uint64) of opens that were answered, the oldest first; how many "
+     "were lost before them."},
     {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
     {NULL, NULL, 0, NULL},
 };

@@ -7,8 +7,11 @@
  */
 #include "_fastpath.h"
 
+#include "plane/plane.h"
+
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -260,10 +263,22 @@ static int another_comes(int fd) {
     return ready > 0 && !events[1].revents;
 }
 
+/* As libfuse's own, of what the threads of the data plane have read and not answered. */
+static int take(struct fuse_session *se, struct fuse_buf *buf) {
+    if (!buf->mem) buf->mem = malloc(PLANE_REQUEST_BYTES); /* pyfuse3 frees it */
+    if (!buf->mem) return -ENOMEM;
+    ssize_t size = queue_take(buf->mem, PLANE_REQUEST_BYTES);
+    if (size == 0) fuse_session_exit(se); /* unmounted */
+    buf->size = size > 0 ? (size_t)size : 0;
+    buf->flags = 0;
+    return (int)size;
+}
+
 int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
     static int (*receive)(struct fuse_session *, struct fuse_buf *);
     static void (*process)(struct fuse_session *, const struct fuse_buf *);
     if (!receive) receive = real("fuse_session_receive_buf"), process = real("fuse_session_process_buf");
+    if (wrapped && queue_event_fd() >= 0) receive = take;
     int64_t end_ns = now_ns() + TURN_NS;
     for (;;) {
         int size = receive(se, buf);

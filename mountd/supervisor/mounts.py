@@ -60,7 +60,7 @@ class KeptMount:
         self._generation = -1
         for descriptor in self._journal:
             os.close(descriptor)
-        self._journal = [os.memfd_create(f"hfs-journal-{name}", os.MFD_CLOEXEC) for name in "ab"]
+        self._journal = [os.memfd_create(f"hfs-{name}", os.MFD_CLOEXEC) for name in ("journal-a", "journal-b", "opens")]
 
     def discard(self) -> None:
         """Undo `make`, of a mount that has never answered. Raises OSError."""
@@ -83,14 +83,16 @@ class KeptMount:
         """What the next daemon is told of it (mountd/wire/handover.py), and the descriptors that go with that."""
         assert self.connection is not None
         self._generation += 1
+        descriptors = [self.connection.fd, self._source_fd, *self._journal]
         record = {
+            "descriptors": len(descriptors),
             "init": base64.b64encode(self.connection.init).decode(),
             "generation": self._generation,
             "resend": self.takes_up,
             "device": self.connection.device,
             "mounted_s": self.made_s,
         }
-        return record, [self.connection.fd, self._source_fd, *self._journal]
+        return record, descriptors
 
     def detach(self) -> None:
         """Take it out of the tree; it ends when its last user has gone. Raises OSError."""

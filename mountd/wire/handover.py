@@ -14,8 +14,8 @@ import msgspec
 
 from mountd.base.errors import ConfigError, HfsError
 
-DESCRIPTORS = 4
-"""That come with it: connection, source, two of the journal."""
+_DESCRIPTORS = 4
+"""That come with it at least: connection, source, two of the journal. A keeper of a later release says how many."""
 
 
 class CannotTakeUp(HfsError):
@@ -47,6 +47,16 @@ class Handover(msgspec.Struct, frozen=True):
     """Daemons that ended without being asked to, since the mount was made."""
     last_end: str = ""
     """How the last of them ended, in words; empty if none has."""
+    opens_fd: int = -1
+    """A memfd as well: how many have the handles open that the data plane has given out. -1: the keeper has none."""
+
+
+def descriptors_of(data: bytes) -> int:
+    """How many of the descriptors that came with it belong to the handover."""
+    try:
+        return int((json.loads(data).get("handover") or {}).get("descriptors", _DESCRIPTORS))
+    except (ValueError, TypeError, AttributeError):
+        return _DESCRIPTORS  # `handed_over` says what is wrong
 
 
 def handed_over(data: bytes, descriptors: Sequence[int]) -> Handover | None:
@@ -55,8 +65,10 @@ def handed_over(data: bytes, descriptors: Sequence[int]) -> Handover | None:
         record = json.loads(data).get("handover")
         if record is None:
             return None
-        connection, source, *journal = descriptors
-        numbers = {"connection_fd": connection, "source_fd": source, "journal_fds": journal}
+        connection, source, first, second, *opens = descriptors
+        numbers = {"connection_fd": connection, "source_fd": source, "journal_fds": (first, second)}
+        if opens:
+            numbers["opens_fd"] = opens[0]
         return msgspec.convert({**record, **numbers}, Handover)
     except (ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise ConfigError(f"the handover cannot be read: {error}") from None

@@ -129,6 +129,9 @@ class FakeStaging:
                 on_done()
         self.queue.clear()
 
+    def lend_nowait(self, file: StagedFile, use: Callable[[int], bool]) -> bool:
+        return use(-1)
+
     async def is_sound(self, file: StagedFile) -> bool:
         await trio.lowlevel.checkpoint()
         return True

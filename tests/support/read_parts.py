@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -14,8 +15,10 @@ from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
 from mountd.fetch import FetchesAhead, Prefetch, PrefetchQueue, SiblingWatch
 from mountd.files import (
+    Delegations,
     Handles,
     IoMode,
+    OpenedFiles,
     Opening,
     OpenModes,
     OpenObservers,
@@ -34,6 +37,7 @@ from mountd.namespace.nodes.node import Node
 from policies.iomode import Choice
 from policies.prefetch.siblings import Siblings
 from tests.support.fake_passthrough import FakePassthrough
+from tests.support.fake_plane import FakePlane
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 from tests.support.fetch_parts import FetchParts
@@ -62,6 +66,7 @@ class Parts:
     warmer: PageCacheWarmer
     faults: PageFaults
     pushed: list[tuple[bytes, int, int]]
+    delegations: Delegations
     stuck: bool = False
     """Pushes never end."""
 
@@ -86,6 +91,7 @@ async def daemon(
     coalesce_bytes: int = 0,
     journal: Journal | None = None,
     staging: FakeStaging | None = None,
+    plane: FakePlane | None = None,
 ) -> AsyncIterator[Parts]:
     journal = journal or Journal()
     inherited = journal.take_inherited()
@@ -130,7 +136,10 @@ async def daemon(
             inherited=inherited.nodes,
             gone=(built.learners.plans.forget, sent_away.forget),
         )
-        await open_again(inherited, journal, namespace, handles, staging, passthrough)  # type: ignore[arg-type]  # fakes
+        fake_plane: Any = plane or FakePlane(runs=False)
+        cache: Any = staging
+        nobody: Any = passthrough
+        await open_again(inherited, journal, namespace, handles, cache, nobody, fake_plane, -1)
         recorder = Recorder()
         fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
         hinting = built.hinting(namespace, fetch, io_mode)
@@ -171,22 +180,34 @@ async def daemon(
             metrics,
             chunk_bytes=CHUNK,
         )
+        everybody: Any = SimpleNamespace(all_may_open=lambda _node: True)
+        modes = OpenModes(namespace, cache, io_mode, passthrough, sent_away, queue, metrics)  # type: ignore[arg-type]
+        observers = OpenObservers(
+            recorder,
+            fetch.plans,
+            siblings,
+            source,  # type: ignore[arg-type]  # a fake
+            only_looks=lambda _thread_id: False,
+        )
+        opened_files = OpenedFiles(namespace, handles, cache, modes, observers, fetch.small_demand, queue, fake_plane)
+        delegations = Delegations(
+            fake_plane,
+            namespace,
+            everybody,
+            handles,
+            opened_files,
+            cache,
+            is_heard=lambda: recorder.active or fetch.plans.any_followed,
+        )
         opening = Opening(
             namespace,
             handles,
-            staging,  # type: ignore[arg-type]  # a fake
-            OpenModes(namespace, staging, io_mode, passthrough, sent_away, queue, metrics),  # type: ignore[arg-type]  # fakes
+            cache,
+            modes,
             SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
-            OpenObservers(
-                io_mode,
-                recorder,
-                fetch.plans,
-                siblings,
-                source,  # type: ignore[arg-type]  # a fake
-                only_looks=lambda _thread_id: False,
-            ),
             fetch.small_demand,
-            queue,
+            opened_files,
+            delegations,
         )
         prefetch = Prefetch(queue, ahead, hints, metrics, workers=workers)
         nursery.start_soon(prefetch.run)
@@ -208,6 +229,7 @@ async def daemon(
             hinting.warmer,
             faults,
             pushed,
+            delegations,
         )
         yield parts
         nursery.cancel_scope.cancel()

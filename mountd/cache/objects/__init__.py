@@ -9,7 +9,7 @@ from mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, Shrinking
 from mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
 from mountd.cache.objects.descriptors import Descriptors
 from mountd.cache.objects.disk import Disk, DiskSpace, set_objects_aside
-from mountd.cache.objects.file import StagedFile
+from mountd.cache.objects.file import StagedFile, is_open, recall
 from mountd.cache.objects.ids import ObjectIdAllocator
 from mountd.cache.objects.io import Damaged
 from mountd.cache.objects.objects import (
@@ -50,12 +50,14 @@ __all__ = [
     "Turns",
     "Unlinked",
     "WantedRead",
+    "is_open",
     "is_ours",
     "lend_object",
     "lend_opened",
     "look_at",
     "read_ahead",
     "read_object",
+    "recall",
     "set_objects_aside",
     "stamp_of",
     "stamp_to_keep",

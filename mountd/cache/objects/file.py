@@ -3,13 +3,14 @@
 Held by handles, by the read path between two awaits, and by staging. One object per version: whoever holds one holds
 the same as everybody. A million of them may be loaded one after the other and tens of thousands at a time, so it is
 small. Only this room changes it, on the event loop, except for `pins` (through `StagedFileTable.pin`), `passed`,
-`last_use_ns` and `path`.
+`delegation`, `last_use_ns` and `path`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mountd.base.delegation import Delegation
 from mountd.base.version import Version
 from mountd.cache.index import Stamp
 from mountd.cache.objects.chunk_records import ChunkRecords
@@ -18,6 +19,19 @@ from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk
 
 if TYPE_CHECKING:
     from mountd.cache.objects.stamps import Change
+
+
+def recall(file: StagedFile) -> None:
+    """Before bytes of it go, or are doubted, and before it is looked whether it is pinned."""
+    if file.delegation is not None:
+        file.delegation.recall()
+
+
+def is_open(file: StagedFile) -> bool:
+    """Whether somebody has it open now."""
+    if file.delegation is None:
+        return file.pins > 0
+    return file.pins > 1 or file.delegation.opens > 0
 
 
 class StagedFile:
@@ -36,6 +50,7 @@ class StagedFile:
         "chunks",
         "committed",
         "created",
+        "delegation",
         "doubts",
         "element_bytes",
         "has_row",
@@ -74,6 +89,8 @@ class StagedFile:
         self.passed = 0
         """Handles that the kernel reads from the object by itself, and opens that may become such. While there are any,
         only the same bytes are written to it again, and no holes are made."""
+        self.delegation: Delegation | None = None
+        """Who answers further opens; as long as it does the file is pinned, and perhaps passed, once for all."""
         self.last_use_ns = 0
         """Nanoseconds since the epoch, set by whoever opens the file."""
 
@@ -184,6 +201,7 @@ class StagedFile:
 
     def doubt(self) -> None:
         """The object may have been changed by others: nothing is known of its chunks any more."""
+        recall(self)
         self.stamp = None
         self.sound = False
         self.verified.clear()
@@ -208,6 +226,7 @@ class StagedFile:
 
     def drop(self, index: int) -> None:
         """Chunk `index` is no longer present."""
+        recall(self)
         self.present.discard(index)
         self.committed.discard(index)
         self.verified.discard(index)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from mountd.base.version import Version
-from mountd.cache.objects import CacheContext, Descriptors, StagedFile
+from mountd.cache.objects import CacheContext, Descriptors, StagedFile, recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class ReclaimQueue:
 
     def supersede(self, file: StagedFile) -> None:
         """A newer version of the file exists: what is staged of this one goes as soon as it is not open."""
+        recall(file)
         file.superseded = True
         self.settled(file)
 

@@ -6,6 +6,7 @@ below it stays for the paths of those, without an id. Event loop only.
 
 from __future__ import annotations
 
+from mountd.base.delegation import Delegation
 from mountd.base.errors import SourceError
 from mountd.namespace.nodes.names import Names
 from mountd.namespace.nodes.node import Node
@@ -51,15 +52,23 @@ class NodeHolds:
 
     def opened(self, node: Node, *, passed: bool = False) -> None:
         """One open handle more. `passed`: the kernel reads the staged file by itself."""
-        node.opens += 1
-        node.passed += passed
+        self.counted(node, 1, passed=passed)
         self._nodes.note(node)
+
+    def counted(self, node: Node, opens: int, *, passed: bool) -> None:
+        """So many handles more, or fewer, are our own to count; others have counted them, or will."""
+        node.own_opens += opens
+        if passed:
+            node.own_passed += opens
 
     def closed(self, node: Node, *, passed: bool = False) -> None:
         """Undo one `opened`."""
-        node.opens -= 1
-        node.passed -= passed
+        self.counted(node, -1, passed=passed)
         self._drop_if_unused(node)
+
+    def delegated(self, node: Node, delegation: Delegation | None) -> None:
+        """Who answers further opens of `node`; None: we do."""
+        node.delegation = delegation
 
     def hold(self, node: Node) -> None:
         """Keep the id of `node` from being given to another file until `release`."""

@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from mountd.base.attributes import Attributes
+from mountd.base.delegation import Delegation
 from mountd.base.version import Version
 
 
@@ -22,15 +23,16 @@ class Node:
         "answers",
         "attributes",
         "children",
+        "delegation",
         "expires_s",
         "holds",
         "id",
         "links",
         "lookups",
         "name",
-        "opens",
+        "own_opens",
+        "own_passed",
         "parent",
-        "passed",
         "pushed",
         "retired",
         "stale",
@@ -50,10 +52,12 @@ class Node:
         self.expires_s = 0.0
         """trio time until which the attributes need not be asked for again."""
         self.lookups = 0
-        self.opens = 0
-        """Open handles, of either mode."""
-        self.passed = 0
+        self.own_opens = 0
+        """Open handles that we count, of either mode."""
+        self.own_passed = 0
         """Those of them that the kernel reads from the staged file by itself; all or none."""
+        self.delegation: Delegation | None = None
+        """Who answers further opens, and counts them."""
         self.retired = False
         """Its name leads to another node of the same version now, with an I/O mode of its own."""
         self.holds = 0
@@ -65,6 +69,18 @@ class Node:
         self.answers: dict[Hashable, Any] | None = None
         """What else the source has said of it. Known to `answers` alone."""
         self.children: dict[bytes, Dentry] | None = {} if attributes.is_directory else None
+
+    @property
+    def opens(self) -> int:
+        """Open handles, of either mode."""
+        return self.own_opens if self.delegation is None else self.own_opens + self.delegation.opens
+
+    @property
+    def passed(self) -> int:
+        """Those of them that the kernel reads from the staged file by itself; all or none."""
+        if self.delegation is None or not self.delegation.passes:
+            return self.own_passed
+        return self.own_passed + self.delegation.opens
 
     @property
     def is_held(self) -> bool:
@@ -130,9 +146,16 @@ class Dentry:
 def expire(node: Node) -> None:
     """What is known of `node` is past its time: it is asked for at the next look. For one whose bytes or attributes the
     source has refused."""
+    recall(node)
     node.expires_s = -math.inf
     for dentry in node.dentries:
         dentry.expires_s = -math.inf
+
+
+def recall(node: Node) -> None:
+    """Opens of `node` come to us again: what they are answered by is about to change."""
+    if node.delegation is not None:
+        node.delegation.recall()
 
 
 def pages_given(node: Node) -> None:
@@ -142,7 +165,9 @@ def pages_given(node: Node) -> None:
 
 def pages_lost(node: Node) -> None:
     """The kernel has let some of them go."""
-    node.pushed = False
+    if node.pushed:
+        recall(node)
+        node.pushed = False
 
 
 def place_of(attributes: Attributes) -> tuple[str, int, int]:

@@ -18,7 +18,7 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError
 from mountd.base.version import Version
 from mountd.namespace.journal import Journal
-from mountd.namespace.nodes.node import Node, place_of
+from mountd.namespace.nodes.node import Node, place_of, recall
 
 ROOT_ID = 1
 """FUSE's number of the root, whatever its inode at the source."""
@@ -124,6 +124,7 @@ class NodeTable:
     def take_id(self, node: Node) -> None:
         """`node` loses its id, if it has one."""
         if node.id:
+            recall(node)
             del self._by_id[node.id]
             self._journal.nodes.gone(node.id)
             node.id = 0

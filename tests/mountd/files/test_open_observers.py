@@ -27,7 +27,7 @@ def test_who_is_told_of_an_open(thread_id: int, size: int, planned: bool, told: 
     plans: Any = SimpleNamespace(opened=lambda *_, **__: heard.append("plans") or planned)
     siblings: Any = SimpleNamespace(opened=lambda *_, **__: heard.append("siblings"))
     nothing: Any = None
-    observers = OpenObservers(nothing, recorder, plans, siblings, nothing, only_looks=lambda thread: thread == LOOKS)
+    observers = OpenObservers(recorder, plans, siblings, nothing, only_looks=lambda thread: thread == LOOKS)
     file: Any = SimpleNamespace(size=size, chunk_bytes=100, present=set())
     observers.opened(nothing, file, thread_id)
     assert heard == told

@@ -8,7 +8,7 @@ import pytest
 from mountd.base.errors import ConfigError
 from mountd.core.config import Config
 from mountd.core.config.handover import dump, undump
-from mountd.wire.handover import Handover, handed_over
+from mountd.wire.handover import Handover, descriptors_of, handed_over
 
 
 def test_it_comes_beside_the_configuration() -> None:
@@ -19,6 +19,16 @@ def test_it_comes_beside_the_configuration() -> None:
     both = json.dumps({**json.loads(alone), "handover": given}).encode()
     assert undump(both) == (config, {"source": "x"})
     assert handed_over(both, [4, 5, 6, 7]) == Handover(4, bytes(range(256)), 5, (6, 7), 3)
+    assert descriptors_of(both) == 4, "of a keeper that says nothing of it"
+
+
+def test_how_many_descriptors_belong_to_it() -> None:
+    both = json.dumps({"handover": {"init": "", "generation": 0, "descriptors": 5}}).encode()
+    assert descriptors_of(both) == 5
+    handover = handed_over(both, [4, 5, 6, 7, 8])
+    assert handover is not None
+    assert (handover.journal_fds, handover.opens_fd) == ((6, 7), 8)
+    assert [descriptors_of(text) for text in (b"", b"[]", b'{"handover": 5}')] == [4, 4, 4]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""What an open file holds until it is closed: its node, its staged file, its backing file, its place in the journal.
+
+Never waits, never decides how a file is opened. Event loop only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mountd.cache import Cache, StagedFile
+from mountd.fetch import PrefetchQueue, SmallDemand
+from mountd.files.handles import FileHandle, Handles
+from mountd.files.open_modes import OpenModes
+from mountd.files.open_observers import OpenObservers
+from mountd.kernel import DataPlane
+from mountd.namespace import Namespace, Node
+
+
+class OpenedFiles:
+    """The files that are open."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        handles: Handles,
+        cache: Cache,
+        modes: OpenModes,
+        observers: OpenObservers,
+        small_demand: SmallDemand,
+        queue: PrefetchQueue,
+        plane: DataPlane,
+    ) -> None:
+        self._namespace = namespace
+        self._handles = handles
+        self._cache = cache
+        self._modes = modes
+        self._observers = observers
+        self._small_demand = small_demand
+        self._queue = queue
+        self._plane = plane
+
+    def opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int, unique: int) -> int:
+        """`node` is open once more; the number of its handle. The caller has pinned `file` and acquired the backing
+        file for it."""
+        self._namespace.holds.opened(node, passed=backing_id is not None)
+        backing_inode = self._modes.opened(node, file, backing_id, thread_id)
+        number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode), unique)
+        self.told(node, file, thread_id)
+        return number
+
+    def told(self, node: Node, file: StagedFile, thread_id: int) -> None:
+        """Those who want to know of opens hear of one, by thread `thread_id`."""
+        self._small_demand.opened(node, thread_id)
+        self._observers.opened(node, file, thread_id)
+
+    def told_closed(self, handle: FileHandle) -> None:
+        """The same of a close."""
+        self._observers.closed(handle)
+
+    def read_without_open(self, handle: FileHandle, thread_id: int) -> None:
+        """A file is read that the kernel has opened without us."""
+        self._namespace.nodes.note(handle.node)
+        self._handles.keep_without_open(handle)
+        self.told(handle.node, handle.file, thread_id)
+
+    def closed(self, number: int) -> bool:
+        """One of those who have the handle has closed it. True: it was the last."""
+        handle = self._handles.file(number)
+        left = self._plane.closed(handle.slot) if handle.slot is not None else 0
+        self._namespace.holds.closed(handle.node, passed=handle.backing_id is not None)
+        self.told_closed(handle)
+        return left <= 0
+
+    def let_go(self, number: int) -> None:
+        """Let go of the handle, however many have it open."""
+        while self._handles.has_file(number):
+            if self.closed(number):
+                self.let_go_unused(number)
+
+    def delegate(self, number: int) -> int:
+        """Nobody has this handle open any more: the data plane may give it out, under a number of its own."""
+        handle = self._handles.file(number)
+        delegated = self._handles.add_file(replace(handle, slot=None), delegated=True)  # before the node is let go
+        self._handles.remove_file(number)
+        if handle.slot is not None:
+            self._plane.free_slot(handle.slot)
+        return delegated
+
+    def let_go_unused(self, number: int) -> None:
+        """Let go of the handle, if nobody has it open."""
+        handle = self._handles.file(number)
+        if handle.slot is not None:
+            if self._plane.count(handle.slot) > 0:
+                return
+            self._plane.free_slot(handle.slot)
+        self._handles.remove_file(number)
+        self._let_go(handle.file, handle.backing_id)
+        if not handle.node.opens:
+            self._queue.forget(handle.node)
+
+    def _let_go(self, file: StagedFile, backing_id: int | None) -> None:
+        self._modes.closed(file, backing_id)
+        self._cache.files.unpin(file)

@@ -1,0 +1,219 @@
+"""The data plane as Python sees it: threads that answer requests without Python, and the table that they answer from.
+
+What the table says is answered until it is taken out (mountd/native/plane/plane.h). So whoever changes what an entry
+says takes it out first, and changes then. Without the extension there are no threads, and the table takes nothing:
+every request comes to pyfuse3. Event loop only; never waits, but for answers under way.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+import time
+from itertools import starmap
+from typing import NamedTuple, Protocol, cast
+
+from mountd.base.errors import MountError
+from mountd.kernel import fastpath
+
+log = logging.getLogger(__name__)
+
+_KEEP_CACHE = 1 << 1
+_PASSTHROUGH = 1 << 7
+"""FOPEN_KEEP_CACHE and FOPEN_PASSTHROUGH, <linux/fuse.h>."""
+
+_EVENTS_AT_MOST = 4096
+"""Of one `take_events`: MOST_EVENTS in mountd/native/plane/python.c."""
+
+_LONGEST_NS = 86_400 * 10**9
+"""Nothing is answered for longer without Python: 64 bits would be enough for 292 years."""
+
+
+class _Extension(Protocol):
+    def plane_start(self, device: int, count: int, /) -> None: ...
+
+    def plane_stop(self) -> None: ...
+
+    def plane_put(
+        self,
+        node: int,
+        handle: int,
+        open_flags: int,
+        backing_id: int,
+        object_fd: int,
+        inode: int,
+        size: int,
+        ctime_ns: int,
+        until_ns: int,
+        /,
+    ) -> int: ...
+
+    def plane_attach(self, fd: int, /) -> list[tuple[int, int, int]]: ...
+
+    def plane_take(self, node: int, /) -> tuple[int, int, int] | None: ...
+
+    def plane_count(self, slot: int, /) -> int: ...
+
+    def plane_closed(self, slot: int, /) -> int: ...
+
+    def plane_free(self, slot: int, /) -> None: ...
+
+    def plane_events(self) -> tuple[bytes, int]: ...
+
+    def plane_figures(self) -> tuple[int, int, int, int, int]: ...
+
+
+class Backing(NamedTuple):
+    """The object that the kernel reads by itself, and what it must still be like at each open."""
+
+    backing_id: int
+    object_fd: int
+    """Only looked at while the call lasts: the table has a descriptor of its own."""
+    inode: int
+    size: int
+    ctime_ns: int
+
+
+class Counted(NamedTuple):
+    """A handle that an earlier daemon's data plane has given out."""
+
+    slot: int
+    open: int
+    """How many have it open."""
+
+
+class OpenCounts(NamedTuple):
+    """What has become of an entry."""
+
+    open: int
+    """How many have its handle open now."""
+    opened: int
+    """Opens that were answered since it was put."""
+    last_ns: int
+    """`time.monotonic_ns()` of the last of them; 0: none."""
+
+
+class Opened(NamedTuple):
+    """An open that was answered."""
+
+    node_id: int
+    thread_id: int
+
+
+class PlaneFigures(NamedTuple):
+    """For the status."""
+
+    threads: int
+    entries: int
+    opens_cached: int
+    opens_passed: int
+    releases: int
+
+
+class DataPlane:
+    """The one table of this process."""
+
+    events_at_most = _EVENTS_AT_MOST
+    """If `take_events` gives so many there may be more."""
+
+    def __init__(self) -> None:
+        self._extension = cast(_Extension | None, fastpath.extension())
+        self._runs = False
+
+    @property
+    def runs(self) -> bool:
+        """Its threads answer."""
+        return self._runs
+
+    def start(self, connection_fd: int, threads: int) -> None:
+        """Have so many threads read requests from the mount's descriptor of /dev/fuse. Raises MountError."""
+        if fastpath.extension_missing() is None:  # else pyfuse3 reads them
+            self.serve(connection_fd, threads)
+
+    def serve(self, connection_fd: int, threads: int) -> None:
+        """As `start`, of any connection that speaks as the kernel does."""
+        assert self._extension is not None
+        try:
+            self._extension.plane_start(connection_fd, threads)
+        except OSError as error:
+            raise MountError(f"the threads that read requests cannot be started: {error}") from error
+        self._runs = True
+
+    def stop(self) -> None:
+        """When it returns no thread reads or answers. Requests that were read and not answered stay so: they are for
+        the daemon that comes next, if one does."""
+        if self._extension is not None and self._runs:
+            self._runs = False
+            self._extension.plane_stop()
+
+    def attach(self, counts_fd: int) -> dict[int, Counted]:
+        """Count handles in this memfd, which outlives us, or in memory of our own (-1), before anything is put. What
+        an earlier daemon has left there, by handle.
+
+        Without memory for it nothing can be put.
+        """
+        if self._extension is None:
+            return {}
+        try:
+            left = self._extension.plane_attach(counts_fd)
+        except OSError as error:
+            log.warning("every open comes to Python: there is no memory to count handles in: %s", error)
+            return {}
+        return {handle: Counted(slot, opened) for handle, slot, opened in left}
+
+    def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:
+        """Answer opens of a node, which nobody has open, with this handle from now on, for `valid_s` seconds: through
+        the page cache, whose pages are kept, or with a backing file.
+
+        The slot in which it is counted, which is to be freed by `free_slot`; None: impossible now.
+        """
+        if self._extension is None or not self._runs or valid_s <= 0:
+            return None
+        until_ns = time.monotonic_ns() + int(min(valid_s * 1e9, _LONGEST_NS))
+        flags = _KEEP_CACHE if backing is None else _PASSTHROUGH
+        about = Backing(0, -1, 0, 0, 0) if backing is None else backing
+        try:
+            return self._extension.plane_put(node_id, handle, flags, *about, until_ns)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                raise  # a fault of ours
+            return None  # no memory, no descriptor, no slot: its opens come to us
+
+    def take_opens(self, node_id: int) -> OpenCounts:
+        """Its opens come to us from now on. KeyError if they do already."""
+        taken = self._extension.plane_take(node_id) if self._extension is not None else None
+        if taken is None:
+            raise KeyError(node_id)
+        return OpenCounts(*taken)
+
+    def count(self, slot: int) -> int:
+        """How many have the handle of this slot open."""
+        assert self._extension is not None
+        return self._extension.plane_count(slot)
+
+    def closed(self, slot: int) -> int:
+        """One of those whose close has come to us; how many are left."""
+        assert self._extension is not None
+        return self._extension.plane_closed(slot)
+
+    def free_slot(self, slot: int) -> None:
+        """Nobody has its handle open, and it is not given out any more."""
+        assert self._extension is not None
+        self._extension.plane_free(slot)
+
+    def take_events(self) -> tuple[list[Opened], int]:
+        """Opens that were answered and not told yet, some thousands at most, in their order; how many were lost before
+        them since nobody asked."""
+        if self._extension is None:
+            return [], 0
+        found, lost = self._extension.plane_events()
+        return list(starmap(Opened, struct.iter_unpack("=QQ", found))), lost
+
+    def figures(self) -> PlaneFigures:
+        """What it has done so far."""
+        return (
+            PlaneFigures(*self._extension.plane_figures())
+            if self._extension is not None
+            else PlaneFigures(0, 0, 0, 0, 0)
+        )

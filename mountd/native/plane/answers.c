@@ -1,0 +1,81 @@
+/* One request in, its reply out: what the table knows is answered, everything else is Python's.
+ *
+ * Requests and replies have the kernel's own form, <linux/fuse.h>. A part of the data plane, see plane.h. Keeps nothing
+ * of a request.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#define RESENT (UINT64_C(1) << 63) /* in `unique`: an earlier daemon may have answered it */
+
+struct answered answered;
+
+struct open_reply { /* struct fuse_open_out, whose last field is called otherwise before Linux 6.9 */
+    uint64_t handle;
+    uint32_t open_flags;
+    int32_t backing_id;
+};
+
+int64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* 0, or an errno: ENOENT of a request that was interrupted or whose connection is gone. */
+static int reply(int device, uint64_t unique, const void *body, size_t size) {
+    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + size), .unique = unique};
+    struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
+    ssize_t written;
+    do written = writev(device, parts, size ? 2 : 1);
+    while (written < 0 && errno == EINTR);
+    return written < 0 ? errno : 0;
+}
+
+struct question {
+    int device;
+    uint64_t unique;
+};
+
+static int reply_open(const struct opens *entry, void *context) {
+    const struct question *question = context;
+    struct open_reply body = {.handle = entry->handle, .open_flags = entry->open_flags, .backing_id = entry->backing_id};
+    __atomic_add_fetch(entry->backing_id ? &answered.passed : &answered.cached, 1, __ATOMIC_RELAXED);
+    return reply(question->device, question->unique, &body, sizeof body);
+}
+
+static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in) {
+    if ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC) return 0;
+    struct question question = {device, header->unique};
+    if (!opens_open(header->nodeid, monotonic_ns(), reply_open, &question)) return 0;
+    events_add(header->nodeid, header->pid);
+    return 1;
+}
+
+static void reply_released(void *context) {
+    const struct question *question = context;
+    reply(question->device, question->unique, NULL, 0); /* nobody waits for it */
+}
+
+static int answer_release(int device, const struct fuse_in_header *header, const struct fuse_release_in *in) {
+    struct question question = {device, header->unique};
+    if (!opens_release(header->nodeid, in->fh, reply_released, &question)) return 0;
+    __atomic_add_fetch(&answered.releases, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+int answer(int device, const void *request, size_t size) {
+    const struct fuse_in_header *header = request;
+    const void *in = header + 1;
+    if (size < sizeof *header || header->unique & RESENT) return 0;
+    size_t in_size = size - sizeof *header;
+    switch (header->opcode) {
+    case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in);
+    case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
+    default: return 0;
+    }
+}

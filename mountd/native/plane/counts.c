@@ -1,0 +1,66 @@
+/* How many have each handle open that the threads give out: in memory that outlives the daemon, as a memfd of the keeper.
+ *
+ * The next daemon of the mount finds there what the kernel still has open. A daemon that is killed between a count and
+ * its reply leaves a count too high, never one too low: a file is then kept for nobody. A part of the data plane, see
+ * plane.h. Slots are given out and back under the GIL; counts change in all threads.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct slot {
+    uint64_t handle; /* 0: free */
+    int64_t open;
+};
+
+static struct {
+    struct slot *slots; /* SLOTS of them; NULL: not attached */
+    uint32_t *unused;   /* a stack of free ones */
+    uint32_t unused_count;
+} counts;
+
+int counts_attach(int fd) {
+    int error = fd < 0 ? 0 : posix_fallocate(fd, 0, COUNTS_SLOTS * sizeof(struct slot)); /* or writing to it may kill us */
+    if (error) return error;
+    uint32_t *unused = malloc(COUNTS_SLOTS * sizeof *unused);
+    if (!unused) return ENOMEM;
+    struct slot *slots = mmap(NULL, COUNTS_SLOTS * sizeof *slots, PROT_READ | PROT_WRITE,
+                              fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+    if (slots == MAP_FAILED) {
+        error = errno;
+        free(unused);
+        return error;
+    }
+    if (counts.slots) munmap(counts.slots, COUNTS_SLOTS * sizeof *counts.slots);
+    free(counts.unused);
+    counts.slots = slots;
+    counts.unused = unused;
+    counts.unused_count = 0;
+    for (uint32_t slot = COUNTS_SLOTS; slot-- > 0;)
+        if (!slots[slot].handle) unused[counts.unused_count++] = slot;
+    return 0;
+}
+
+int64_t counts_new(uint64_t handle) {
+    if (!counts.slots || !counts.unused_count) return -1;
+    uint32_t slot = counts.unused[--counts.unused_count];
+    counts.slots[slot].open = 0;
+    __atomic_store_n(&counts.slots[slot].handle, handle, __ATOMIC_RELEASE);
+    return slot;
+}
+
+void counts_free(uint32_t slot) {
+    __atomic_store_n(&counts.slots[slot].handle, 0, __ATOMIC_RELEASE);
+    counts.unused[counts.unused_count++] = slot;
+}
+
+int64_t counts_add(uint32_t slot, int64_t more) {
+    return __atomic_add_fetch(&counts.slots[slot].open, more, __ATOMIC_ACQ_REL);
+}
+
+int64_t counts_open(uint32_t slot) { return __atomic_load_n(&counts.slots[slot].open, __ATOMIC_ACQUIRE); }
+
+uint64_t counts_handle(uint32_t slot) { return counts.slots ? counts.slots[slot].handle : 0; }

@@ -1,0 +1,22 @@
+/* Functions of the extension that the data plane brings: see python.c, and _fastpath.c for what they are called. */
+#ifndef HFS_PLANE_PYTHON_H
+#define HFS_PLANE_PYTHON_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#pragma GCC visibility push(hidden)
+
+PyObject *plane_start(PyObject *self, PyObject *args);
+PyObject *plane_stop(PyObject *self, PyObject *noargs);
+PyObject *plane_put(PyObject *self, PyObject *args);
+PyObject *plane_take(PyObject *self, PyObject *arg);
+PyObject *plane_attach(PyObject *self, PyObject *args);
+PyObject *plane_count(PyObject *self, PyObject *arg);
+PyObject *plane_closed(PyObject *self, PyObject *arg);
+PyObject *plane_free(PyObject *self, PyObject *arg);
+PyObject *plane_events(PyObject *self, PyObject *noargs);
+PyObject *plane_figures(PyObject *self, PyObject *noargs);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,192 @@
+"""The data plane in C against the same as a plain dictionary: random requests over a socket pair instead of a mount."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mountd.kernel import Backing, DataPlane, fastpath
+from mountd.kernel.plane import OpenCounts
+from tests.support.fake_plane import FakePlane
+
+pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
+
+_OPEN, _RELEASE, _ODD = 14, 18, 77  # opcodes, <linux/fuse.h>
+_RESENT = 1 << 63
+NODES = 5
+
+
+@dataclass
+class Kernel:
+    """One side of the connection. A request that is not answered at once has gone to Python."""
+
+    end: socket.socket
+    unique: int = 0
+    forwarded: list[int] = field(default_factory=list)
+
+    def ask(self, opcode: int, node: int, body: bytes, *, resent: bool = False) -> bytes | None:
+        """The body of the reply; None: it is Python's."""
+        self.unique += 2
+        unique = self.unique | (_RESENT if resent else 0)
+        header = struct.pack("=IIQQIIIHH", 40 + len(body), opcode, unique, node, 0, 0, 7, 0, 0)
+        self.end.send(header + body)
+        marker = self._mark()
+        reply = self.end.recv(4096)
+        length, error, replied = struct.unpack_from("=IiQ", reply)
+        assert length == len(reply)
+        assert error == 0
+        if replied == marker:
+            return None
+        assert replied == unique
+        assert struct.unpack_from("=Q", self.end.recv(4096), 8) == (marker,)
+        return reply[16:]
+
+    def _mark(self) -> int:
+        """A close of a node that is always in the table: one thread answers in order, so what comes before it is all
+        that comes."""
+        self.unique += 2
+        body = struct.pack("=QIIQ", 1, 0, 0, 0)
+        self.end.send(struct.pack("=IIQQIIIHH", 64, _RELEASE, self.unique, _MARKED, 0, 0, 7, 0, 0) + body)
+        return self.unique
+
+    def open(self, node: int, flags: int = os.O_RDONLY, **how: bool) -> tuple[int, int, int] | None:
+        body = self.ask(_OPEN, node, struct.pack("=II", flags, 0), **how)
+        return None if body is None else struct.unpack("=QIi", body)
+
+    def release(self, node: int, handle: int) -> bool:
+        return self.ask(_RELEASE, node, struct.pack("=QIIQ", handle, 0, 0, 0)) is not None
+
+
+_MARKED = 1 << 40
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[DataPlane, Kernel]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fastpath.want(lambda _token: None, None, yield_fd=-1, stack_depth=0)
+    plane = DataPlane()
+    with ours, theirs:
+        theirs.setblocking(False)
+        ours.settimeout(10)
+        assert plane.attach(-1) == {}
+        plane.serve(theirs.fileno(), 1)
+        slot = plane.put_opens(_MARKED, 1, valid_s=1000, backing=None)
+        assert slot is not None
+        yield plane, Kernel(ours)
+        plane.stop()
+        plane.take_opens(_MARKED)
+        with contextlib.suppress(ValueError):  # the test has attached other memory
+            plane.free_slot(slot)
+
+
+def test_an_open_and_its_close(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    assert kernel.open(5) is None, "nothing is known of it"
+    slot = plane.put_opens(5, 99, valid_s=1000, backing=None)
+    assert slot is not None
+    assert kernel.open(5) == (99, 2, 0), "pages are kept"
+    assert kernel.open(5, os.O_RDWR) is None
+    assert kernel.open(5, os.O_RDONLY | os.O_TRUNC) is None
+    assert kernel.open(5, resent=True) is None, "an earlier daemon may have answered it"
+    assert kernel.ask(_ODD, 5, b"") is None
+    assert not kernel.release(5, 98), "a handle that Python has given out"
+    assert plane.count(slot) == 1
+    assert kernel.release(5, 99)
+    counts = plane.take_opens(5)
+    assert (counts.open, counts.opened) == (0, 1)
+    assert 0 < counts.last_ns <= time.monotonic_ns()
+    assert kernel.open(5) is None
+    plane.free_slot(slot)
+    events, lost = plane.take_events()
+    assert ([(event.node_id, event.thread_id) for event in events][-1:], lost) == ([(5, 7)], 0)
+
+
+def test_an_object_that_was_changed_is_not_given_out(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    object_fd = os.memfd_create("object")
+    found = os.fstat(object_fd)
+    backing = Backing(3, object_fd, found.st_ino, found.st_size, found.st_ctime_ns)
+    slot = plane.put_opens(5, 99, valid_s=1000, backing=backing)
+    assert slot is not None
+    assert kernel.open(5) == (99, 128, 3)
+    os.write(object_fd, b"changed")
+    os.close(object_fd)
+    assert kernel.open(5) is None
+    assert plane.take_opens(5).open == 1
+    plane.free_slot(slot)
+
+
+def test_past_its_time_it_is_asked_for(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    assert plane.put_opens(5, 99, valid_s=0, backing=None) is None
+    slot = plane.put_opens(5, 99, valid_s=1e-9, backing=None)
+    assert slot is not None
+    assert kernel.open(5) is None
+    plane.take_opens(5)
+    plane.free_slot(slot)
+
+
+def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
+    plane, _ = served
+    memory = os.memfd_create("counts")
+    assert plane.attach(memory) == {}
+    slot = plane.put_opens(6, 77, valid_s=1000, backing=None)
+    assert slot is not None
+    again = DataPlane()
+    ((handle, counted),) = again.attach(memory).items()
+    assert (handle, counted.slot, counted.open) == (77, slot, 0)
+    plane.take_opens(6)
+    again.free_slot(slot)
+    assert again.attach(memory) == {}
+    os.close(memory)
+    assert plane.attach(-1) == {}
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "take", "open", "close"]), st.integers(1, NODES), st.integers(0, 3)), max_size=60
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_it_is_the_plain_dictionary(served: tuple[DataPlane, Kernel], steps: list[tuple[str, int, int]]) -> None:
+    plane, kernel = served
+    model = FakePlane()
+    slots: dict[int, tuple[int, int]] = {}
+    opened: list[tuple[int, int]] = []
+    number = 100
+    for step, node, which in steps:
+        if step == "put" and node not in slots:
+            number += 1
+            mine, its = (each.put_opens(node, number, valid_s=1000, backing=None) for each in (plane, model))
+            assert mine is not None
+            assert its is not None
+            slots[node] = mine, its
+        elif step == "take" and node in slots:
+            mine, its = slots.pop(node)
+            found, expected = plane.take_opens(node), model.take_opens(node)
+            assert found[:2] == OpenCounts(*expected)[:2]
+            plane.free_slot(mine)
+            model.free_slot(its)
+        elif step == "open":
+            answer, handle = kernel.open(node), model.open(node)
+            assert (answer[0] if answer is not None else None) == handle
+            if handle is not None:
+                opened.append((node, handle))
+        elif step == "close" and opened:
+            its_node, handle = opened.pop(which % len(opened))
+            assert kernel.release(its_node, handle) == model.release(its_node, handle)
+        for its_node, (mine, its) in slots.items():
+            assert plane.count(mine) == model.count(its), its_node
+    for node, (mine, _) in slots.items():
+        plane.take_opens(node)
+        plane.free_slot(mine)

@@ -1,0 +1,90 @@
+"""The data plane's table as a plain dictionary: what the one in C is compared with, and what tests open files by."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from itertools import count
+
+from mountd.kernel.plane import Backing, Counted, OpenCounts, Opened, PlaneFigures
+
+
+@dataclass
+class Entry:
+    handle: int
+    slot: int
+    until_s: float
+    backing: Backing | None
+    opened: int = 0
+    last_ns: int = 0
+
+
+class FakePlane:
+    """`now_s` is the clock of the table. `open` and `release` are what the kernel does."""
+
+    events_at_most = 4096
+
+    def __init__(self, *, runs: bool = True) -> None:
+        self.runs = runs
+        self.full = False
+        """It takes nothing more."""
+        self.now_s = 0.0
+        self.entries: dict[int, Entry] = {}
+        self.counts: dict[int, list[int]] = {}
+        """Handle and count by slot: what outlives the daemon."""
+        self.events: list[Opened] = []
+        self._slots = count()
+
+    def attach(self, _counts_fd: int) -> dict[int, Counted]:
+        self.entries.clear()
+        return {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}
+
+    def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:
+        if self.full or valid_s <= 0:
+            return None
+        if node_id in self.entries:
+            raise OSError(errno.EEXIST, "twice")
+        slot = next(self._slots)
+        self.counts[slot] = [handle, 0]
+        self.entries[node_id] = Entry(handle, slot, self.now_s + valid_s, backing)
+        return slot
+
+    def take_opens(self, node_id: int) -> OpenCounts:
+        entry = self.entries.pop(node_id)
+        return OpenCounts(self.count(entry.slot), entry.opened, entry.last_ns)
+
+    def count(self, slot: int) -> int:
+        return self.counts[slot][1]
+
+    def closed(self, slot: int) -> int:
+        self.counts[slot][1] -= 1
+        return self.counts[slot][1]
+
+    def free_slot(self, slot: int) -> None:
+        del self.counts[slot]
+
+    def take_events(self) -> tuple[list[Opened], int]:
+        taken, self.events = self.events, []
+        return taken, 0
+
+    def figures(self) -> PlaneFigures:
+        return PlaneFigures(0, len(self.entries), 0, 0, 0)
+
+    def open(self, node_id: int, thread_id: int = 1) -> int | None:
+        """The handle; None: the open goes to the daemon."""
+        entry = self.entries.get(node_id)
+        if entry is None or self.now_s >= entry.until_s:
+            return None
+        self.counts[entry.slot][1] += 1
+        entry.opened += 1
+        entry.last_ns = 1
+        self.events.append(Opened(node_id, thread_id))
+        return entry.handle
+
+    def release(self, node_id: int, handle: int) -> bool:
+        """False: the close goes to the daemon."""
+        entry = self.entries.get(node_id)
+        if entry is None or entry.handle != handle:
+            return False
+        self.counts[entry.slot][1] -= 1
+        return True
