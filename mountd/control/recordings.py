@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mountd.control.connection import Report
 from mountd.files import Recorder
 from mountd.wire.protocol import Result, Touches
@@ -10,12 +12,15 @@ from mountd.wire.protocol import Result, Touches
 class Recordings:
     """One for each client that listens."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, recall_all: Callable[[], None]) -> None:
+        """`recall_all`: what is read and opened without us comes to us again."""
         self._recorder = recorder
+        self._recall_all = recall_all
 
     async def record(self, report: Report) -> Result:
         """Tell what is read, until the client goes."""
         recording = self._recorder.start()
+        self._recall_all()
         try:
             await report(Touches([]))  # it has begun
             while True:

@@ -60,7 +60,7 @@ async def open_control(
         _status(basics, storage, joined.view, names, files, daemon),
         _cache_commands(basics, storage, names, files),
         cluster,
-        Recordings(files.recorder),
+        Recordings(files.recorder, files.delegations.recall_all),
         storage.learners,
     )
     with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):

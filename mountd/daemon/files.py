@@ -94,7 +94,7 @@ async def open_file_service(
             passthrough,
             io_mode,
             hints.follower,
-            _read_path(basics, storage, fetch, recorder),
+            _read_path(basics, storage, fetch, recorder, delegations),
             Opening(
                 namespace,
                 storage.handles,
@@ -158,7 +158,9 @@ def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: 
     )
 
 
-def _read_path(basics: Basics, storage: Storage, fetch: Fetching, recorder: Recorder) -> ReadPath:
+def _read_path(
+    basics: Basics, storage: Storage, fetch: Fetching, recorder: Recorder, delegations: Delegations
+) -> ReadPath:
     config = basics.config
     readahead = ReadaheadWindows(
         fetch.resolver,
@@ -178,5 +180,6 @@ def _read_path(basics: Basics, storage: Storage, fetch: Fetching, recorder: Reco
         fetch.plans,
         recorder,
         basics.metrics,
+        delegations,
         chunk_bytes=config.chunk_bytes,
     )

@@ -88,7 +88,7 @@ async def open_service(
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
-            start_for_life(nursery, "opens of the data plane", files.delegations.tell)
+            start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
             yield Service(basics, names, files, control.daemon, device.get(), fuse, ending)
 
 

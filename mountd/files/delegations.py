@@ -1,4 +1,4 @@
-"""Delegations: opens of nodes that the data plane answers by itself, until they are called back.
+"""Delegations: opens and reads of nodes that the data plane answers by itself, until they are called back.
 
 A file that nobody has open any more, and whose next open would be answered as the last one was, is delegated: until its
 attributes are past their time, opens and closes of it cost no Python. What they are answered by may change at any
@@ -6,14 +6,16 @@ moment, so whoever changes it calls them back first: `namespace` where a version
 (`Node.delegation`), `cache` where bytes go or are in doubt (`StagedFile.recall`), an open that comes to us all the
 same. Meanwhile the handle is kept, with its pin and its backing file, also while nobody has it open.
 
-Who wants to hear of opens (plans, recordings) is told of them a moment later, by `tell`. Not delegated are files that
-some users have to be asked for. Event loop only.
+Reads that come to us although the file is complete, durable and sound are delegated as well: of whoever has no
+passthrough, or has opened the file before it was complete.
+
+Who wants to hear of opens (plans, recordings) is told of them a moment later, by `tell`; while there is anybody, reads
+come to us. Not delegated are opens of files that some users have to be asked for. Event loop only.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -23,15 +25,18 @@ from mountd.base.errors import SourceError
 from mountd.cache import Cache, StagedFile
 from mountd.files.handles import FileHandle, Handles
 from mountd.files.opened_files import OpenedFiles
-from mountd.kernel import Backing, DataPlane
+from mountd.kernel import Backing, DataPlane, StagedObject
 from mountd.namespace import Namespace, Node, Permissions
 from policies.iomode import SMALL_BYTES
 
 _OUT_AT_MOST = 32_768
 """Half of the files that the journal notes; each takes a kilobyte, 40 MB in all."""
 
-_BACKED_AT_MOST = 512
-"""Each holds a descriptor of its object, and one of the kernel's backing files."""
+_TURNOVER = 16
+"""When there is no room, each so many files that are closed let the oldest go, which may be of a job that has ended."""
+
+_READS_AT_MOST = 512
+"""Each holds a descriptor; they end with the file's last close."""
 
 _TELL_S = 0.02
 """How late those who want to hear of opens do: a plan looks some seconds ahead."""
@@ -40,28 +45,32 @@ _IDLE_TELL_S = 0.5
 """How often it is looked whether there are any."""
 
 
-class DelegatedOpens:
-    """Opens of one node; implements `base.delegation.Delegation`."""
+class Delegated:
+    """Requests for one node; implements `base.delegation.Delegation`."""
 
-    __slots__ = ("_call_back", "_plane", "_slot", "node_id", "number", "passes")
+    __slots__ = ("_call_back", "_plane", "file", "node_id", "number", "passes", "pins", "reads", "slot")
 
-    def __init__(
-        self, plane: DataPlane, slot: int, node_id: int, number: int, *, passes: bool, call_back: Callable[[], None]
-    ) -> None:
+    def __init__(self, plane: DataPlane, node_id: int, file: StagedFile, call_back: Callable[[], None]) -> None:
         self._plane = plane
-        self._slot = slot
-        self.node_id = node_id
-        self.number = number
-        self.passes = passes
         self._call_back = call_back
+        self.node_id = node_id
+        self.file = file
+        self.slot: int | None = None
+        """Where opens are counted; None: they come to us."""
+        self.number = 0
+        """The handle of those who open it."""
+        self.pins = 0
+        self.passes = False
+        self.reads = False
+        """Reads are answered too."""
 
     @property
     def opens(self) -> int:
         """Handles that are open now, beside our own."""
-        return self._plane.count(self._slot)
+        return self._plane.count(self.slot) if self.slot is not None else 0
 
     def recall(self) -> None:
-        """Opens come to us again."""
+        """Requests come to us again."""
         self._call_back()
 
 
@@ -79,7 +88,7 @@ class Delegations:
         *,
         is_heard: Callable[[], bool],
     ) -> None:
-        """`is_heard()`: somebody wants to hear of opens now."""
+        """`is_heard()`: somebody wants to hear of opens and reads now."""
         self._plane = plane
         self._namespace = namespace
         self._permissions = permissions
@@ -87,15 +96,20 @@ class Delegations:
         self._opened_files = opened_files
         self._cache = cache
         self._is_heard = is_heard
-        self._out: OrderedDict[Node, DelegatedOpens] = OrderedDict()
-        self._backed: OrderedDict[Node, None] = OrderedDict()
+        self._out: dict[Node, Delegated] = {}
+        """The oldest first."""
+        self._reads: set[Node] = set()
+        """Those of them whose reads are answered."""
+        self._refused = 0
 
     def __len__(self) -> int:
         return len(self._out)
 
     def idle_backing_files(self) -> int:
         """Backing files that are kept for opens to come."""
-        return sum(not node.opens for node in self._backed)
+        return sum(out.passes and not node.opens for node, out in self._out.items())
+
+    # -- opens --------------------------------------------------------------------------------------------------------
 
     def offer(self, number: int) -> bool:
         """Nobody has this handle open any more: delegate the next opens of its node, if they may be.
@@ -103,29 +117,23 @@ class Delegations:
         True: it is kept for them, under another number.
         """
         handle = self._handles.file(number)
-        if not self._may(handle):
+        if not self._may(handle) or not self._has_room():
             return False
-        node, file = handle.node, handle.file
+        node = handle.node
         number = self._opened_files.delegate(number)
         handle = self._handles.file(number)
         handle.slot = self._put(number, handle)
         if handle.slot is None:
             self._opened_files.let_go_unused(number)
             return True
-        passes = handle.backing_id is not None
-        call_back = partial(self.recall, node)
-        out = DelegatedOpens(self._plane, handle.slot, node.id, number, passes=passes, call_back=call_back)
-        self._out[node] = out
-        self._namespace.holds.delegated(node, out)
-        file.delegation = out
-        if passes:
-            self._backed[node] = None
-        self._bound()
+        out = Delegated(self._plane, node.id, handle.file, partial(self.recall, node))
+        out.slot, out.number, out.pins, out.passes = handle.slot, number, 1, handle.backing_id is not None
+        self._add(node, out)
         return True
 
     def _may(self, handle: FileHandle) -> bool:
         node, file = handle.node, handle.file
-        if not self._plane.runs or file.delegation is not None or not file.complete:
+        if not self._plane.runs or file.delegation is not None or node.delegation is not None or not file.complete:
             return False
         if node.stale or node.retired or node.opens or not node.lookups:
             return False
@@ -133,53 +141,95 @@ class Delegations:
         is_here = handle.backing_id is not None or (small and (node.pushed or not file.size))
         return is_here and self._permissions.all_may_open(node)
 
+    def _has_room(self) -> bool:
+        """Of more files than fit some are answered without us, and the others cost no more than they did."""
+        if len(self._out) < _OUT_AT_MOST:
+            return True
+        self._refused += 1
+        if self._refused % _TURNOVER == 0:
+            self.recall(next(iter(self._out)))
+        return False
+
     def _put(self, number: int, handle: FileHandle) -> int | None:
         valid_s = self._namespace.freshness.valid_s(handle.node.expires_s)
-        if handle.backing_id is None:
-            return self._plane.put_opens(handle.node.id, number, valid_s=valid_s, backing=None)
+        node_id, backing_id = handle.node.id, handle.backing_id
+        if backing_id is None:
+            return self._plane.put_opens(node_id, number, valid_s=valid_s, backing=None)
+        place, stamp = self._cache.lender.place(handle.file), handle.file.stamp
+        if place is None or stamp is None or stamp.inode != handle.backing_inode:
+            return None
+        backing = Backing(backing_id, *place, stamp.inode, handle.file.size, stamp.ctime_ns)
+        return self._plane.put_opens(node_id, number, valid_s=valid_s, backing=backing)
 
-        def with_object(object_fd: int) -> int | None:
-            stamp = handle.file.stamp
-            if stamp is None or handle.backing_id is None or stamp.inode != handle.backing_inode:
-                return None
-            backing = Backing(handle.backing_id, object_fd, stamp.inode, handle.file.size, stamp.ctime_ns)
-            return self._plane.put_opens(handle.node.id, number, valid_s=valid_s, backing=backing)
+    # -- reads --------------------------------------------------------------------------------------------------------
 
-        return self._cache.lender.lend_nowait(handle.file, with_object)
+    def offer_reads(self, node: Node, file: StagedFile) -> None:
+        """Bytes of `file` were in memory: delegate further reads of `node`, if they may be."""
+        if node.delegation is not None or file.delegation is not None or not (file.durable and file.sound):
+            return
+        if not self._plane.runs or not node.is_held or self._is_heard():
+            return
+        if len(self._reads) >= _READS_AT_MOST:
+            return
 
-    def _bound(self) -> None:
-        if len(self._backed) > _BACKED_AT_MOST:
-            self.recall(next(iter(self._backed)))
-        if len(self._out) > _OUT_AT_MOST:
-            self.recall(next(iter(self._out)))
+        def put(fd: int) -> bool:
+            stamp = file.stamp
+            staged = StagedObject(fd, stamp.inode, file.size, stamp.ctime_ns) if stamp is not None else None
+            return staged is not None and self._plane.put_reads(node.id, staged)
+
+        if self._cache.lender.lend_nowait(file, put):
+            out = Delegated(self._plane, node.id, file, partial(self.recall, node))
+            out.reads = True
+            self._reads.add(node)
+            self._add(node, out)
+
+    # -- all ----------------------------------------------------------------------------------------------------------
+
+    def _add(self, node: Node, out: Delegated) -> None:
+        self._out[node] = out
+        self._namespace.holds.delegated(node, out)
+        out.file.delegation = out
 
     def recall(self, node: Node) -> None:
-        """Opens of `node` come to us from now on; those of its handles that are open are ours to count."""
+        """Requests for `node` come to us from now on; those of its handles that are open are ours to count."""
         out = self._out.pop(node, None)
         if out is None:
             return
-        self._backed.pop(node, None)
-        handle = self._handles.file(out.number)
-        handle.file.delegation = None
-        counts = self._plane.take_opens(out.node_id)
+        self._reads.discard(node)
+        out.file.delegation = None
         self._namespace.holds.delegated(node, None)
-        self._namespace.holds.counted(node, counts.open, passed=out.passes)
-        if counts.last_ns:
-            _used(handle.file, counts.last_ns)
-        self._opened_files.let_go_unused(out.number)
+        if out.reads:
+            self._plane.take_reads(out.node_id)
+        if out.slot is not None:
+            counts = self._plane.take_opens(out.node_id)
+            self._namespace.holds.counted(node, counts.open, passed=out.passes)
+            if counts.last_ns:
+                _used(out.file, counts.last_ns)
+            self._opened_files.let_go_unused(out.number)
 
     def recall_all(self) -> None:
-        """All opens come to us from now on."""
+        """All requests come to us from now on."""
         for node in list(self._out):
             self.recall(node)
 
-    async def tell(self) -> None:
-        """Tell of opens that were answered without us, for ever. Those before anybody listened are told to nobody."""
+    def _recall_reads(self) -> None:
+        for node in list(self._reads):
+            self.recall(node)
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    async def tell(self, served: Callable[[int, int, int], None]) -> None:
+        """Tell of what was answered without us, for ever: of opens those who want to hear of them now; and `served` of
+        threads, with how many reads and bytes they were answered."""
         heard = False
         while True:
             heard_before, heard = heard, self._is_heard()
+            if heard and not heard_before:
+                self._recall_reads()
+            for reader in self._plane.take_served():
+                served(*reader)
             opened, _lost = self._plane.take_events()
-            if heard and heard_before:
+            if heard and heard_before:  # what was opened before is told to nobody
                 for node_id, thread_id in opened:
                     self._tell_of(node_id, thread_id)
             if len(opened) < self._plane.events_at_most:
@@ -193,7 +243,7 @@ class Delegations:
         except SourceError:
             return  # it has gone meanwhile
         out = self._out.get(node)
-        if out is not None:
+        if out is not None and out.slot is not None:
             handle = self._handles.file(out.number)
             self._opened_files.told(node, handle.file, thread_id)
             self._opened_files.told_closed(handle)

@@ -12,6 +12,7 @@ import trio
 from mountd.base.errors import HfsError, VersionChanged
 from mountd.core.metrics import Metrics
 from mountd.fetch import Resolved, Resolver, first_of
+from mountd.files.delegations import Delegations
 from mountd.files.handles import FileHandle
 from mountd.files.page_faults import PageFaults
 from mountd.files.readahead_windows import ReadaheadWindows
@@ -33,6 +34,7 @@ class ReadPath:
         plans: FollowedPlans,
         recorder: Recorder,
         metrics: Metrics,
+        delegations: Delegations,
         *,
         chunk_bytes: int,
     ) -> None:
@@ -42,6 +44,7 @@ class ReadPath:
         self._plans = plans
         self._recorder = recorder
         self._metrics = metrics
+        self._delegations = delegations
         self._chunk_bytes = chunk_bytes
 
     def read_nowait(self, handle: FileHandle, offset: int, size: int) -> bytes | bytearray | memoryview | None:
@@ -56,6 +59,8 @@ class ReadPath:
         self._noticed(handle, extent)
         if not file.complete:
             self._readahead.saw_piece(handle, extent, self._readahead.saw(handle, extent), here=True)
+        else:
+            self._delegations.offer_reads(handle.node, file)
         return self._counted(found)
 
     async def read(self, handle: FileHandle, offset: int, size: int) -> bytes | bytearray | memoryview:

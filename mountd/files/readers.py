@@ -48,12 +48,16 @@ class Readers:
 
     def served(self, thread: int, size: int) -> None:
         """A read of `thread` was answered with `size` bytes. Thread 0: a caller that our /proc does not show."""
+        self.served_many(thread, 1, size)
+
+    def served_many(self, thread: int, reads: int, size: int) -> None:
+        """The same of several reads, of so many bytes together."""
         reader = self._by_thread.get(thread)
         if reader is None:
             reader = self._meet(thread)
         self._turn += 1
         reader.turn = self._turn
-        reader.reads += 1
+        reader.reads += reads
         reader.bytes += size
 
     def shown(self) -> list[dict[str, object]]:

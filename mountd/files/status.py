@@ -14,7 +14,7 @@ from mountd.files.handles import Handles
 from mountd.files.io_mode import IoMode
 from mountd.files.readers import Readers
 from mountd.files.residency import Residency
-from mountd.kernel import DataPlane, fastpath
+from mountd.kernel import DataPlane, PlaneFigures, fastpath
 from mountd.namespace import Namespace
 
 _OPENS = ("cached", "passed", "anew", "stateless")
@@ -37,29 +37,28 @@ class FilesStatus:
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment; those of the page cache are of the last look (`Residency.refresh`)."""
-        metrics, namespace = self.metrics, self.namespace
+        namespace, figures = self.namespace, self.plane.figures()
         return {
             "io_mode": {
                 **self.io_mode.describe(),
                 "backing_files": self.io_mode.backing_files - self.delegations.idle_backing_files(),
                 "faster_if_reopened": self.handles.from_before_complete() if self.io_mode.passes_files else 0,
             },
-            "opens": self._opens(),
-            "data_plane": {**self.plane.figures()._asdict(), "delegated": len(self.delegations)},
-            "reads": _by_tier(metrics, "reads_"),
-            "read_bytes": _by_tier(metrics, "bytes_"),
+            "opens": self._opens(figures),
+            "data_plane": {**figures._asdict(), "delegated": len(self.delegations)},
+            "reads": self._by_tier("reads_", figures.reads),
+            "read_bytes": self._by_tier("bytes_", figures.read_bytes),
             "readers": self.readers.shown(),
             "readers_unknown": fastpath.extension_missing(),  # why nobody is named
             "open": {"nodes": len(namespace.nodes), "names": len(namespace.names), **self.handles.statistics()},
             "page_cache": self.residency.figures,
         }
 
-    def _opens(self) -> dict[str, int]:
-        figures = self.plane.figures()
+    def _opens(self, figures: PlaneFigures) -> dict[str, int]:
         without_us = {"cached": figures.opens_cached, "passed": figures.opens_passed}
         return {name: self.metrics["opens_" + name] + without_us.get(name, 0) for name in _OPENS}
 
-
-def _by_tier(metrics: Metrics, kind: str) -> dict[str, int]:
-    found = {tier: metrics[kind + tier] for tier in _TIERS}
-    return {**found, "alone": found["bypass"]}  # its name before; for one release
+    def _by_tier(self, kind: str, staged_without_us: int) -> dict[str, int]:
+        found = {tier: self.metrics[kind + tier] for tier in _TIERS}
+        found["staged"] += staged_without_us
+        return {**found, "alone": found["bypass"]}  # its name before; for one release

@@ -6,7 +6,7 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 
 from mountd.kernel import fastpath
 from mountd.kernel.names import forget_all_names, forget_names
-from mountd.kernel.plane import Backing, Counted, DataPlane
+from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, StagedObject
 from mountd.kernel.residency import resident
 from mountd.kernel.tuning import KernelSettings, tune
 
@@ -15,6 +15,8 @@ __all__ = [
     "Counted",
     "DataPlane",
     "KernelSettings",
+    "PlaneFigures",
+    "StagedObject",
     "fastpath",
     "forget_all_names",
     "forget_names",

@@ -41,7 +41,8 @@ class _Extension(Protocol):
         handle: int,
         open_flags: int,
         backing_id: int,
-        object_fd: int,
+        directory_fd: int,
+        name: str,
         inode: int,
         size: int,
         ctime_ns: int,
@@ -53,6 +54,12 @@ class _Extension(Protocol):
 
     def plane_take(self, node: int, /) -> tuple[int, int, int] | None: ...
 
+    def plane_put_reads(self, node: int, object_fd: int, inode: int, size: int, ctime_ns: int, /) -> None: ...
+
+    def plane_take_reads(self, node: int, /) -> bool: ...
+
+    def plane_served(self) -> bytes: ...
+
     def plane_count(self, slot: int, /) -> int: ...
 
     def plane_closed(self, slot: int, /) -> int: ...
@@ -61,18 +68,32 @@ class _Extension(Protocol):
 
     def plane_events(self) -> tuple[bytes, int]: ...
 
-    def plane_figures(self) -> tuple[int, int, int, int, int]: ...
+    def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int]: ...
 
 
-class Backing(NamedTuple):
-    """The object that the kernel reads by itself, and what it must still be like at each open."""
+class StagedObject(NamedTuple):
+    """A staged file, and what it must still be like whenever a read is answered from it."""
 
-    backing_id: int
-    object_fd: int
-    """Only looked at while the call lasts: the table has a descriptor of its own."""
+    fd: int
+    """Of the file; only used while the call lasts: the table has descriptors of its own."""
     inode: int
     size: int
     ctime_ns: int
+
+
+class Backing(NamedTuple):
+    """What the kernel reads by itself, and what it must still be like whenever it is opened."""
+
+    backing_id: int
+    directory_fd: int
+    """Where its name begins; open as long as anything is answered."""
+    name: str
+    inode: int
+    size: int
+    ctime_ns: int
+
+
+_NO_BACKING = Backing(0, -1, "", 0, 0, 0)
 
 
 class Counted(NamedTuple):
@@ -101,14 +122,26 @@ class Opened(NamedTuple):
     thread_id: int
 
 
+class Served(NamedTuple):
+    """A thread whose reads were answered."""
+
+    thread_id: int
+    reads: int
+    bytes: int
+
+
 class PlaneFigures(NamedTuple):
     """For the status."""
 
-    threads: int
-    entries: int
-    opens_cached: int
-    opens_passed: int
-    releases: int
+    threads: int = 0
+    opens_of: int = 0
+    """Nodes whose opens are answered."""
+    reads_of: int = 0
+    opens_cached: int = 0
+    opens_passed: int = 0
+    releases: int = 0
+    reads: int = 0
+    read_bytes: int = 0
 
 
 class DataPlane:
@@ -172,9 +205,8 @@ class DataPlane:
             return None
         until_ns = time.monotonic_ns() + int(min(valid_s * 1e9, _LONGEST_NS))
         flags = _KEEP_CACHE if backing is None else _PASSTHROUGH
-        about = Backing(0, -1, 0, 0, 0) if backing is None else backing
         try:
-            return self._extension.plane_put(node_id, handle, flags, *about, until_ns)
+            return self._extension.plane_put(node_id, handle, flags, *(backing or _NO_BACKING), until_ns)
         except OSError as error:
             if error.errno == errno.EEXIST:
                 raise  # a fault of ours
@@ -186,6 +218,29 @@ class DataPlane:
         if taken is None:
             raise KeyError(node_id)
         return OpenCounts(*taken)
+
+    def put_reads(self, node_id: int, staged: StagedObject) -> bool:
+        """Answer reads of a node from this object from now on, as far as it is in memory. False: impossible now."""
+        if self._extension is None or not self._runs:
+            return False
+        try:
+            self._extension.plane_put_reads(node_id, *staged)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                raise  # a fault of ours
+            return False
+        return True
+
+    def take_reads(self, node_id: int) -> None:
+        """Its reads come to us from now on. KeyError if they do already."""
+        if self._extension is None or not self._extension.plane_take_reads(node_id):
+            raise KeyError(node_id)
+
+    def take_served(self) -> list[Served]:
+        """Whose reads were answered since the last call, some hundreds at most."""
+        if self._extension is None:
+            return []
+        return list(starmap(Served, struct.iter_unpack("=QQQ", self._extension.plane_served())))
 
     def count(self, slot: int) -> int:
         """How many have the handle of this slot open."""

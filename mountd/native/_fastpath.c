@@ -332,17 +332,24 @@ static PyMethodDef methods[] = {
      "plane_attach(fd) -> [(handle, slot, open)]: handles are counted in this memfd (-1: in memory of our own), where an "
      "earlier daemon has left these. Before anything is put. Raises OSError."},
     {"plane_put", plane_put, METH_VARARGS,
-     "plane_put(node, handle, open_flags, backing_id, object_fd, inode, size, ctime_ns, until_ns) -> slot: opens of `node` "
-     "are answered without Python until CLOCK_MONOTONIC is until_ns, as long as object_fd (-1: none; it is duplicated) is "
-     "as described. Raises OSError, EEXIST among others."},
+     "plane_put(node, handle, open_flags, backing_id, directory_fd, name, inode, size, ctime_ns, until_ns) -> slot: opens of "
+     "`node` are answered without Python until CLOCK_MONOTONIC is until_ns, as long as the object (directory_fd -1: none) "
+     "is as described. Raises OSError, EEXIST among others."},
     {"plane_take", plane_take, METH_O,
      "plane_take(node) -> (open, opened, last_ns) or None: they are answered by Python from now on; the slot stays."},
+    {"plane_put_reads", plane_put_reads, METH_VARARGS,
+     "plane_put_reads(node, object_fd, inode, size, ctime_ns): reads of `node` are answered without Python, from this "
+     "object as long as it is as described, and as far as it is in memory. Raises OSError, EEXIST among others."},
+    {"plane_take_reads", plane_take_reads, METH_O, "plane_take_reads(node) -> bool: they come to Python from now on."},
+    {"plane_served", plane_served, METH_NOARGS,
+     "plane_served() -> bytes: thread id, reads and bytes (64 bits each) of those whose reads were answered since the last "
+     "call."},
     {"plane_count", plane_count, METH_O, "plane_count(slot) -> int: how many have its handle open."},
     {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
     {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},
     {"plane_figures", plane_figures, METH_NOARGS,
-     "plane_figures() -> (threads, entries, cached, passed, releases): running, in the table; opens and closes that were "
-     "answered since the start."},
+     "plane_figures() -> (threads, opens, reads, cached, passed, releases, read, read_bytes): running; nodes in the tables; "
+     "what was answered since the start."},
     {"plane_events", plane_events, METH_NOARGS,
      "plane_events() -> (bytes, lost): node and thread id (uint64) of opens that were answered, the oldest first; how many "
      "were lost before them."},

@@ -26,6 +26,7 @@ from scripts.benchmarks import (
     loading,
     mount,
     peers,
+    planes,
     table,
     trust,
 )
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "loading": loading,
     "mount": mount,
     "peers": peers,
+    "planes": planes,
     "trust": trust,
 }
 

@@ -50,6 +50,7 @@ def other_extension(tmp_path: Path) -> Path:
     flags = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout.split()
     built = tmp_path / f"_fastpath{SUFFIX}"
     sources = [str(path) for path in sorted((ROOT / "mountd/native").glob("_fastpath*.c"))]
+    sources += [str(path) for path in sorted((ROOT / "mountd/native/plane").glob("*.c"))]
     must("gcc", "-shared", "-fPIC", "-O1", "-o", built, f"-I{sysconfig.get_path('include')}", *sources, *flags)
     return built
 

@@ -57,6 +57,7 @@ STATUS_KEYS = {
     "version_changes": "",
     "stale_served": "",
     "page_cache": "note sampled_files sampled_bytes resident_bytes",
+    "data_plane": "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes delegated",
     "kernel": "read_ahead_kb max_background notes",
     "config": " ".join(key.name for key in KEYS),
     "counters": " ".join([*COUNTERS, *FORMER_COUNTERS]),

@@ -230,15 +230,15 @@ static int answer_in_python(void) {
 static int object_fd = -1;
 
 static void put(uint64_t node, unsigned *seed) {
-    struct opens entry = {.node = node, .handle = node + 1000, .object_fd = -1};
+    struct opens entry = {.entry.node = node, .handle = node + 1000, .object.fd = -1};
     entry.until_ns = rand_r(seed) % 8 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;
     if (rand_r(seed) % 4 == 0) { /* with an object that is not as it should be, or is */
         struct stat now;
-        entry.object_fd = fcntl(object_fd, F_DUPFD_CLOEXEC, 0);
-        if (fstat(entry.object_fd, &now)) fail("fstat: %s", strerror(errno));
-        entry.stamp.inode = now.st_ino;
-        entry.stamp.size = (uint64_t)now.st_size + (rand_r(seed) % 2 ? 0 : 1);
-        entry.stamp.ctime_ns = now.st_ctim.tv_sec * INT64_C(1000000000) + now.st_ctim.tv_nsec;
+        entry.object.fd = object_fd;
+        if (fstat(entry.object.fd, &now)) fail("fstat: %s", strerror(errno));
+        entry.object.inode = now.st_ino;
+        entry.object.size = (uint64_t)now.st_size + (rand_r(seed) % 2 ? 0 : 1);
+        entry.object.ctime_ns = now.st_ctim.tv_sec * INT64_C(1000000000) + now.st_ctim.tv_nsec;
     }
     int64_t slot = counts_new(entry.handle);
     if (slot < 0) fail("no slot is left");
@@ -247,7 +247,6 @@ static void put(uint64_t node, unsigned *seed) {
     if (!error) return;
     if (error != EEXIST) fail("put: %s", strerror(error));
     counts_free(entry.slot);
-    if (entry.object_fd >= 0) close(entry.object_fd);
 }
 
 static void take(uint64_t node) {
@@ -316,7 +315,7 @@ static void fuzz(double seconds, unsigned seed) {
 
 /* 0, or an errno of what was refused. Leaves nothing behind in either case. */
 static int once(int device) {
-    struct opens entry = {.node = 7, .handle = 1, .object_fd = -1, .until_ns = INT64_MAX}, taken;
+    struct opens entry = {.handle = 1, .object.fd = -1, .until_ns = INT64_MAX}, taken;
     int error = counts_attach(-1);
     if (!error) error = queue_open();
     if (error) return error;
@@ -325,7 +324,7 @@ static int once(int device) {
         if (threads_running()) fail("threads run after a start that failed");
         return error;
     }
-    for (entry.node = 1; entry.node < 1500 && !error; entry.node++) error = opens_put(&entry); /* some shards grow */
+    for (entry.entry.node = 1; entry.entry.node < 1500 && !error; entry.entry.node++) error = opens_put(&entry); /* some shards grow */
     for (uint64_t node = 1; node < 1500; node++) opens_take(node, &taken);
     if (opens_count()) fail("entries are left");
     threads_stop();

@@ -6,7 +6,7 @@ import errno
 from dataclasses import dataclass
 from itertools import count
 
-from mountd.kernel.plane import Backing, Counted, OpenCounts, Opened, PlaneFigures
+from mountd.kernel.plane import Backing, Counted, OpenCounts, Opened, PlaneFigures, Served, StagedObject
 
 
 @dataclass
@@ -33,10 +33,12 @@ class FakePlane:
         self.counts: dict[int, list[int]] = {}
         """Handle and count by slot: what outlives the daemon."""
         self.events: list[Opened] = []
+        self.reads: dict[int, StagedObject] = {}
         self._slots = count()
 
     def attach(self, _counts_fd: int) -> dict[int, Counted]:
         self.entries.clear()
+        self.reads.clear()
         return {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}
 
     def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:
@@ -63,12 +65,25 @@ class FakePlane:
     def free_slot(self, slot: int) -> None:
         del self.counts[slot]
 
+    def put_reads(self, node_id: int, staged: StagedObject) -> bool:
+        if self.full:
+            return False
+        assert node_id not in self.reads
+        self.reads[node_id] = staged
+        return True
+
+    def take_reads(self, node_id: int) -> None:
+        del self.reads[node_id]
+
+    def take_served(self) -> list[Served]:
+        return []
+
     def take_events(self) -> tuple[list[Opened], int]:
         taken, self.events = self.events, []
         return taken, 0
 
     def figures(self) -> PlaneFigures:
-        return PlaneFigures(0, len(self.entries), 0, 0, 0)
+        return PlaneFigures(0, len(self.entries), len(self.reads))
 
     def open(self, node_id: int, thread_id: int = 1) -> int | None:
         """The handle; None: the open goes to the daemon."""

@@ -171,15 +171,6 @@ async def daemon(
             buffer_bytes=built.buffer_bytes,
             pushes=push,
         )
-        read_path = ReadPath(
-            fetch.resolver,
-            readahead,
-            faults,
-            fetch.plans,
-            recorder,
-            metrics,
-            chunk_bytes=CHUNK,
-        )
         everybody: Any = SimpleNamespace(all_may_open=lambda _node: True)
         modes = OpenModes(namespace, cache, io_mode, passthrough, sent_away, queue, metrics)  # type: ignore[arg-type]
         observers = OpenObservers(
@@ -198,6 +189,16 @@ async def daemon(
             opened_files,
             cache,
             is_heard=lambda: recorder.active or fetch.plans.any_followed,
+        )
+        read_path = ReadPath(
+            fetch.resolver,
+            readahead,
+            faults,
+            fetch.plans,
+            recorder,
+            metrics,
+            delegations,
+            chunk_bytes=CHUNK,
         )
         opening = Opening(
             namespace,

@@ -8,7 +8,7 @@ from mountd.cache.objects.around import Looked, look_at
 from mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, Shrinking
 from mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
 from mountd.cache.objects.descriptors import Descriptors
-from mountd.cache.objects.disk import Disk, DiskSpace, set_objects_aside
+from mountd.cache.objects.disk import Disk, DiskSpace, object_name, set_objects_aside
 from mountd.cache.objects.file import StagedFile, is_open, recall
 from mountd.cache.objects.ids import ObjectIdAllocator
 from mountd.cache.objects.io import Damaged
@@ -55,6 +55,7 @@ __all__ = [
     "lend_object",
     "lend_opened",
     "look_at",
+    "object_name",
     "read_ahead",
     "read_object",
     "recall",

@@ -68,50 +68,50 @@ class Disk:
         self.direct = True
         """Whether the file system takes O_DIRECT; set to False by the first refusal."""
         self._cache: CacheDirectory | None = None
-        self._directory = -1
+        self.directory = -1
         self._opens_cached = True
 
     def open(self, cache: CacheDirectory) -> None:
         """Have the objects in this directory, which stays open as long. Raises OSError, ConfigError."""
         self._cache = cache
-        self._directory = cache.open_directory(_OBJECTS)
+        self.directory = cache.open_directory(_OBJECTS)
 
     def close(self) -> None:
         """Give the descriptor back. May be called twice."""
-        if self._directory >= 0:
-            os.close(self._directory)
-            self._directory = -1
+        if self.directory >= 0:
+            os.close(self.directory)
+            self.directory = -1
 
     def path(self, number: int) -> str:
         """Where object `number` lies, for people."""
-        return f"{self.objects_dir}/{_name(number)}"
+        return f"{self.objects_dir}/{object_name(number)}"
 
     def open_write(self, number: int, *, create: bool, direct: bool) -> int:
         """A descriptor for writing: of a new object, or of one that exists; FileNotFoundError if it does not."""
         new = os.O_CREAT | os.O_EXCL if create else 0
         flags = os.O_RDWR | _SAFELY | new | (os.O_DIRECT if direct else 0)
         if not create:
-            return self._open_object(_name(number), flags)
+            return self._open_object(object_name(number), flags)
         return self.open_files.patiently(lambda: self._create(number, flags))
 
     def _create(self, number: int, flags: int) -> int:
-        name = _name(number)
+        name = object_name(number)
         try:
-            return os.open(name, flags, 0o600, dir_fd=self._directory)
+            return os.open(name, flags, 0o600, dir_fd=self.directory)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.dirname(name), 0o700, dir_fd=self._directory)
+                os.mkdir(os.path.dirname(name), 0o700, dir_fd=self.directory)
         except FileExistsError:
             self.unlink(number)  # the remains of a write that failed, or what somebody else has put there
-        return os.open(name, flags, 0o600, dir_fd=self._directory)
+        return os.open(name, flags, 0o600, dir_fd=self.directory)
 
     def open_read(self, number: int, *, direct: bool = False) -> int:
         """A descriptor for reading. FileNotFoundError when the object is gone."""
-        return self._open_object(_name(number), os.O_RDONLY | _SAFELY | (os.O_DIRECT if direct else 0))
+        return self._open_object(object_name(number), os.O_RDONLY | _SAFELY | (os.O_DIRECT if direct else 0))
 
     def _open_object(self, name: str, flags: int) -> int:
         try:
-            fd = self.open_files.patiently(lambda: os.open(name, flags, dir_fd=self._directory))
+            fd = self.open_files.patiently(lambda: os.open(name, flags, dir_fd=self.directory))
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
                 raise _not_ours(name) from None
@@ -127,7 +127,7 @@ class Disk:
         """
         if not self._opens_cached:
             return None
-        fd = open_now(self._directory, _name(number).encode(), _OBJECT)
+        fd = open_now(self.directory, object_name(number).encode(), _OBJECT)
         if fd < 0:
             self._opens_cached = -fd not in (errno.ENOSYS, errno.EINVAL, errno.EPERM)
             return None
@@ -136,8 +136,8 @@ class Disk:
     def open_empty(self) -> int:
         """A descriptor of a new file without a name."""
         name = f"probe-{os.getpid()}"
-        fd = os.open(name, os.O_RDWR | _SAFELY | os.O_CREAT, 0o600, dir_fd=self._directory)
-        os.unlink(name, dir_fd=self._directory)
+        fd = os.open(name, os.O_RDWR | _SAFELY | os.O_CREAT, 0o600, dir_fd=self.directory)
+        os.unlink(name, dir_fd=self.directory)
         return fd
 
     def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[Stamp | OSError]:
@@ -147,8 +147,8 @@ class Disk:
         """
         if _extension is None:
             return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
-        paths = [_name(number).encode() for number in numbers]
-        found = _extension.write(self._directory, paths, list(contents))
+        paths = [object_name(number).encode() for number in numbers]
+        found = _extension.write(self.directory, paths, list(contents))
         answers: list[Stamp | OSError] = []
         for number, data, (fault, inode, ctime_ns) in zip(numbers, contents, found, strict=True):
             if fault in (errno.EEXIST, errno.EMFILE, errno.ENFILE):
@@ -171,16 +171,16 @@ class Disk:
 
     def sync_all(self) -> None:
         """Everything on the file system, durable. Also reports failed write-backs since the cache was opened."""
-        if _libc.syncfs(self._directory) != 0:
+        if _libc.syncfs(self.directory) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"syncfs: {os.strerror(number)}")
 
     def unlink(self, number: int) -> bool:
         """Remove object `number`; False, and nothing happens, when it is gone already. A directory in its place, which
         is not ours to delete, is renamed."""
-        name = _name(number)
+        name = object_name(number)
         try:
-            os.unlink(name, dir_fd=self._directory)
+            os.unlink(name, dir_fd=self.directory)
         except FileNotFoundError:
             return False
         except IsADirectoryError:
@@ -191,16 +191,16 @@ class Disk:
         n = 1
         while True:
             try:
-                os.stat(f"{name}{_NOT_OURS}-{n}", dir_fd=self._directory, follow_symlinks=False)
+                os.stat(f"{name}{_NOT_OURS}-{n}", dir_fd=self.directory, follow_symlinks=False)
             except FileNotFoundError:
                 break
             n += 1
-        os.rename(name, f"{name}{_NOT_OURS}-{n}", src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        os.rename(name, f"{name}{_NOT_OURS}-{n}", src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
     def sync_name(self, number: int) -> None:
         """That object `number` is gone, durable."""
-        folder = os.path.dirname(_name(number))
-        fd = self.open_files.patiently(partial(os.open, folder, _FOLDER, dir_fd=self._directory))
+        folder = os.path.dirname(object_name(number))
+        fd = self.open_files.patiently(partial(os.open, folder, _FOLDER, dir_fd=self.directory))
         try:
             os.fsync(fd)
         finally:
@@ -208,16 +208,16 @@ class Disk:
 
     def space(self) -> DiskSpace:
         """Size and free bytes of the disk."""
-        figures = os.fstatvfs(self._directory)
+        figures = os.fstatvfs(self.directory)
         return DiskSpace(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
     def in_memory(self) -> bool:
         """Whether the cache lies on tmpfs, whose size says nothing about what may be used of it."""
-        return _file_system_type(self._directory) in _MEMORY_MAGICS
+        return _file_system_type(self.directory) in _MEMORY_MAGICS
 
     def on_overlay(self) -> bool:
         """Whether the cache lies on an overlay, which the kernel passes through only if told so beforehand."""
-        return _file_system_type(self._directory) == _OVERLAY_MAGIC
+        return _file_system_type(self.directory) == _OVERLAY_MAGIC
 
     def remove_set_aside(self) -> None:
         """Delete what `set_objects_aside` left, also in an earlier run. Takes as long as it takes."""
@@ -248,5 +248,5 @@ def _not_ours(name: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "something other than a file lies in its place", name)
 
 
-def _name(number: int) -> str:
+def object_name(number: int) -> str:
     return f"{number & 0xFF:02x}/{number}"

@@ -31,7 +31,7 @@ def is_open(file: StagedFile) -> bool:
     """Whether somebody has it open now."""
     if file.delegation is None:
         return file.pins > 0
-    return file.pins > 1 or file.delegation.opens > 0
+    return file.pins > file.delegation.pins or file.delegation.opens > 0
 
 
 class StagedFile:
@@ -90,7 +90,7 @@ class StagedFile:
         """Handles that the kernel reads from the object by itself, and opens that may become such. While there are any,
         only the same bytes are written to it again, and no holes are made."""
         self.delegation: Delegation | None = None
-        """Who answers further opens; as long as it does the file is pinned, and perhaps passed, once for all."""
+        """Who answers requests for it without us."""
         self.last_use_ns = 0
         """Nanoseconds since the epoch, set by whoever opens the file."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mountd.base.errors import StagingError
-from mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object, lend_opened, stamp_of
+from mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object, lend_opened, object_name, stamp_of
 from mountd.cache.reading.findings import Findings
 from policies.geometry import Extent
 
@@ -51,6 +51,12 @@ class ObjectLender:
             except (StagingError, OSError):  # it cannot even be opened: who reads it through us meets that again
                 return False
         return sound is not False
+
+    def place(self, file: StagedFile) -> tuple[int, str] | None:
+        """Where the complete, durable and sound object of `file` is: a directory that stays open, and a name there."""
+        if file.object_id is None or not (file.durable and file.sound):
+            return None
+        return self._context.disk.directory, object_name(file.object_id)
 
     def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
         """As `lend`, if the object can be opened without waiting for the disk; else None."""

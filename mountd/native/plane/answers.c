@@ -68,13 +68,25 @@ static int answer_release(int device, const struct fuse_in_header *header, const
     return 1;
 }
 
-int answer(int device, const void *request, size_t size) {
+static int answer_read(int device, const struct fuse_in_header *header, const struct fuse_read_in *in, char *buffer) {
+    if (in->size > ANSWER_BYTES) return 0;
+    ssize_t size = reads_read(header->nodeid, in->offset, in->size, buffer);
+    if (size < 0) return 0;
+    reply(device, header->unique, buffer, (size_t)size);
+    __atomic_add_fetch(&answered.reads, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&answered.read_bytes, size, __ATOMIC_RELAXED);
+    served_add(header->pid, size);
+    return 1;
+}
+
+int answer(int device, const void *request, size_t size, char *buffer) {
     const struct fuse_in_header *header = request;
     const void *in = header + 1;
     if (size < sizeof *header || header->unique & RESENT) return 0;
     size_t in_size = size - sizeof *header;
     switch (header->opcode) {
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in);
+    case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, in, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
     default: return 0;
     }

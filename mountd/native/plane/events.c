@@ -1,10 +1,11 @@
-/* Opens that were answered, in their order: a ring that Python empties some times a second, if anybody wants to hear.
+/* What was answered, for those in Python who must hear of it some times a second: opens in their order, reads by reader.
  *
- * Where it is not emptied the oldest are lost, and counted. A part of the data plane, see plane.h.
+ * Where the ring of opens is not emptied the oldest are lost, and counted; readers for whom there is no room are not
+ * named. A part of the data plane, see plane.h.
  */
 #include "plane.h"
 
-#include <pthread.h>
+#include <string.h>
 
 #define EVENTS 65536 /* 1 MiB: a second of all that two dozen cores can open */
 
@@ -27,5 +28,34 @@ size_t events_take(struct event *found, size_t most, uint64_t *lost) {
     events.taken += *lost;
     while (count < most && events.taken < events.added) found[count++] = events.ring[events.taken++ % EVENTS];
     pthread_mutex_unlock(&events.lock);
+    return count;
+}
+
+static struct {
+    pthread_mutex_t lock;
+    struct served readers[SERVED_READERS]; /* thread_id 0: free */
+} served = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void served_add(uint64_t thread_id, int64_t bytes) {
+    if (!thread_id) return; /* in a pid namespace that we do not see */
+    pthread_mutex_lock(&served.lock);
+    for (size_t tries = 0, at = thread_id % SERVED_READERS; tries < SERVED_READERS; tries++, at = (at + 1) % SERVED_READERS) {
+        struct served *reader = &served.readers[at];
+        if (reader->thread_id && reader->thread_id != thread_id) continue;
+        reader->thread_id = thread_id;
+        reader->reads++;
+        reader->bytes += bytes;
+        break;
+    }
+    pthread_mutex_unlock(&served.lock);
+}
+
+size_t served_take(struct served *found) {
+    size_t count = 0;
+    pthread_mutex_lock(&served.lock);
+    for (size_t at = 0; at < SERVED_READERS; at++)
+        if (served.readers[at].thread_id) found[count++] = served.readers[at];
+    memset(served.readers, 0, sizeof served.readers);
+    pthread_mutex_unlock(&served.lock);
     return count;
 }

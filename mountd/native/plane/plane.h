@@ -3,7 +3,10 @@
  *   threads.c   read requests from the one descriptor of the connection; what they cannot answer goes to the queue
  *   queue.c     requests on their way to Python, in order
  *   counts.c    who has the handles open that were given out here, for the next daemon too
- *   opens.c     the table: nodes whose opens are answered here, and how
+ *   table.c     entries by node id, each with who answers from it
+ *   opens.c     nodes whose opens are answered here, and how
+ *   reads.c     nodes whose reads are
+ *   object.c    what both are answered with
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   answers.c   one request in, its reply out, or "ask Python"
  *   python.c    what Python may do with all that
@@ -17,6 +20,7 @@
 #define _GNU_SOURCE
 #endif
 #include <linux/fuse.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -52,34 +56,79 @@ int64_t counts_add(uint32_t slot, int64_t more); /* how many it are now */
 int64_t counts_open(uint32_t slot);
 uint64_t counts_handle(uint32_t slot);          /* 0: it is free */
 
+/* ---- table.c ------------------------------------------------------------------------------------------------------ */
+
+#define TABLE_SHARDS 64 /* threads that answer at a time are few */
+
+struct entry { /* the beginning of what is put in */
+    uint64_t node;
+    struct entry *next;
+};
+
+struct shard {
+    pthread_rwlock_t lock;
+    struct entry **buckets;
+    size_t bucket_count, count;
+};
+
+struct table {
+    struct shard shards[TABLE_SHARDS];
+};
+
+void table_init(struct table *table);
+int table_put(struct table *table, struct entry *entry);                              /* 0, or an errno; EEXIST */
+struct entry *table_take(struct table *table, uint64_t node);                         /* NULL: it is not there */
+struct entry *table_hold(struct table *table, uint64_t node, struct shard **held);    /* NULL: nothing is held */
+void table_let_go(struct shard *held);
+size_t table_count(struct table *table);
+
+/* ---- object.c ----------------------------------------------------------------------------------------------------- */
+
+#define OBJECT_NAME_BYTES 32
+
+struct object { /* a staged file, and what it must still be like */
+    int fd;     /* of the file, or, with a name, of the directory that the name begins at; -1: there is none */
+    char name[OBJECT_NAME_BYTES];
+    uint64_t inode, size;
+    int64_t ctime_ns; /* every change of a file gives it another one */
+};
+
+int is_as_left(const struct object *object);
+
 /* ---- opens.c ------------------------------------------------------------------------------------------------------ */
 
 /* How opens of one node are answered. */
 struct opens {
-    uint64_t node;
+    struct entry entry;
     uint64_t handle;        /* all of them get this one */
     uint32_t open_flags;    /* FOPEN_... */
     int32_t backing_id;     /* with FOPEN_PASSTHROUGH */
-    int object_fd;          /* what the kernel reads then; -1: nothing is looked at */
-    struct stat_stamp {     /* what it must still be like at each open */
-        uint64_t inode, size;
-        int64_t ctime_ns; /* every change of a file gives it another one */
-    } stamp;
+    struct object object;   /* what the kernel reads then */
     int64_t until_ns;       /* CLOCK_MONOTONIC; later ones are Python's */
-
     uint32_t slot;          /* where it is counted how many have the handle open; see counts.c */
-    struct opens_counts {   /* 0 at first; atomic */
-        int64_t opened;     /* since it was put here */
-        int64_t last_ns;    /* CLOCK_MONOTONIC of the last open; 0: none */
-    } counts;
-    struct opens *next;
+    int64_t opened;         /* since it was put here; atomic */
+    int64_t last_ns;        /* CLOCK_MONOTONIC of the last open; 0: none; atomic */
 };
 
-int opens_put(const struct opens *entry);                     /* 0, or an errno; EEXIST: it is there. object_fd becomes ours */
+int opens_put(const struct opens *opens);           /* 0, or an errno; EEXIST: it is there */
 int opens_take(uint64_t node, struct opens *taken); /* 1: it was there, and nobody answers with it any more */
+/* 1: answered; `reply` returns 0 if the kernel has taken the handle. */
 int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *, void *), void *context);
 int opens_release(uint64_t node, uint64_t handle, void (*reply)(void *), void *context); /* 1: done */
 size_t opens_count(void);
+
+/* ---- reads.c ------------------------------------------------------------------------------------------------------ */
+
+struct reads { /* a node that is read from this object */
+    struct entry entry;
+    struct object object;
+};
+
+int reads_put(const struct reads *reads); /* as opens_put; the descriptor becomes ours */
+int reads_take(uint64_t node);            /* as opens_take */
+/* The bytes of a read, fewer at the end of the file; -EAGAIN: they are not in memory, or not ours to give. */
+ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
+size_t reads_count(void);
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 
@@ -91,13 +140,25 @@ struct event { /* an open that was answered */
 void events_add(uint64_t node, uint64_t thread_id);
 size_t events_take(struct event *events, size_t most, uint64_t *lost); /* the oldest; how many were lost before them */
 
+#define SERVED_READERS 1024
+
+struct served { /* a thread whose reads were answered */
+    uint64_t thread_id;
+    int64_t reads, bytes;
+};
+
+void served_add(uint64_t thread_id, int64_t bytes);
+size_t served_take(struct served *found); /* at most SERVED_READERS; they begin at 0 again */
+
 /* ---- answers.c ---------------------------------------------------------------------------------------------------- */
 
-/* 1: `request` was answered on `device`; 0: it is Python's. */
-int answer(int device, const void *request, size_t size);
+#define ANSWER_BYTES ((size_t)1 << 20) /* the largest READ: max_read of the mount */
+
+/* 1: `request` was answered on `device`; 0: it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
+int answer(int device, const void *request, size_t size, char *buffer);
 
 extern struct answered { /* atomic */
-    int64_t cached, passed, releases;
+    int64_t cached, passed, releases, reads, read_bytes;
 } answered;
 
 int64_t monotonic_ns(void);

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MOST_EVENTS 4096 /* taken at a time: some milliseconds of Python */
@@ -59,30 +60,26 @@ PyObject *plane_put(PyObject *self, PyObject *args) {
     unsigned long long node, handle, inode, size;
     long long ctime_ns, until_ns;
     unsigned flags;
-    int backing_id, object_fd, error;
-    if (!PyArg_ParseTuple(args, "KKIiiKKLL", &node, &handle, &flags, &backing_id, &object_fd, &inode, &size, &ctime_ns,
-                          &until_ns))
+    int backing_id, directory_fd, error;
+    const char *name;
+    Py_ssize_t name_size;
+    if (!PyArg_ParseTuple(args, "KKIiis#KKLL", &node, &handle, &flags, &backing_id, &directory_fd, &name, &name_size,
+                          &inode, &size, &ctime_ns, &until_ns))
         return NULL;
     struct opens entry = {
-        .node = node, .handle = handle, .open_flags = flags, .backing_id = backing_id, .object_fd = -1,
-        .stamp = {inode, size, ctime_ns}, .until_ns = until_ns,
+        .entry.node = node, .handle = handle, .open_flags = flags, .backing_id = backing_id, .until_ns = until_ns,
+        .object = {.fd = directory_fd, .inode = inode, .size = size, .ctime_ns = ctime_ns},
     };
+    if (name_size >= OBJECT_NAME_BYTES) return raise(ENAMETOOLONG);
+    memcpy(entry.object.name, name, (size_t)name_size);
     int64_t slot = counts_new(handle);
     if (slot < 0) return raise(ENOSPC);
     entry.slot = (uint32_t)slot;
-    error = 0;
-    if (object_fd >= 0) {
-        entry.object_fd = fcntl(object_fd, F_DUPFD_CLOEXEC, 0);
-        if (entry.object_fd < 0) error = errno;
-    }
-    if (!error) {
-        Py_BEGIN_ALLOW_THREADS
-        error = opens_put(&entry);
-        Py_END_ALLOW_THREADS
-    }
+    Py_BEGIN_ALLOW_THREADS
+    error = opens_put(&entry);
+    Py_END_ALLOW_THREADS
     if (!error) return PyLong_FromUnsignedLong(entry.slot);
     counts_free(entry.slot);
-    if (entry.object_fd >= 0) close(entry.object_fd);
     return raise(error);
 }
 
@@ -96,8 +93,43 @@ PyObject *plane_take(PyObject *self, PyObject *arg) {
     there = opens_take(node, &taken);
     Py_END_ALLOW_THREADS
     if (!there) Py_RETURN_NONE;
-    return Py_BuildValue("(LLL)", (long long)counts_open(taken.slot), (long long)taken.counts.opened,
-                         (long long)taken.counts.last_ns);
+    return Py_BuildValue("(LLL)", (long long)counts_open(taken.slot), (long long)taken.opened,
+                         (long long)taken.last_ns);
+}
+
+PyObject *plane_put_reads(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long node, inode, size;
+    long long ctime_ns;
+    int object_fd, error;
+    if (!PyArg_ParseTuple(args, "KiKKL", &node, &object_fd, &inode, &size, &ctime_ns)) return NULL;
+    struct reads entry = {.entry.node = node, .object = {.inode = inode, .size = size}};
+    entry.object.ctime_ns = ctime_ns;
+    entry.object.fd = fcntl(object_fd, F_DUPFD_CLOEXEC, 0);
+    if (entry.object.fd < 0) return raise(errno);
+    Py_BEGIN_ALLOW_THREADS
+    error = reads_put(&entry);
+    Py_END_ALLOW_THREADS
+    if (!error) Py_RETURN_NONE;
+    close(entry.object.fd);
+    return raise(error);
+}
+
+PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
+    (void)self;
+    int there;
+    uint64_t node = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    there = reads_take(node);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(there);
+}
+
+PyObject *plane_served(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    static struct served found[SERVED_READERS]; /* with the GIL held */
+    return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(served_take(found) * sizeof *found));
 }
 
 static int slot_of(PyObject *arg, uint32_t *slot) {
@@ -139,8 +171,10 @@ PyObject *plane_events(PyObject *self, PyObject *noargs) {
 
 PyObject *plane_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(inLLL)", threads_running(), (Py_ssize_t)opens_count(),
+    return Py_BuildValue("(innLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)reads_count(),
                          (long long)__atomic_load_n(&answered.cached, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.passed, __ATOMIC_RELAXED),
-                         (long long)__atomic_load_n(&answered.releases, __ATOMIC_RELAXED));
+                         (long long)__atomic_load_n(&answered.releases, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.reads, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.read_bytes, __ATOMIC_RELAXED));
 }

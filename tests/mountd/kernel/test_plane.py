@@ -9,18 +9,19 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mountd.kernel import Backing, DataPlane, fastpath
+from mountd.kernel import Backing, DataPlane, StagedObject, fastpath
 from mountd.kernel.plane import OpenCounts
 from tests.support.fake_plane import FakePlane
 
 pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
 
-_OPEN, _RELEASE, _ODD = 14, 18, 77  # opcodes, <linux/fuse.h>
+_OPEN, _READ, _RELEASE, _ODD = 14, 15, 18, 77  # opcodes, <linux/fuse.h>
 _RESENT = 1 << 63
 NODES = 5
 
@@ -40,7 +41,7 @@ class Kernel:
         header = struct.pack("=IIQQIIIHH", 40 + len(body), opcode, unique, node, 0, 0, 7, 0, 0)
         self.end.send(header + body)
         marker = self._mark()
-        reply = self.end.recv(4096)
+        reply = self.end.recv(1 << 20)
         length, error, replied = struct.unpack_from("=IiQ", reply)
         assert length == len(reply)
         assert error == 0
@@ -61,6 +62,9 @@ class Kernel:
     def open(self, node: int, flags: int = os.O_RDONLY, **how: bool) -> tuple[int, int, int] | None:
         body = self.ask(_OPEN, node, struct.pack("=II", flags, 0), **how)
         return None if body is None else struct.unpack("=QIi", body)
+
+    def read(self, node: int, offset: int, size: int) -> bytes | None:
+        return self.ask(_READ, node, struct.pack("=QQIIQII", 1, offset, size, 0, 0, 0, 0))
 
     def release(self, node: int, handle: int) -> bool:
         return self.ask(_RELEASE, node, struct.pack("=QIIQ", handle, 0, 0, 0)) is not None
@@ -110,19 +114,53 @@ def test_an_open_and_its_close(served: tuple[DataPlane, Kernel]) -> None:
     assert ([(event.node_id, event.thread_id) for event in events][-1:], lost) == ([(5, 7)], 0)
 
 
-def test_an_object_that_was_changed_is_not_given_out(served: tuple[DataPlane, Kernel]) -> None:
+def test_an_object_that_was_changed_is_not_given_out(served: tuple[DataPlane, Kernel], tmp_path: Path) -> None:
     plane, kernel = served
-    object_fd = os.memfd_create("object")
-    found = os.fstat(object_fd)
-    backing = Backing(3, object_fd, found.st_ino, found.st_size, found.st_ctime_ns)
+    (tmp_path / "object").write_bytes(b"as it was left")
+    found = os.stat(tmp_path / "object")
+    directory_fd = os.open(tmp_path, os.O_PATH)
+    backing = Backing(3, directory_fd, "object", found.st_ino, found.st_size, found.st_ctime_ns)
     slot = plane.put_opens(5, 99, valid_s=1000, backing=backing)
     assert slot is not None
     assert kernel.open(5) == (99, 128, 3)
-    os.write(object_fd, b"changed")
-    os.close(object_fd)
+    os.rename(tmp_path / "object", tmp_path / "away")
     assert kernel.open(5) is None
+    (tmp_path / "object").write_bytes(b"as it was left")
+    assert kernel.open(5) is None, "another file"
     assert plane.take_opens(5).open == 1
     plane.free_slot(slot)
+    os.close(directory_fd)
+
+
+def test_reads(served: tuple[DataPlane, Kernel], tmp_path: Path) -> None:
+    plane, kernel = served
+    data = bytes(range(250)) * 40
+    (tmp_path / "object").write_bytes(data)
+    object_fd = os.open(tmp_path / "object", os.O_RDWR)
+    if not _reads_nowait(object_fd):
+        pytest.skip("this file system cannot be read without waiting")
+    found = os.fstat(object_fd)
+    assert kernel.read(5, 0, 100) is None
+    assert plane.put_reads(5, StagedObject(object_fd, found.st_ino, len(data), found.st_ctime_ns))
+    assert kernel.read(5, 0, 100) == data[:100]
+    assert kernel.read(5, 9_990, 100) == data[9_990:], "as far as the file goes"
+    assert kernel.read(5, 10_000, 100) == kernel.read(5, 1 << 60, 100) == b""
+    assert kernel.read(5, 0, 4 << 20) is None, "more than the kernel asks for"
+    assert [reader[:2] for reader in plane.take_served()] == [(7, 4)]
+    assert plane.take_served() == []
+    os.pwrite(object_fd, b"!", 5000)
+    os.close(object_fd)
+    assert kernel.read(5, 0, 100) is None, "somebody has changed it"
+    plane.take_reads(5)
+    with pytest.raises(KeyError):
+        plane.take_reads(5)
+
+
+def _reads_nowait(fd: int) -> bool:
+    try:
+        return os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+    except OSError:
+        return False
 
 
 def test_past_its_time_it_is_asked_for(served: tuple[DataPlane, Kernel]) -> None:

@@ -1,0 +1,55 @@
+/* The nodes whose reads are answered without Python: from the staged object, as far as its pages are in memory.
+ *
+ * Whoever would have to wait for the disk is Python's: threads there may wait. A part of the data plane, see plane.h.
+ * Decides nothing.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static struct table table;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make(void) { table_init(&table); }
+
+static struct table *all(void) {
+    pthread_once(&once, make);
+    return &table;
+}
+
+int reads_put(const struct reads *reads) {
+    struct reads *copy = malloc(sizeof *copy);
+    if (!copy) return ENOMEM;
+    *copy = *reads;
+    int error = table_put(all(), &copy->entry);
+    if (error) free(copy);
+    return error;
+}
+
+int reads_take(uint64_t node) {
+    struct reads *reads = (struct reads *)table_take(all(), node);
+    if (!reads) return 0;
+    close(reads->object.fd);
+    free(reads);
+    return 1;
+}
+
+ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
+    struct shard *held;
+    struct reads *reads = (struct reads *)table_hold(all(), node, &held);
+    if (!reads) return -EAGAIN;
+    uint64_t end = reads->object.size;
+    size_t wanted = offset >= end ? 0 : size < end - offset ? size : (size_t)(end - offset);
+    ssize_t got = 0;
+    if (wanted) {
+        struct iovec part = {buffer, wanted};
+        got = is_as_left(&reads->object) ? preadv2(reads->object.fd, &part, 1, (off_t)offset, RWF_NOWAIT) : -1;
+    }
+    table_let_go(held);
+    return got == (ssize_t)wanted ? got : -EAGAIN;
+}
+
+size_t reads_count(void) { return table_count(all()); }

@@ -1,0 +1,14 @@
+"""`scripts/bench planes`: what is answered without Python, beside a server in C that promises nothing (the floor).
+
+    warm    files that were read before are opened, read and closed again
+    order   the same in the order of the epoch before, and in a new one
+
+Only the list of the groups of rows. Native, floor and mount are read in turns by the same readers within a run; a ratio
+is a time of the other / the time through the mount, so 1 is as fast.
+"""
+
+from scripts.benchmarks import planes_warm
+
+RUNS = 5
+
+GROUPS = {"warm": planes_warm.warm, "order": planes_warm.order}
