@@ -8,6 +8,7 @@ that status answers while everything hangs.
 from __future__ import annotations
 
 import os
+from collections import deque
 from itertools import islice
 
 import trio
@@ -24,6 +25,9 @@ _LOOKED_AT = 20_000
 
 _WAIT_S = 0.05
 
+_PIDS = 8
+"""Processes that have looked: what the data plane has answered is told a moment later (`delegations`)."""
+
 NOTE = "reads answered by the kernel's page cache never reach the daemon and are in no counter here"
 
 
@@ -35,15 +39,15 @@ class Residency:
         self._root = os.fsencode(mountpoint)
         self._nursery = nursery
         self._running: trio.Event | None = None
-        self._pid = 0
+        self._pids: deque[int] = deque(maxlen=_PIDS)
         self.figures: dict[str, object] = {"note": NOTE, "sampled_files": 0, "sampled_bytes": 0, "resident_bytes": None}
 
     def is_looking(self, pid: int) -> bool:
-        """Whether this process opens files to look at them only: that is no use of them."""
-        return pid == self._pid != 0
+        """Whether this process opens, or has opened, files to look at them only: that is no use of them."""
+        return pid in self._pids
 
     def _started(self, pid: int) -> None:
-        self._pid = pid  # in the thread; one step for the interpreter
+        self._pids.append(pid)  # in the thread; one step for the interpreter
 
     async def refresh(self) -> None:
         """Sample again; returns after 50 ms at the latest, with or without a new sample."""
@@ -65,7 +69,6 @@ class Residency:
             found = None
         finally:
             self._running = None
-            self._pid = 0
             done.set()
         if found is not None:
             cached, total = found

@@ -26,6 +26,7 @@
 
 #define NODES 64       /* few, so that threads meet at them */
 #define HANDLES 4096   /* open at most */
+#define OBJECT_BYTES 10000
 #define READERS 3      /* threads that stand for the kernel */
 #define PLANE_THREADS 3
 
@@ -73,8 +74,8 @@ static struct {
     int fd;                     /* the kernel's end of the connection */
     uint64_t unique;
     struct {                    /* what was asked, by unique % HANDLES */
-        uint64_t unique, node;
-        uint32_t opcode;
+        uint64_t unique, node, offset;
+        uint32_t opcode, size;
         int answers;            /* by the plane or by Python: one, and no more */
     } asked[HANDLES];
     uint64_t open[HANDLES];     /* the nodes of open handles; 0: free */
@@ -93,6 +94,7 @@ struct request {
     union {
         struct fuse_open_in open;
         struct fuse_release_in release;
+        struct fuse_read_in read;
         char bytes[64];
     } in;
 };
@@ -133,6 +135,11 @@ static void send_request(unsigned *seed) {
         kernel.opened--;
         open_of[node]--;
         size += sizeof request.in.release;
+    } else if (rand_r(seed) % 4) {
+        request.header.opcode = FUSE_READ;
+        request.in.read.offset = (uint64_t)(rand_r(seed) % (2 * OBJECT_BYTES));
+        request.in.read.size = (uint32_t)(rand_r(seed) % 20000);
+        size += sizeof request.in.read;
     } else { /* what nobody has seen yet, cut anywhere */
         request.header.opcode = (uint32_t)(100 + rand_r(seed) % 100);
         for (size_t i = 0; i < sizeof request.in.bytes; i++) request.in.bytes[i] = (char)rand_r(seed);
@@ -143,6 +150,8 @@ static void send_request(unsigned *seed) {
     kernel.asked[slot].unique = request.header.unique;
     kernel.asked[slot].node = node;
     kernel.asked[slot].opcode = request.header.opcode;
+    kernel.asked[slot].offset = request.in.read.offset;
+    kernel.asked[slot].size = request.in.read.size;
     kernel.asked[slot].answers = 0;
     kernel.under_way++;
     int fd = kernel.fd;
@@ -173,11 +182,22 @@ static void settle(uint64_t unique, int by_python) { /* with the lock */
         kernel.answered++;
 }
 
+static unsigned char byte_at(uint64_t offset) { return (unsigned char)(offset * 7 + offset / 256); }
+
+static void check_bytes(uint64_t offset, size_t asked, const unsigned char *bytes, size_t size) {
+    size_t there = offset < OBJECT_BYTES ? OBJECT_BYTES - (size_t)offset : 0;
+    if (size != (asked < there ? asked : there)) fail("%zu bytes for a read of %zu at %zu", size, asked, (size_t)offset);
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != byte_at(offset + i)) fail("a wrong byte at %zu", (size_t)offset + i);
+}
+
 static void take_replies(void) {
-    struct {
+    static __thread struct {
         struct fuse_out_header header;
-        uint64_t handle;
-        char more[64];
+        union {
+            uint64_t handle;
+            unsigned char bytes[20000];
+        };
     } reply;
     ssize_t size;
     while ((size = recv(kernel.fd, &reply, sizeof reply, MSG_DONTWAIT)) > 0) {
@@ -188,6 +208,8 @@ static void take_replies(void) {
         if (kernel.asked[slot].opcode == FUSE_OPEN) {
             if (reply.handle != kernel.asked[slot].node + 1000) fail("another node's handle");
             opened(kernel.asked[slot].node, reply.handle);
+        } else if (kernel.asked[slot].opcode == FUSE_READ) {
+            check_bytes(kernel.asked[slot].offset, kernel.asked[slot].size, reply.bytes, (size_t)size - sizeof reply.header);
         } else if (kernel.asked[slot].opcode != FUSE_RELEASE) {
             fail("an answer to what only Python knows");
         }
@@ -229,6 +251,26 @@ static int answer_in_python(void) {
 
 static int object_fd = -1;
 
+static void make_object(void) { /* on a disk: what lies in memory alone cannot be read without waiting */
+    char path[] = "objectXXXXXX";
+    unsigned char bytes[OBJECT_BYTES];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = byte_at(i);
+    object_fd = mkstemp(path);
+    if (object_fd < 0 || unlink(path) || write(object_fd, bytes, sizeof bytes) != sizeof bytes)
+        fail("no object: %s", strerror(errno));
+}
+
+static void put_reads(uint64_t node) {
+    struct stat now;
+    struct reads entry = {.entry.node = node, .object.fd = fcntl(object_fd, F_DUPFD_CLOEXEC, 0)};
+    if (entry.object.fd < 0 || fstat(object_fd, &now)) fail("no descriptor: %s", strerror(errno));
+    entry.object.inode = now.st_ino, entry.object.size = OBJECT_BYTES;
+    entry.object.ctime_ns = now.st_ctim.tv_sec * INT64_C(1000000000) + now.st_ctim.tv_nsec;
+    int error = reads_put(&entry);
+    if (error && error != EEXIST) fail("put reads: %s", strerror(error));
+    if (error) close(entry.object.fd);
+}
+
 static void put(uint64_t node, unsigned *seed) {
     struct opens entry = {.entry.node = node, .handle = node + 1000, .object.fd = -1};
     entry.until_ns = rand_r(seed) % 8 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;
@@ -261,7 +303,7 @@ static void fuzz(double seconds, unsigned seed) {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair)) fail("socketpair: %s", strerror(errno));
     fcntl(pair[0], F_SETFL, 0); /* the kernel waits until its requests are taken */
     kernel.fd = pair[0];
-    object_fd = memfd_create("object", MFD_CLOEXEC);
+    make_object();
     int error = counts_attach(-1);
     if (!error) error = queue_open();
     if (!error) error = threads_start(pair[1], PLANE_THREADS);
@@ -276,7 +318,9 @@ static void fuzz(double seconds, unsigned seed) {
     long turns = 0;
     while (monotonic_ns() < end_ns) {
         uint64_t node = 1 + (uint64_t)(rand_r(&seed) % NODES);
-        switch (rand_r(&seed) % 3) {
+        switch (rand_r(&seed) % 5) {
+        case 3: put_reads(node); break;
+        case 4: reads_take(node); break;
         case 0: put(node, &seed); break;
         case 1: take(node); break;
         default:
@@ -305,7 +349,11 @@ static void fuzz(double seconds, unsigned seed) {
         if (counted_of[node] != open_of[node])
             fail("node %llu: %ld handles are open, %ld are counted", (long long)node, open_of[node], counted_of[node]);
     }
-    if (opens_count()) fail("entries are left");
+    for (uint64_t node = 1; node <= NODES; node++) reads_take(node);
+    if (opens_count() || reads_count()) fail("entries are left");
+    struct served *served = malloc(SERVED_READERS * sizeof *served);
+    if (!served || served_take(served) != 1) fail("no read was answered, or for somebody else");
+    free(served);
     if (!kernel.answered || !kernel.forwarded) fail("nothing was tried");
     printf("%ld answered, %ld forwarded, %ld turns\n", kernel.answered, kernel.forwarded, turns);
     close(pair[0]), close(pair[1]), close(object_fd);

@@ -30,23 +30,23 @@ def driver(build: Path, sanitizer: str) -> Path:
     return program
 
 
-def run(*command: str | Path, limit_s: float) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+def run(folder: Path, *command: str | Path, limit_s: float) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("seed", ["1", "20261123"])
 def test_random_requests_while_entries_come_and_go(build: Path, sanitizer: str, seed: str) -> None:
-    run(driver(build, sanitizer), "fuzz", "1.5", seed, limit_s=50)
+    run(build, driver(build, sanitizer), "fuzz", "1.5", seed, limit_s=50)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_ten_minutes_of_random_requests(build: Path, sanitizer: str) -> None:
-    run(driver(build, sanitizer), "fuzz", "600", "3", limit_s=690)
+    run(build, driver(build, sanitizer), "fuzz", "600", "3", limit_s=690)
 
 
 def test_every_call_that_may_fail_fails_once(build: Path) -> None:
-    run(driver(build, "addresses"), "fail", limit_s=50)
+    run(build, driver(build, "addresses"), "fail", limit_s=50)

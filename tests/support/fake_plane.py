@@ -34,6 +34,7 @@ class FakePlane:
         """Handle and count by slot: what outlives the daemon."""
         self.events: list[Opened] = []
         self.reads: dict[int, StagedObject] = {}
+        self.served: list[Served] = []
         self._slots = count()
 
     def attach(self, _counts_fd: int) -> dict[int, Counted]:
@@ -76,7 +77,8 @@ class FakePlane:
         del self.reads[node_id]
 
     def take_served(self) -> list[Served]:
-        return []
+        taken, self.served = self.served, []
+        return taken
 
     def take_events(self) -> tuple[list[Opened], int]:
         taken, self.events = self.events, []

@@ -67,6 +67,7 @@ class Parts:
     faults: PageFaults
     pushed: list[tuple[bytes, int, int]]
     delegations: Delegations
+    recorder: Recorder
     stuck: bool = False
     """Pushes never end."""
 
@@ -231,6 +232,7 @@ async def daemon(
             faults,
             pushed,
             delegations,
+            recorder,
         )
         yield parts
         nursery.cancel_scope.cancel()

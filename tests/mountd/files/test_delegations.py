@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from mountd.base.errors import VersionChanged
 from mountd.base.version import Version
+from mountd.cache.index import Stamp
+from mountd.cache.objects.file import is_open
 from mountd.cache.objects.file import recall as recall_file
+from mountd.files.handles import FileHandle
+from mountd.kernel.plane import Served, StagedObject
 from mountd.namespace import Node, pages_lost
 from policies.geometry import Extent
 from tests.support.fake_plane import FakePlane
@@ -125,6 +129,64 @@ async def test_a_full_table_costs_nothing() -> None:
         assert (len(parts.delegations), node.opens, parts.staging.pins) == (0, 0, 0)
         assert not plane.counts
         parts.opening.close(await parts.open(b"f"))
+
+
+# -- reads ------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def read_once(plane: FakePlane) -> AsyncIterator[tuple[Parts, FileHandle]]:
+    """A daemon of which a large file is open that is complete, durable and sound, and was read once since."""
+    source = FakeSource()
+    source.file(b"large", 21, 2 * CHUNK)
+    async with daemon(source, plane=plane) as parts:
+        handle = parts.handles.file(await parts.open(b"large"))
+        file = handle.file
+        for index in range(2):
+            parts.staging.chunks[file.version, index] = source.content(b"large", file.chunk(index))
+            file.present.add(index)
+            file.committed.add(index)
+        file.object_id, file.stamp, file.sound = 1, Stamp(7, 8), True
+        assert parts.read_path.read_nowait(handle, 0, 10) is not None
+        yield parts, handle
+
+
+async def test_reads_of_what_is_staged_are_answered_without_us() -> None:
+    plane = FakePlane()
+    async with read_once(plane) as (parts, handle):
+        assert plane.reads == {handle.node.id: StagedObject(-1, 7, 2 * CHUNK, 8)}
+        assert not is_open(handle.file) or parts.staging.pins == 1, "it is pinned by its reader alone"
+        recall_file(handle.file)
+        assert not plane.reads
+        assert parts.read_path.read_nowait(handle, 0, 10) is not None
+        assert plane.reads, "and delegated again"
+        handle.file.doubt()
+        assert not plane.reads
+
+
+async def test_a_close_ends_the_delegation_of_reads() -> None:
+    plane = FakePlane()
+    async with read_once(plane) as (parts, _handle):
+        (number,) = parts.handles.file_numbers()
+        parts.opening.close(number)
+        assert not plane.reads
+        assert (parts.staging.pins, len(parts.delegations)) == (0, 0)
+
+
+async def test_who_wants_to_hear_of_reads_hears_of_them() -> None:
+    plane = FakePlane()
+    async with read_once(plane) as (parts, handle), trio.open_nursery() as nursery:
+        heard: list[tuple[int, int, int]] = []
+        nursery.start_soon(parts.delegations.tell, lambda *served: heard.append(served))
+        plane.served.append(Served(THREAD, 3, 30))
+        await trio.sleep(1)
+        assert heard == [(THREAD, 3, 30)]
+        parts.recorder.start()
+        await trio.sleep(1)
+        assert not plane.reads
+        assert parts.read_path.read_nowait(handle, 0, 10) is not None
+        assert not plane.reads, "a recording goes on"
+        nursery.cancel_scope.cancel()
 
 
 # -- a kernel, any events, any kills ----------------------------------------------------------------------------------
