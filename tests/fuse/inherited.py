@@ -15,7 +15,7 @@ def wait_closed(hfs: Hfs) -> bool:
     """A close is told after close(2) has returned; and status opens files for a moment, to look at them."""
     for number in range(50):
         found = hfs.status()
-        noted = found["keeper"]["journal"]["handles"] - found["data_plane"]["delegated"]  # those are for opens to come
+        noted = found["keeper"]["journal"]["handles"] - found["data_plane"]["opens_of"]  # those are for opens to come
         if not (found["open"]["files"] or found["open"]["directories"] or noted):
             return True
         assert not (hfs.path / f"none-{number}").exists()
