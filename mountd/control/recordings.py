@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from mountd.control.connection import Report
 from mountd.files import Recorder
@@ -12,7 +12,7 @@ from mountd.wire.protocol import Result, Touches
 class Recordings:
     """One for each client that listens."""
 
-    def __init__(self, recorder: Recorder, recall_all: Callable[[], None]) -> None:
+    def __init__(self, recorder: Recorder, recall_all: Callable[[], Awaitable[None]]) -> None:
         """`recall_all`: what is read and opened without us comes to us again."""
         self._recorder = recorder
         self._recall_all = recall_all
@@ -20,8 +20,8 @@ class Recordings:
     async def record(self, report: Report) -> Result:
         """Tell what is read, until the client goes."""
         recording = self._recorder.start()
-        self._recall_all()
         try:
+            await self._recall_all()
             await report(Touches([]))  # it has begun
             while True:
                 touches, lost = await recording.take()

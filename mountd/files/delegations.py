@@ -41,7 +41,9 @@ _READS_AT_MOST = 512
 _TELL_S = 0.02
 """How late those who want to hear of opens do: a plan looks some seconds ahead."""
 
-_IDLE_TELL_S = 0.5
+_SLICE = 128
+
+_IDLE_TELL_S = 0.1
 """How often it is looked whether there are any."""
 
 
@@ -207,10 +209,12 @@ class Delegations:
                 _used(out.file, counts.last_ns)
             self._opened_files.let_go_unused(out.number)
 
-    def recall_all(self) -> None:
-        """All requests come to us from now on."""
-        for node in list(self._out):
+    async def recall_all(self) -> None:
+        """All requests come to us from now on. In slices: thousands take a second."""
+        for number, node in enumerate(list(self._out)):
             self.recall(node)
+            if number % _SLICE == 0:
+                await trio.lowlevel.checkpoint()
 
     def _recall_reads(self) -> None:
         for node in list(self._reads):
@@ -242,11 +246,11 @@ class Delegations:
             node = self._namespace.nodes.node(node_id)
         except SourceError:
             return  # it has gone meanwhile
-        out = self._out.get(node)
-        if out is not None and out.slot is not None:
-            handle = self._handles.file(out.number)
-            self._opened_files.told(node, handle.file, thread_id)
-            self._opened_files.told_closed(handle)
+        # It may have been called back since.
+        file = self._cache.files.get_nowait(node.version) if node.version is not None else None
+        if file is not None:
+            self._opened_files.told(node, file, thread_id)
+            self._opened_files.told_closed(FileHandle(node, file))
 
 
 def _used(file: StagedFile, when_ns: int) -> None:

@@ -170,6 +170,11 @@ class Handles:
         while len(self._stateless) > _MAX_STATELESS:
             self._stateless.popitem(last=False)
 
+    @staticmethod
+    def is_delegated(number: int) -> bool:
+        """The data plane gives this handle out, or has."""
+        return bool(number & _DELEGATED)
+
     def has_file(self, number: int) -> bool:
         """Whether the open file `number` is in the table."""
         return number in self._files

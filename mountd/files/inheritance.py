@@ -34,7 +34,9 @@ async def open_again(
     counts_fd: int,
 ) -> None:
     """Take over the handles of `inherited`, whose nodes `namespace` has. `counts_fd`: as for `DataPlane.attach`."""
-    left = plane.attach(counts_fd)
+    # Without a memfd of the keeper nobody could tell the next daemon who has which handle open.
+    left = plane.attach(counts_fd) if counts_fd >= 0 or not journal.on else None
+    counted_there, left = left is not None, left or {}
     for directory in inherited.directories:
         handle = DirectoryHandle(namespace.nodes.node(directory.node_id), unique=directory.unique)
         is_unknown = directory.shown < 0  # whoever is not at its start was shown something
@@ -52,9 +54,13 @@ async def open_again(
         node = nodes[opened.node_id]
         assert node.version is not None
         counted = left.pop(opened.number, None)
-        if counted is not None and counted.open <= 0:
+        was_kept = counted is None and counted_there and handles.is_delegated(opened.number)
+        if was_kept or (counted is not None and counted.open <= 0):
             journal.handles.closed(opened.number)  # it was kept for whoever opened the file next
-            plane.free_slot(counted.slot)
+            if counted is not None:
+                plane.free_slot(counted.slot)
+            if opened.backing_id:
+                passthrough.lose(opened.backing_id)
             continue
         file = await cache.files.get(node.version, node.path)
         cache.files.pin(file)

@@ -89,11 +89,13 @@ class OpenedFiles:
     def let_go_unused(self, number: int) -> None:
         """Let go of the handle, if nobody has it open."""
         handle = self._handles.file(number)
-        if handle.slot is not None:
-            if self._plane.count(handle.slot) > 0:
-                return
-            self._plane.free_slot(handle.slot)
+        if handle.slot is not None and self._plane.count(handle.slot) > 0:
+            return
         self._handles.remove_file(number)
+        if handle.slot is not None:
+            self._plane.free_slot(
+                handle.slot
+            )  # last: in the journal, and not counted, it would have been kept for nobody
         self._let_go(handle.file, handle.backing_id)
         if not handle.node.opens:
             self._queue.forget(handle.node)

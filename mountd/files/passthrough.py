@@ -37,6 +37,8 @@ class Passthrough:
         self._connection_fd = -1
         self._backings: dict[StagedFile, tuple[int, int]] = {}
         """Id, and the inode number of the object that it stands for."""
+        self._lost: set[int] = set()
+        """Ids of an earlier daemon that no handle has any more."""
 
     def __len__(self) -> int:
         return len(self._backings)
@@ -60,6 +62,10 @@ class Passthrough:
         self._backings.setdefault(file, (backing_id, inode))
         file.passed += 1
 
+    def lose(self, backing_id: int) -> None:
+        """An earlier daemon kept this backing file for opens that did not come; see `close_lost`."""
+        self._lost.add(backing_id)
+
     def object_of(self, file: StagedFile) -> int:
         """The inode number of the object that the handles of `file` read; 0 if none is passed through."""
         backing = self._backings.get(file)
@@ -70,8 +76,9 @@ class Passthrough:
         handle has are of a daemon that was killed between two steps; closed late, they would keep the blocks of evicted
         files."""
         known = {backing_id for backing_id, _ in self._backings.values()}
-        for backing_id in set(range(max(1, below - _LOST_AT_MOST), below)).difference(known):
+        for backing_id in self._lost.union(range(max(1, below - _LOST_AT_MOST), below)).difference(known):
             self._close(backing_id)
+        self._lost.clear()
 
     def may(self, file: StagedFile) -> bool:
         """Whether a node that nobody has open may be passed through to `file`.

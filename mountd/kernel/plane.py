@@ -23,7 +23,7 @@ _KEEP_CACHE = 1 << 1
 _PASSTHROUGH = 1 << 7
 """FOPEN_KEEP_CACHE and FOPEN_PASSTHROUGH, <linux/fuse.h>."""
 
-_EVENTS_AT_MOST = 4096
+_EVENTS_AT_MOST = 512
 """Of one `take_events`: MOST_EVENTS in mountd/native/plane/python.c."""
 
 _LONGEST_NS = 86_400 * 10**9
@@ -180,19 +180,17 @@ class DataPlane:
             self._runs = False
             self._extension.plane_stop()
 
-    def attach(self, counts_fd: int) -> dict[int, Counted]:
+    def attach(self, counts_fd: int) -> dict[int, Counted] | None:
         """Count handles in this memfd, which outlives us, or in memory of our own (-1), before anything is put. What
-        an earlier daemon has left there, by handle.
-
-        Without memory for it nothing can be put.
+        an earlier daemon has left there, by handle; None: that is not known, and nothing can be put.
         """
         if self._extension is None:
-            return {}
+            return None
         try:
             left = self._extension.plane_attach(counts_fd)
         except OSError as error:
             log.warning("every open comes to Python: there is no memory to count handles in: %s", error)
-            return {}
+            return None
         return {handle: Counted(slot, opened) for handle, slot, opened in left}
 
     def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:

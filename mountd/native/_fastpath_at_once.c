@@ -17,6 +17,8 @@
 
 enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, BATCH_FORGET = 42 }; /* <linux/fuse.h> */
 
+#define DELEGATED (UINT64_C(1) << 62) /* in the number of a handle: mountd/files/handles.py */
+
 #define WATCH_NS 20000  /* looked for without sleeping: on an idle machine the next request comes within this time */
 #define LINGER_NS 50000 /* the next request of a reader who has just been answered comes within this time */
 #define TURN_NS 2000000 /* after so long the event loop has its turn, however many requests there are */
@@ -202,10 +204,15 @@ static void our_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
         theirs.release(req, ino, fi);
         return;
     }
-    PyObject *done = PyObject_CallMethod(at_once, "release", "K", (unsigned long long)fi->fh);
+    /* One that is counted (plane/counts.c) is answered first: sent again after a crash it would be counted twice. Of
+     * others, which are closed once, the journal must know before. */
+    uint64_t handle = fi->fh;
+    int counted = (handle & DELEGATED) != 0;
+    if (counted) fuse_reply_err(req, 0);
+    PyObject *done = PyObject_CallMethod(at_once, "release", "K", (unsigned long long)handle);
     if (!done) PyErr_WriteUnraisable(at_once);
     Py_XDECREF(done);
-    fuse_reply_err(req, 0); /* nobody waits for it */
+    if (!counted) fuse_reply_err(req, 0); /* nobody waits for it */
 }
 
 static void forget_one(fuse_ino_t ino, uint64_t count) {

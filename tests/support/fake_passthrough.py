@@ -19,6 +19,7 @@ class FakePassthrough:
         self.checkpoints = 1
         self.backings: dict[StagedFile, int] = {}
         self.made = 0
+        self.lost: list[int] = []
 
     def __len__(self) -> int:
         return len(self.backings)
@@ -33,6 +34,9 @@ class FakePassthrough:
         self.backings.setdefault(file, backing_id)
         self.made = max(self.made, backing_id)
         file.passed += 1
+
+    def lose(self, backing_id: int) -> None:
+        self.lost.append(backing_id)
 
     def acquire_nowait(self, file: StagedFile) -> int | None:
         if file in self.backings:

@@ -22,7 +22,7 @@ class Entry:
 class FakePlane:
     """`now_s` is the clock of the table. `open` and `release` are what the kernel does."""
 
-    events_at_most = 4096
+    events_at_most = 512
 
     def __init__(self, *, runs: bool = True) -> None:
         self.runs = runs

@@ -140,7 +140,7 @@ async def daemon(
         fake_plane: Any = plane or FakePlane(runs=False)
         cache: Any = staging
         nobody: Any = passthrough
-        await open_again(inherited, journal, namespace, handles, cache, nobody, fake_plane, -1)
+        await open_again(inherited, journal, namespace, handles, cache, nobody, fake_plane, 0)
         recorder = Recorder()
         fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
         hinting = built.hinting(namespace, fetch, io_mode)

@@ -18,21 +18,22 @@ static struct table *all(void) {
     return &table;
 }
 
-int opens_put(const struct opens *opens) {
+int opens_put(const struct opens *opens, int wait) {
     struct opens *copy = malloc(sizeof *copy);
     if (!copy) return ENOMEM;
     *copy = *opens;
-    int error = table_put(all(), &copy->entry);
+    int error = table_put(all(), &copy->entry, wait);
     if (error) free(copy);
     return error;
 }
 
-int opens_take(uint64_t node, struct opens *taken) {
-    struct opens *opens = (struct opens *)table_take(all(), node);
-    if (!opens) return 0;
-    *taken = *opens;
-    free(opens);
-    return 1;
+int opens_take(uint64_t node, int wait, struct opens *taken) {
+    struct entry *entry;
+    int error = table_take(all(), node, wait, &entry);
+    if (error) return error;
+    *taken = *(struct opens *)entry;
+    free(entry);
+    return 0;
 }
 
 int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *, void *), void *context) {

@@ -76,8 +76,9 @@ struct table {
 };
 
 void table_init(struct table *table);
-int table_put(struct table *table, struct entry *entry);                              /* 0, or an errno; EEXIST */
-struct entry *table_take(struct table *table, uint64_t node);                         /* NULL: it is not there */
+/* Changing it waits for answers under way. `wait` 0: EBUSY instead, where there are any. */
+int table_put(struct table *table, struct entry *entry, int wait);                    /* 0, or an errno; EEXIST */
+int table_take(struct table *table, uint64_t node, int wait, struct entry **taken);   /* 0, or an errno; ENOENT */
 struct entry *table_hold(struct table *table, uint64_t node, struct shard **held);    /* NULL: nothing is held */
 void table_let_go(struct shard *held);
 size_t table_count(struct table *table);
@@ -110,8 +111,8 @@ struct opens {
     int64_t last_ns;        /* CLOCK_MONOTONIC of the last open; 0: none; atomic */
 };
 
-int opens_put(const struct opens *opens);           /* 0, or an errno; EEXIST: it is there */
-int opens_take(uint64_t node, struct opens *taken); /* 1: it was there, and nobody answers with it any more */
+int opens_put(const struct opens *opens, int wait);           /* as table_put */
+int opens_take(uint64_t node, int wait, struct opens *taken); /* as table_take: nobody answers with it any more */
 /* 1: answered; `reply` returns 0 if the kernel has taken the handle. */
 int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *, void *), void *context);
 int opens_release(uint64_t node, uint64_t handle, void (*reply)(void *), void *context); /* 1: done */
@@ -124,8 +125,8 @@ struct reads { /* a node that is read from this object */
     struct object object;
 };
 
-int reads_put(const struct reads *reads); /* as opens_put; the descriptor becomes ours */
-int reads_take(uint64_t node);            /* as opens_take */
+int reads_put(const struct reads *reads, int wait); /* as table_put; the descriptor becomes ours */
+int reads_take(uint64_t node, int wait);            /* as table_take */
 /* The bytes of a read, fewer at the end of the file; -EAGAIN: they are not in memory, or not ours to give. */
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 size_t reads_count(void);

@@ -20,21 +20,22 @@ static struct table *all(void) {
     return &table;
 }
 
-int reads_put(const struct reads *reads) {
+int reads_put(const struct reads *reads, int wait) {
     struct reads *copy = malloc(sizeof *copy);
     if (!copy) return ENOMEM;
     *copy = *reads;
-    int error = table_put(all(), &copy->entry);
+    int error = table_put(all(), &copy->entry, wait);
     if (error) free(copy);
     return error;
 }
 
-int reads_take(uint64_t node) {
-    struct reads *reads = (struct reads *)table_take(all(), node);
-    if (!reads) return 0;
-    close(reads->object.fd);
-    free(reads);
-    return 1;
+int reads_take(uint64_t node, int wait) {
+    struct entry *entry;
+    int error = table_take(all(), node, wait, &entry);
+    if (error) return error;
+    close(((struct reads *)entry)->object.fd);
+    free(entry);
+    return 0;
 }
 
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {

@@ -54,10 +54,17 @@ static int grow(struct shard *shard) {
     return 0;
 }
 
-int table_put(struct table *table, struct entry *entry) {
-    struct shard *shard = shard_of(table, entry->node);
+static int lock_to_change(struct shard *shard, int wait) {
+    if (!pthread_rwlock_trywrlock(&shard->lock)) return 0;
+    if (!wait) return EBUSY;
     pthread_rwlock_wrlock(&shard->lock);
-    int error = 0;
+    return 0;
+}
+
+int table_put(struct table *table, struct entry *entry, int wait) {
+    struct shard *shard = shard_of(table, entry->node);
+    int error = lock_to_change(shard, wait);
+    if (error) return error;
     /* Where there is no memory for more buckets the chains grow longer. */
     if (shard->count >= shard->bucket_count && grow(shard) && !shard->bucket_count) error = ENOMEM;
     if (!error) {
@@ -74,16 +81,18 @@ int table_put(struct table *table, struct entry *entry) {
     return error;
 }
 
-struct entry *table_take(struct table *table, uint64_t node) {
+int table_take(struct table *table, uint64_t node, int wait, struct entry **taken) {
     struct shard *shard = shard_of(table, node);
-    pthread_rwlock_wrlock(&shard->lock);
+    int error = lock_to_change(shard, wait);
+    if (error) return error;
     struct entry **at = place(shard, node), *entry = at ? *at : NULL;
     if (entry) {
         *at = entry->next;
+        *taken = entry;
         shard->count--;
     }
     pthread_rwlock_unlock(&shard->lock);
-    return entry;
+    return entry ? 0 : ENOENT;
 }
 
 struct entry *table_hold(struct table *table, uint64_t node, struct shard **held) {

@@ -189,6 +189,19 @@ async def test_who_wants_to_hear_of_reads_hears_of_them() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_an_open_is_told_of_though_its_delegation_was_called_back_since() -> None:
+    plane = FakePlane()
+    async with served(plane) as (parts, node), trio.open_nursery() as nursery:
+        nursery.start_soon(parts.delegations.tell, lambda *_: None)
+        recording = parts.recorder.start()
+        await trio.sleep(1)
+        assert plane.open(node.id) is not None
+        pages_lost(node)
+        touches, lost = await recording.take()
+        assert ([touch.path for touch in touches], lost) == ([b"f"], 0)
+        nursery.cancel_scope.cancel()
+
+
 # -- a kernel, any events, any kills ----------------------------------------------------------------------------------
 
 PATHS = (b"f", b"g")
@@ -231,7 +244,7 @@ async def _play(events: list[tuple[str, int]]) -> None:
             await trio.testing.wait_all_tasks_blocked()
             memory, chunks = memory_copy(memory), staging.chunks
             if not (left or opened):
-                parts.delegations.recall_all()
+                await parts.delegations.recall_all()
                 assert not staging.pins
     assert not plane.counts
 

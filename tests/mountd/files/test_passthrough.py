@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,3 +200,18 @@ def test_what_is_lent_is_whole(tmp_path: Path) -> None:
             assert staging.lender.lend_nowait(file, os.fstat) is None
 
     run(main)
+
+
+def test_what_an_earlier_daemon_kept_for_opens_that_did_not_come_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long ago its backing id was given out, unless a handle has it after all."""
+    closed: list[tuple[int, int]] = []
+    monkeypatch.setattr(fastpath, "close_backing", lambda connection_fd, number: closed.append((connection_fd, number)))
+    nothing: Any = None
+    file: Any = SimpleNamespace(passed=0)
+    passthrough = Passthrough(nothing, Metrics())
+    passthrough.start(5)
+    passthrough.adopt(file, 4, 99)
+    for number in (3, 4, 700):
+        passthrough.lose(number)
+    passthrough.close_lost(2)
+    assert sorted(closed) == [(5, 1), (5, 3), (5, 700)]
