@@ -6,19 +6,20 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
 from mountd.base.errors import StagingError
+from mountd.base.version import Version
 from mountd.cache import Cache
 from mountd.cache.objects.file import StagedFile
 from mountd.core.metrics import Metrics
 from mountd.files.passthrough import Passthrough
 from mountd.kernel import fastpath
 from tests.conftest import Logs
+from tests.support.fake_source import ID
 from tests.support.faults import healthy_staging, object_path, put, run, version_of
 
 CONNECTION = 77
@@ -207,7 +208,7 @@ def test_what_an_earlier_daemon_kept_for_opens_that_did_not_come_is_closed(monke
     closed: list[tuple[int, int]] = []
     monkeypatch.setattr(fastpath, "close_backing", lambda connection_fd, number: closed.append((connection_fd, number)))
     nothing: Any = None
-    file: Any = SimpleNamespace(passed=0)
+    file = StagedFile(Version(ID, 11, SIZE, 1, 1), SIZE, b"f")
     passthrough = Passthrough(nothing, Metrics())
     passthrough.start(5)
     passthrough.adopt(file, 4, 99)
