@@ -116,7 +116,7 @@ def _status(
             SourceStatus(source, metrics),
             CacheStatus(storage.cache, metrics, basics.config),
             PeersStatus(view, metrics),
-            NamesStatus(names.permissions, metrics),
+            NamesStatus(names.permissions, metrics, lambda: names.leaf_table.figures()._asdict()),
             FetchStatus(fetch.fetcher, files.prefetch, source.threads, fetch.buffers, basics.workers, metrics),
             HintsStatus(storage.learners),
             FilesStatus(

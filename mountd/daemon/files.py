@@ -77,8 +77,8 @@ async def open_file_service(
         )
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, names, passthrough)
-        plane = DataPlane()
-        await _open_again(basics, storage, names, passthrough, plane)
+        plane = names.plane
+        await _open_again(basics, storage, names, passthrough)
         hints = hinting(basics, storage, namespace, fetch, io_mode)
         residency = Residency(namespace, config.mountpoint, nursery)
         modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
@@ -112,9 +112,7 @@ async def open_file_service(
         )
 
 
-async def _open_again(
-    basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough, plane: DataPlane
-) -> None:
+async def _open_again(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> None:
     counts_fd = basics.handover.opens_fd if basics.handover is not None else -1
     await open_again(
         names.inherited,
@@ -123,7 +121,7 @@ async def _open_again(
         storage.handles,
         storage.cache,
         passthrough,
-        plane,
+        names.plane,
         counts_fd,
     )
 

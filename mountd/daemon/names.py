@@ -12,6 +12,7 @@ from mountd.core.background import start_guarded
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
+from mountd.kernel import DataPlane, PlaneLeaves
 from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
 from mountd.source import open_as_user
 
@@ -30,6 +31,8 @@ class NameService:
     xattrs: Xattrs
     inherited: Inherited
     """What the daemon before has left of open files."""
+    plane: DataPlane
+    leaf_table: PlaneLeaves
 
 
 @asynccontextmanager
@@ -46,6 +49,8 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
 
     inherited = basics.journal.take_inherited()
+    plane = DataPlane()
+    leaf_table = PlaneLeaves(plane)
     namespace = await open_namespace(
         source,
         metrics,
@@ -54,6 +59,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         strict=config.strict,
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
+        leaf_table=leaf_table,
         inherited=inherited.nodes,
         changed=changed,
         gone=(storage.learners.plans.forget, storage.sent_away.forget),
@@ -63,7 +69,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
     async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
         permissions = Permissions(source.metadata, as_user, answers, namespace.root, metrics, others=config.allow_other)
         await permissions.start()
-        yield NameService(namespace, permissions, xattrs, inherited)
+        yield NameService(namespace, permissions, xattrs, inherited, plane, leaf_table)
 
 
 def _names_at_most(memory: Memory) -> int:

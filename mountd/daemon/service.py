@@ -125,4 +125,4 @@ async def _announce(service: Service, ready: Callable[[], None]) -> None:
 async def _sweep(namespace: Namespace) -> None:
     while True:
         await trio.sleep(_SWEEP_S)
-        await namespace.names.sweep()
+        await namespace.sweep()

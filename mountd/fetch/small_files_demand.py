@@ -84,7 +84,7 @@ class SmallDemand:
         directory, name = place
         if (
             directory.children is None
-            or name in directory.children
+            or self._namespace.names.remembered(directory, name) is not None
             or self._namespace.asking.is_coming(directory, name)
         ):
             return False

@@ -243,7 +243,7 @@ class Delegations:
 
     def _tell_of(self, node_id: int, thread_id: int) -> None:
         try:
-            node = self._namespace.nodes.node(node_id)
+            node = self._namespace.node(node_id)
         except SourceError:
             return  # it has gone meanwhile
         # It may have been called back since.

@@ -54,14 +54,16 @@ class FileHandle:
 class DirectoryHandle:
     """One open directory. `listing` is None until the first readdir.
 
-    `batch` holds what the names from position `batch_start` on are: the kernel takes some thirty entries a call, the
-    source is asked for hundreds at once. `whole`: its reader wants attributes, as far as is known.
+    `batch` holds what the names before position `batch_end` are, from the one on at which it was asked for; those that
+    are not in it are leaves. The kernel takes some thirty entries a call, the source is asked for hundreds at once.
+    `whole`: its reader wants attributes, as far as is known.
     """
 
     node: Node
     listing: Listing | None = None
-    batch: list[Dentry] = field(default_factory=list)
-    batch_start: int = 0
+    batch: dict[bytes, Dentry] = field(default_factory=dict)
+    batch_begin: int = 0
+    batch_end: int = 0
     whole: bool = False
     unique: int = 0
     """The kernel's number of the request that has opened it; 0: not known."""
@@ -72,7 +74,8 @@ class DirectoryHandle:
 
     def begin(self, listing: Listing) -> None:
         """Show `listing` from its first name on: opened, or rewound."""
-        self.listing, self.batch, self.shown, self.digest = listing, [], 0, None
+        self.listing, self.shown, self.digest = listing, 0, None
+        self.batch, self.batch_end = {}, 0
 
     async def go_on(self, listing: Listing, position: int) -> None:
         """Show `listing` from `position` on, to a reader that an earlier daemon has shown what stands before.
@@ -84,11 +87,6 @@ class DirectoryHandle:
             if not there or listing.digest(self.shown) != self.digest:
                 raise SourceError(errno.ESTALE, f"{self.node.path!r} has changed while it was listed")
         self.listing, self.digest = listing, None
-
-    def known(self, position: int) -> Dentry | None:
-        """What the name at `position` is, if the batch reaches there."""
-        ahead = position - self.batch_start
-        return self.batch[ahead] if 0 <= ahead < len(self.batch) else None
 
 
 class Handles:

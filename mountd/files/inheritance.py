@@ -38,7 +38,7 @@ async def open_again(
     left = plane.attach(counts_fd) if counts_fd >= 0 or not journal.on else None
     counted_there, left = left is not None, left or {}
     for directory in inherited.directories:
-        handle = DirectoryHandle(namespace.nodes.node(directory.node_id), unique=directory.unique)
+        handle = DirectoryHandle(namespace.node(directory.node_id), unique=directory.unique)
         is_unknown = directory.shown < 0  # whoever is not at its start was shown something
         handle.shown, handle.digest = (0, _NEVER) if is_unknown else (directory.shown, directory.digest)
         handles.inherit_directory(directory.number, handle)
@@ -48,7 +48,7 @@ async def open_again(
         for unknown in left.values():
             plane.free_slot(unknown.slot)
         return
-    nodes = {opened.node_id: namespace.nodes.node(opened.node_id) for opened in inherited.files}
+    nodes = {opened.node_id: namespace.node(opened.node_id) for opened in inherited.files}
     await cache.files.load({node.version for node in nodes.values() if node.version is not None})
     for opened in inherited.files:
         node = nodes[opened.node_id]

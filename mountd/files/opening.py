@@ -138,7 +138,7 @@ class Opening:
         handle = self._handles.without_open(node_id)
         if handle is not None:
             return handle
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         file = self._cache.files.get_nowait(node.version, node.path) if node.version is not None else None
         return self._kept(FileHandle(node, file), thread_id) if file is not None else None
 
@@ -147,7 +147,7 @@ class Opening:
         handle = self.stateless_handle_nowait(node_id, thread_id)
         if handle is not None:
             return handle
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
         return self._kept(FileHandle(node, await self._cache.files.get(node.version, node.path)), thread_id)

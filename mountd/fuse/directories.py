@@ -18,7 +18,7 @@ from mountd.files import DirectoryHandle, Handles
 from mountd.fuse.entries import EntryReplies
 from mountd.fuse.listing import names_before
 from mountd.namespace import Asker, Dentry, Namespace, Node, Permissions
-from mountd.source import Listing, WantedAccess
+from mountd.source import Block, Listing, WantedAccess
 
 _READDIR_AHEAD = 512
 """Names whose attributes are asked for at once while a directory is listed: 32 threads of 16 names."""
@@ -42,22 +42,23 @@ class DirectoryReplies:
         again = self._handles.answered(unique)
         if again is not None:
             return again
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         await self._namespace.freshness.fresh(node)
         await self._permissions.check(node, WantedAccess.LIST, asker)
         return self._handles.add_directory(DirectoryHandle(node, unique=unique))
 
     async def read(self, number: int, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Add to the reply `token` the entries from position `start` on, as many as fit and can be had together."""
-        plain = fastpath.wants_names()
         handle = self._handles.directory(number)
         listing = await self._listing(handle, start)
         if not await listing.reaches(start):
             return
         # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
-        handle.whole = handle.whole or self._namespace.stat_ahead.follows(handle.node, listing, start)
-        if fastpath.takes_names() and (plain or not handle.whole):
-            end = self._add_names(token, handle.node, listing, start, plain=plain)
+        stat_ahead = self._namespace.stat_ahead
+        handle.whole = handle.whole or stat_ahead.follows(handle.node, listing, start)
+        handle.whole = handle.whole or (start == 0 and stat_ahead.expects(handle.node))
+        if fastpath.takes_names() and not handle.whole:
+            end = self._add_names(token, handle.node, listing, start)
         else:
             end = await self._add_whole(token, handle, listing, start)
         self._handles.show(number, end)
@@ -80,39 +81,66 @@ class DirectoryReplies:
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start: int
     ) -> int:
         """The position behind what was added."""
-        added = False
-        for position in range(start, len(listing)):
-            dentry = handle.known(position)
-            if dentry is None:
+        position, added = start, False
+        while position < len(listing):
+            if not handle.batch_begin <= position < handle.batch_end:
                 if added:
                     return position
-                names = listing.names(position, position + _READDIR_AHEAD)
-                handle.batch, handle.batch_start = await self._namespace.lookups.children(handle.node, names), position
-                dentry = handle.batch[0]
-                after = position + len(names)
-                self._namespace.asking.ahead_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
+                await self._ask(handle, listing, position)
+            dentry = handle.batch.get(listing[position])
+            if dentry is None:
+                taken = self._add_leaves(token, handle, listing, position)
+                if taken:
+                    position, added = position + taken, True
+                    continue
+                if added:
+                    return position  # there is no room, or it is a leaf no more
+                dentry = await self._namespace.lookups.child(handle.node, listing[position])
             if not self._add_entry(token, listing[position], dentry, position + 1):
                 return position
-            added = added or dentry.node is not None
-        return len(listing)
+            position, added = position + 1, added or dentry.node is not None
+        return position
 
-    def _add_names(self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start: int, *, plain: bool) -> int:
-        """Entries that are known go in whole, unless the request is `plain`, all others as names. As `_add_whole`."""
+    async def _ask(self, handle: DirectoryHandle, listing: Listing, position: int) -> None:
+        """Have it known what the names from `position` on are, and have what follows asked for."""
+        after = min(position + _READDIR_AHEAD, len(listing))
+        batch = await self._namespace.lookups.held(handle.node, listing.names(position, after))
+        handle.batch, handle.batch_begin, handle.batch_end = batch, position, after
+        self._namespace.asking.ahead_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
+
+    def _add_leaves(self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, position: int) -> int:
+        """How many leaves were added, from `position` on."""
+        if not fastpath.takes_names():
+            return 0
+        block, index = listing.block(position)
+        count = min(len(block) - index, handle.batch_end - position)
+        return self._add_run(token, handle.node, block, (index, index + count), position + 1, only_leaves=True)
+
+    def _add_run(
+        self,
+        token: pyfuse3.ReaddirToken,
+        node: Node,
+        block: Block,
+        run: tuple[int, int],
+        next_position: int,
+        *,
+        only_leaves: bool,
+    ) -> int:
+        """How many of these entries of one block were added."""
+        fastpath.answer_with_names(
+            block.records, block.starts, *run, next_position, directory_id=node.id, only_leaves=only_leaves
+        )
+        pyfuse3.readdir_reply(token, b"", self._name_only, 0)
+        return fastpath.names_answered()
+
+    def _add_names(self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start: int) -> int:
+        """Entries that are known go in whole, all others as names. As `_add_whole`."""
         position = start
         while position < len(listing):
             block, index = listing.block(position)
-            names: int
-            dentry: Dentry | None
-            if plain:
-                names, dentry = len(block) - index, None
-            else:
-                names, dentry = names_before(self._namespace, node, listing, position)
+            names, dentry = names_before(self._namespace, node, listing, position)
             if names:
-                fastpath.answer_with_names(
-                    block.records, block.starts, index, index + names, position + 1, wants_names=plain
-                )
-                pyfuse3.readdir_reply(token, b"", self._name_only, 0)
-                taken = fastpath.names_answered()
+                taken = self._add_run(token, node, block, (index, index + names), position + 1, only_leaves=False)
                 position += taken
                 if taken < names:
                     return position

@@ -27,7 +27,7 @@ class EntryReplies:
 
     async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
-        dentry = await self._opening.look_up(self._namespace.nodes.node(directory_id), name, thread_id)
+        dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
         if dentry.node is None:
             return _absent(self._namespace.freshness.valid_s(dentry.expires_s))
         self._namespace.holds.referenced(dentry.node)
@@ -35,7 +35,7 @@ class EntryReplies:
 
     async def attributes(self, node_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a GETATTR."""
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
             await self._namespace.freshness.revalidate(node)
         await self._permissions.learn(node)

@@ -46,7 +46,7 @@ class FastHandlers:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
         namespace = self._namespace
         try:
-            dentry = namespace.lookups.child_nowait(namespace.nodes.node(parent), name)
+            dentry = namespace.lookups.child_nowait(namespace.node(parent), name)
         except HfsError:
             return None
         if dentry is None:
@@ -64,7 +64,7 @@ class FastHandlers:
         """Attributes that are known."""
         namespace = self._namespace
         try:
-            node = namespace.nodes.node(node_id)
+            node = namespace.node(node_id)
         except HfsError:
             return None
         valid_s = namespace.freshness.valid_s(node.expires_s)
@@ -88,7 +88,7 @@ class FastHandlers:
         if unique >> 63:
             return None  # sent again: an earlier daemon may have answered it
         try:
-            node = self._namespace.nodes.node(node_id)
+            node = self._namespace.node(node_id)
             if not self._permissions.allows_nowait(node, wanted_by(flags), (uid, gid, thread_id)):
                 return None
             opened = self._opening.open_nowait(node, thread_id, unique)

@@ -21,7 +21,8 @@ def names_before(namespace: Namespace, node: Node, listing: Listing, start: int)
         return len(block) - index, None
     end = min(len(block), index + _RUN)
     for i in range(index, end):
-        dentry = namespace.names.known_nowait(node, block.name(i))
+        name = block.name(i)
+        dentry = namespace.names.known_nowait(node, name) if name in node.children else None  # leaves stay leaves
         if dentry is not None:
             return i - index, dentry
     return end - index, None

@@ -56,7 +56,7 @@ class FileReplies:
             self._opening.let_go()
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
         unique = fastpath.unique_of_request()
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         await self._permissions.check(node, wanted_by(flags), asker)
         number, backing_id = await self._opening.open(node, asker[2], unique)
         if backing_id is not None:

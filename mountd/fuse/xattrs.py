@@ -31,7 +31,7 @@ class XattrReplies:
 
     async def value(self, node_id: int, name: bytes, asker: Asker) -> bytes:
         """Of one attribute. Raises SourceError, ENODATA if it is not there."""
-        node, text = self._namespace.nodes.node(node_id), os.fsdecode(name)
+        node, text = self._namespace.node(node_id), os.fsdecode(name)
         if text.startswith(_OWN):
             value = self._own(node, text)
             if value is None:
@@ -43,12 +43,12 @@ class XattrReplies:
 
     async def names(self, node_id: int, asker: Asker) -> Sequence[bytes]:
         """Of all attributes but our own. Raises SourceError."""
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         await self._permissions.check_xattr(node, None, asker)
         return await self._xattrs.names(node)
 
     async def target(self, node_id: int, asker: Asker) -> bytes:
         """Where a symbolic link leads. Raises SourceError."""
-        node = self._namespace.nodes.node(node_id)
+        node = self._namespace.node(node_id)
         await self._permissions.check(node, WantedAccess.FOLLOW, asker)
         return await self._xattrs.target(node)

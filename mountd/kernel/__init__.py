@@ -5,6 +5,7 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 """
 
 from mountd.kernel import fastpath
+from mountd.kernel.leaves import LeafFigures, PlaneLeaves
 from mountd.kernel.names import forget_all_names, forget_names
 from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, StagedObject
 from mountd.kernel.residency import resident
@@ -15,7 +16,9 @@ __all__ = [
     "Counted",
     "DataPlane",
     "KernelSettings",
+    "LeafFigures",
     "PlaneFigures",
+    "PlaneLeaves",
     "StagedObject",
     "fastpath",
     "forget_all_names",

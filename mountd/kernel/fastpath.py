@@ -68,9 +68,9 @@ class Extension(Protocol):
 
     def back(self, handle: int, backing_id: int, /) -> None: ...
 
-    def plain(self) -> bool: ...
-
-    def names(self, records: bytes, starts: array[int], begin: int, end: int, next_id: int, plain: bool, /) -> None: ...
+    def names(
+        self, records: bytes, starts: array[int], begin: int, end: int, next_id: int, directory: int, only: bool, /
+    ) -> None: ...
 
     def taken(self) -> int: ...
 
@@ -233,24 +233,16 @@ def takes_names() -> bool:
     return NAME_ONLY is not None and extension_missing() is None
 
 
-def wants_names() -> bool:
-    """The readdir whose handler runs wants names only: they take a quarter of the room. Ask before its first await.
-
-    The kernel decides: attributes are for the start of a directory, and where the names shown before were looked up.
-    """
-    return _extension.plain() if _extension is not None else False
-
-
 def answer_with_names(
-    records: bytes, starts: array[int], begin: int, end: int, next_id: int, *, wants_names: bool
+    records: bytes, starts: array[int], begin: int, end: int, next_id: int, *, directory_id: int, only_leaves: bool
 ) -> None:
     """The directory entry that is added next stands for the names [begin, end) of `records` (see listing.Block).
 
     As many as fit are added, for the price of one: 100 000 one by one took 0.12 s. `next_id`: the offset behind the
-    first of them; each further one is one more. `wants_names`: as said of this request.
+    first of them; each further one is one more. Leaves go in whole; `only_leaves`: the first that is none is the end.
     """
     assert _extension is not None
-    _extension.names(records, starts, begin, end, next_id, wants_names)
+    _extension.names(records, starts, begin, end, next_id, directory_id, only_leaves)
 
 
 def names_answered() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import trio
 
@@ -16,6 +17,7 @@ from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError, SourceError, SourceTimeout
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
+from mountd.namespace.nodes.leaves import Leaves
 from mountd.namespace.nodes.names import Names
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
@@ -25,18 +27,17 @@ from mountd.source import MetadataReader
 _AHEAD_THREADS = 32
 """Threads that ask for attributes ahead: half of those for metadata, the others are for who waits."""
 
-_AHEAD_NAMES = 4
-"""Names that each of these threads gets at least."""
-
 
 class Flight:
     """Names of one directory that are being asked for together."""
 
-    __slots__ = ("_landed", "directory", "failed", "names")
+    __slots__ = ("_landed", "as_leaves", "directory", "failed", "names")
 
-    def __init__(self, directory: Node, names: Sequence[bytes]) -> None:
+    def __init__(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> None:
+        """`as_leaves`: whoever wants them needs no nodes, as far as is known."""
         self.directory = directory
         self.names = names
+        self.as_leaves = as_leaves
         self.failed = True
         """It brought no answer: who has waited asks for itself, and hears why."""
         self._landed = trio.Event()
@@ -63,6 +64,7 @@ class Asking:
         nursery: trio.Nursery,
         tree: Tree,
         names: Names,
+        leaves: Leaves,
         silence: Silence,
         *,
         shared: bool,
@@ -73,18 +75,25 @@ class Asking:
         self._nursery = nursery
         self._tree = tree
         self._names = names
+        self._leaves = leaves
         self._silence = silence
         self._shared = shared
-        self._flights: dict[tuple[Node, bytes], Flight] = {}
+        self._flights: dict[Node, dict[bytes, Flight]] = {}
+        """By directory and name."""
         self._ahead_limiter = trio.CapacityLimiter(_AHEAD_THREADS)
 
     def flight(self, directory: Node, name: bytes) -> Flight | None:
         """The flight that will bring `name`."""
-        return self._flights.get((directory, name))
+        return self._flights.get(directory, {}).get(name)
 
     def is_coming(self, directory: Node, name: bytes) -> bool:
         """Whether the source is being asked for `name`."""
-        return (directory, name) in self._flights
+        return name in self._flights.get(directory, ())
+
+    def coming(self, directory: Node, names: Sequence[bytes]) -> dict[bytes, Flight]:
+        """The flights that will bring some of `names`, by these."""
+        here = self._flights.get(directory)
+        return {name: here[name] for name in names if name in here} if here else {}
 
     async def one(self, directory: Node, name: bytes, *, limit_s: float | None) -> Attributes:
         """The attributes of `name`, which the caller passes on. Raises SourceError, SourceTimeout."""
@@ -96,43 +105,53 @@ class Asking:
         finally:
             self._land(flight)
 
-    async def many(self, directory: Node, names: Sequence[bytes]) -> None:
+    async def many(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         """Ask for `names`, in many threads. Raises SourceError."""
         if not names:
             return
         try:
             async with trio.open_nursery() as nursery:
                 for part in _slices(names, self._metadata.stats_at_once):
-                    nursery.start_soon(self._fly, self._take_off(directory, part))
+                    nursery.start_soon(self._fly, self._take_off(directory, part, as_leaves=as_leaves))
         except* SourceError as group:
             raise group.exceptions[0] from None
 
-    def ahead_nowait(self, directory: Node, names: Sequence[bytes]) -> None:
-        """Begin to ask for those of `names` that are neither known nor under way: they will be wanted soon."""
+    def ahead_nowait(self, directory: Node, names: Sequence[bytes], told: AbstractSet[bytes] = frozenset()) -> None:
+        """Begin to ask for those of `names` that are neither known nor under way: they will be wanted soon.
+
+        `told`: of these names we wish to see the look-ups.
+        """
         if not self._shared or self._silence.is_on():
             return
-        unknown = [name for name in names if self._names.known_nowait(directory, name) is None]
-        wanted = [name for name in unknown if not self.is_coming(directory, name)]
+        unknown = self._names.unknown_nowait(directory, names)
+        coming = self.coming(directory, unknown)
+        wanted = [name for name in unknown if name not in coming] if coming else unknown
         self._metrics.add("stats_ahead", len(wanted))
         # The first window is small, and somebody waits for the end of it: spread over the threads.
-        size = min(self._metadata.stats_at_once, max(_AHEAD_NAMES, -(-len(wanted) // _AHEAD_THREADS)))
+        size = max(self._metadata.stats_worth_a_thread, -(-len(wanted) // _AHEAD_THREADS))
+        size = min(size, self._metadata.stats_at_once)
         for part in _slices(wanted, size):
-            start_guarded(self._nursery, "stat-ahead", self._fly_ahead, self._take_off(directory, part))
+            flight = self._take_off(directory, part, as_leaves=True)
+            start_guarded(self._nursery, "stat-ahead", self._fly_ahead, flight, told)
 
-    async def _fly_ahead(self, flight: Flight) -> None:
+    async def _fly_ahead(self, flight: Flight, told: AbstractSet[bytes]) -> None:
         try:
             async with self._ahead_limiter:
-                await self._fly(flight)
+                await self._fly(flight, told)
         except HfsError:
             pass  # who wants one of these names asks for it, and hears why
         finally:
             self._land(flight)
 
-    async def _fly(self, flight: Flight) -> None:
+    async def _fly(self, flight: Flight, told: AbstractSet[bytes] = frozenset()) -> None:
         directory = flight.directory
         try:
-            answers = await self._metadata.stats(directory.path, flight.names)
-            for name, attributes in zip(flight.names, answers, strict=True):
+            if flight.as_leaves and self._leaves.may_be_in(directory):
+                found = await self._metadata.look(directory.path, flight.names)
+                answers = self._leaves.put(directory, found, told=told)
+            else:
+                answers = list(zip(flight.names, await self._metadata.stats(directory.path, flight.names), strict=True))
+            for name, attributes in answers:
                 if attributes is None:
                     self._tree.absent(directory, name)
                 else:
@@ -141,17 +160,19 @@ class Asking:
         finally:
             self._land(flight)
 
-    def _take_off(self, directory: Node, names: Sequence[bytes]) -> Flight:
-        flight = Flight(directory, names)
+    def _take_off(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> Flight:
+        flight = Flight(directory, names, as_leaves=as_leaves)
         if self._shared:
-            for name in names:
-                self._flights[directory, name] = flight
+            self._flights.setdefault(directory, {}).update(dict.fromkeys(names, flight))
         return flight
 
     def _land(self, flight: Flight) -> None:
+        here = self._flights.get(flight.directory, {})
         for name in flight.names:
-            if self._flights.get((flight.directory, name)) is flight:
-                del self._flights[flight.directory, name]
+            if here.get(name) is flight:
+                del here[name]
+        if not here:
+            self._flights.pop(flight.directory, None)
         flight.land()
 
 

@@ -54,7 +54,7 @@ def _enter_version(node: Node, version: Version, nodes: NodeTable) -> None:
 
 def _enter_name(node: Node, parent: Node, names: Names) -> None:
     """Of two versions under one name it is not known which one is there: the name is asked for, and shows it."""
-    before = (parent.children or {}).get(node.name)
+    before = names.remembered(parent, node.name)
     if before is None:
         names.put(parent, node.name, node, -math.inf)
         return

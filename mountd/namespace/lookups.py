@@ -57,7 +57,7 @@ class Lookups:
             attributes = self._metadata.stat_nowait(parent.path, name)
             if attributes is None:
                 return None
-            return self._tree.seen(parent, name, attributes)  # what costs so little is not asked for ahead
+            dentry = self._tree.seen(parent, name, attributes)
         self._stat_ahead.looked_up(parent, name)
         return dentry
 
@@ -68,7 +68,7 @@ class Lookups:
         self._stat_ahead.looked_up(parent, name)
         if dentry is not None:
             return dentry
-        known = (parent.children or {}).get(name)
+        known = self._names.remembered(parent, name)
         if known is not None and self._silence.is_on():
             return self._unanswered(known.node)
         limit_s = self._silence.limit_s(known=known is not None)
@@ -94,24 +94,31 @@ class Lookups:
 
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
+        await self._learn(parent, names, as_leaves=False)
+        # One that is not remembered any more (others took long, or there were many) has not gone: it is asked for.
+        return [self._names.remembered(parent, name) or await self.child(parent, name) for name in names]
+
+    async def held(self, parent: Node, names: Sequence[bytes]) -> dict[bytes, Dentry]:
+        """The same of those of `names` that are no leaves; all others are leaves."""
+        await self._learn(parent, names, as_leaves=True)
+        children = parent.children or {}
+        no_leaves = self._names.unknown_nowait(parent, names)
+        no_leaves += [name for name in names if name in children]
+        return {name: children.get(name) or await self.child(parent, name) for name in no_leaves}
+
+    async def _learn(self, parent: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         asking = self._asking
-        unknown = self._unknown(parent, names)
-        coming = {name: flight for name in unknown if (flight := asking.flight(parent, name)) is not None}
-        await asking.many(parent, [name for name in unknown if name not in coming])
+        unknown = self._names.unknown_nowait(parent, names)
+        coming = asking.coming(parent, unknown)
+        await asking.many(parent, [name for name in unknown if name not in coming], as_leaves=as_leaves)
         for flight in set(coming.values()):
             await flight.wait()
         failed = [name for name, flight in coming.items() if flight.failed]
-        await asking.many(parent, self._unknown(parent, failed))
-        held = parent.children or {}
-        # One that is not remembered any more (others took long, or there were many) has not gone: it is asked for.
-        return [held.get(name) or await self.child(parent, name) for name in names]
-
-    def _unknown(self, parent: Node, names: Sequence[bytes]) -> list[bytes]:
-        return [name for name in names if self._names.known_nowait(parent, name) is None]
+        await asking.many(parent, self._names.unknown_nowait(parent, failed), as_leaves=as_leaves)
 
     def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
         """`name` was opened at the source, not before `asked_s`, and was this. None if something newer may be known."""
-        known = (parent.children or {}).get(name)
+        known = self._names.remembered(parent, name)
         is_news = known is None or known.expires_s < self._tree.expires_s(asked_s)
         if is_news and not self._asking.is_coming(parent, name):
             return self._tree.seen(parent, name, attributes).node

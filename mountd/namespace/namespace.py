@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import trio
 
+from mountd.base.errors import SourceError
+from mountd.base.leaf_table import LeafTable
 from mountd.core.metrics import Metrics
 from mountd.namespace.asking import Asking
 from mountd.namespace.freshness import Freshness
@@ -25,6 +27,7 @@ from mountd.namespace.journal import Journal, NodeFact
 from mountd.namespace.listings import Listings
 from mountd.namespace.lookups import Lookups
 from mountd.namespace.nodes.holds import NodeHolds
+from mountd.namespace.nodes.leaves import Leaves
 from mountd.namespace.nodes.names import Names
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import ROOT_ID, NodeTable
@@ -41,6 +44,7 @@ _NAMES_AT_MOST = 1 << 20
 class Namespace:
     nodes: NodeTable
     names: Names
+    leaves: Leaves
     holds: NodeHolds
     tree: Tree
     asking: Asking
@@ -55,6 +59,22 @@ class Namespace:
         """The directory SOURCE."""
         return self.nodes.root
 
+    def node(self, node_id: int) -> Node:
+        """The node that the kernel knows as `node_id`. Raises SourceError(ESTALE) for an id that is not there."""
+        try:
+            return self.nodes.node(node_id)
+        except SourceError:
+            node = self.names.node(node_id)
+            if node is None:
+                raise
+            return node
+
+    async def sweep(self) -> None:
+        """Let go of what is past its time and not held. Called now and then."""
+        await self.names.sweep()
+        for directory in await self.leaves.sweep():
+            self.holds.release(directory)
+
 
 async def open_namespace(
     source: Source,
@@ -65,6 +85,7 @@ async def open_namespace(
     strict: bool,
     names_at_most: int = _NAMES_AT_MOST,
     journal: Journal | None = None,
+    leaf_table: LeafTable | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
@@ -73,10 +94,12 @@ async def open_namespace(
     cannot be had.
 
     `ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
-    `names_at_most`: how many names are remembered besides those that the kernel holds.
+    `names_at_most`: how many names are remembered besides those that the kernel holds; of leaves, which are a fifth as
+    large, four times as many.
 
     `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount before,
     with pages of other versions, so none of them is given out again. `inherited`: the nodes among them that were noted.
+    `leaf_table`: where files may be that are no nodes here.
 
     `changed` is told of each node whose file was found changed; all of `gone` of each that nothing holds and no name
     leads to: who keeps a table of nodes strikes it out. `nursery`: for what nobody waits for, listings as they grow and
@@ -85,11 +108,15 @@ async def open_namespace(
     clock = trio.current_time
     silence = Silence(metrics, clock, strict=strict)
     listings = Listings(source.listings, nursery, ttl_s=ttl_s, clock=clock)
-    nodes = NodeTable(journal or Journal(), source.doubts.holds, (listings.drop, *gone))
-    names = Names(nodes.__len__, nodes.let_go, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
+    journal = journal or Journal()
+    nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
+    leaves = Leaves(
+        leaf_table, nodes, journal, source_id=source.source_id, at_most=names_at_most * 4, ttl_s=ttl_s, clock=clock
+    )
+    names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
-    asking = Asking(source.metadata, metrics, nursery, tree, names, silence, shared=ttl_s > 0)
-    stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait)
+    asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)
+    stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in)
     lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, clock)
     freshness = Freshness(source.metadata, lookups, silence, ttl_s=ttl_s, clock=clock)
     if inherited:
@@ -102,7 +129,7 @@ async def open_namespace(
         nodes.enter(root)
         nodes.note(root)
     holds = NodeHolds(nodes, names)
-    return Namespace(nodes, names, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence)
+    return Namespace(nodes, names, leaves, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence)
 
 
 def seconds(ttl_s: float, *, immutable: bool) -> float:

@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 import trio
 
@@ -20,9 +21,12 @@ from mountd.core.background import start_guarded
 from mountd.namespace.listings import Listings
 from mountd.namespace.nodes.node import Node
 from mountd.source import Listing
-from policies.prefetch.statahead import NEAR, Reader
+from policies.prefetch.statahead import NEAR, TOLD_EVERY, Reader
 
 _MAX_DIRECTORIES = 64
+_SIBLINGS = 15
+"""Where one directory was looked through, so many beside it are expected to be, before it is seen again."""
+_MAX_PARENTS = 256
 _MAX_READERS = 8
 """Places in one directory where somebody may be reading on: loader workers that share it in parts."""
 
@@ -110,15 +114,16 @@ class _Watch:
         position = self.order.find(name)
         return (self.add(position), position) if position is not None else None
 
-    def looked_up(self, name: bytes) -> list[bytes]:
-        """`name` is being looked up: what to ask for now."""
+    def looked_up(self, name: bytes, *, sampled: bool) -> tuple[list[bytes], AbstractSet[bytes]]:
+        """`name` is being looked up: what to ask for now, and of which of these it must be told. See `Reader`."""
         found = self.reader_of(name)
         if found is None:
-            return []
+            return [], frozenset()
         reader, position = found
-        ahead = reader.looked_up(position, len(self.order), self.look_ups)
+        ahead = reader.looked_up(position, len(self.order), self.look_ups, sampled=sampled)
         self.expect(reader)
-        return [self.order[position] for position in ahead]
+        told = {self.order[position] for position in ahead if position % TOLD_EVERY == 0}
+        return [self.order[position] for position in ahead], told
 
 
 class _Directory:
@@ -143,13 +148,25 @@ class _Directory:
 
 
 class StatAhead:
-    """What to ask for because names are looked up in order. `ask(directory, names)` begins to, and does not wait."""
+    """What to ask for because names are looked up in order."""
 
-    def __init__(self, listings: Listings, nursery: trio.Nursery, ask: Callable[[Node, Sequence[bytes]], None]) -> None:
+    def __init__(
+        self,
+        listings: Listings,
+        nursery: trio.Nursery,
+        ask: Callable[[Node, Sequence[bytes], AbstractSet[bytes]], None],
+        *,
+        sampled: Callable[[Node], bool],
+    ) -> None:
+        """`ask(directory, names, told)` begins to ask for these names, and does not wait; look-ups of `told` are told.
+        `sampled(directory)`: those of the others may not be."""
         self._listings = listings
         self._nursery = nursery
         self._ask = ask
+        self._sampled = sampled
         self._directories: OrderedDict[Node, _Directory] = OrderedDict()
+        self._siblings: OrderedDict[Node, int] = OrderedDict()
+        """Of a directory: how many of those in it are expected to be looked through."""
 
     def looked_up(self, directory: Node, name: bytes) -> None:
         """`name` is being looked up in `directory`."""
@@ -164,12 +181,37 @@ class StatAhead:
             if len(self._directories) > _MAX_DIRECTORIES:
                 self._directories.popitem(last=False)
         for watch in (watched.in_order, watched.by_name):
-            ahead = watch.looked_up(name) if watch is not None else None
+            if watch is None:
+                continue
+            ahead, told = watch.looked_up(name, sampled=self._sampled(directory))
             if ahead:
-                self._ask(directory, ahead)
+                self._ask(directory, ahead, told)
+                self._expect_siblings(directory)
         if watched.wants_sorting:
             watched.sorting = True
             start_guarded(self._nursery, "sorting of a listing", _sort, watched)
+
+    def _expect_siblings(self, directory: Node) -> None:
+        if directory.parent is not None:
+            self._siblings[directory.parent] = _SIBLINGS
+            self._siblings.move_to_end(directory.parent)
+            if len(self._siblings) > _MAX_PARENTS:
+                self._siblings.popitem(last=False)
+
+    def expects(self, directory: Node) -> bool:
+        """Whether the names of `directory`, which is listed now, will be looked up: as others beside it were.
+
+        Not said of every one, so that it is seen when that ends.
+        """
+        parent = directory.parent
+        left = self._siblings.get(parent, 0) if parent is not None else 0
+        if parent is None or left == 0:
+            return False
+        if left == 1:
+            del self._siblings[parent]
+        else:
+            self._siblings[parent] = left - 1
+        return True
 
     def follows(self, directory: Node, listing: Listing, position: int) -> bool:
         """Whether somebody looks up the names of `listing`, one after the other, and has come to `position`."""

@@ -1,7 +1,8 @@
-"""What `hfs status` tells of names: who else may read, and how often what was known was old or no longer so."""
+"""What `hfs status` tells of names: who else may read, how often what was known was old, and what is a leaf."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mountd.core.metrics import Metrics
@@ -10,10 +11,11 @@ from mountd.namespace.permissions import Permissions
 
 @dataclass(frozen=True, slots=True)
 class NamesStatus:
-    """The keys `other_users`, `version_changes` and `stale_served`."""
+    """The keys `other_users`, `version_changes`, `stale_served` and `leaves`."""
 
     permissions: Permissions
     metrics: Metrics
+    leaves: Callable[[], Mapping[str, int]]
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment."""
@@ -25,4 +27,5 @@ class NamesStatus:
             },
             "version_changes": metrics["version_changes"],
             "stale_served": metrics["stale_served"],
+            "leaves": dict(self.leaves()),
         }

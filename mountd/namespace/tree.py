@@ -66,7 +66,7 @@ class Tree:
         expires_s = self.expires_s(self._clock())
         node = self._node_of(directory, name, attributes)
         node.expires_s = expires_s
-        before = (directory.children or {}).get(name)
+        before = self._names.remembered(directory, name)
         dentry = self._names.put(directory, name, node, expires_s)
         if node.children is not None and node.id:
             self._nodes.note(node)  # it may have been renamed, and whoever works in it does not look it up
@@ -76,14 +76,14 @@ class Tree:
 
     def absent(self, directory: Node, name: bytes) -> Dentry:
         """The source has just said that there is no `name` in `directory`."""
-        before = (directory.children or {}).get(name)
+        before = self._names.remembered(directory, name)
         dentry = self._names.put(directory, name, None, self.expires_s(self._clock()))
         if before is not None and before.node is not None:
             self._replaced(before.node, None)
         return dentry
 
     def _node_of(self, directory: Node, name: bytes, attributes: Attributes) -> Node:
-        dentry = (directory.children or {}).get(name)
+        dentry = self._names.remembered(directory, name)
         before = dentry.node if dentry is not None else None
         if attributes.is_directory:
             if before is not None and is_at(before, attributes):

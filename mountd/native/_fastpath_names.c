@@ -1,10 +1,12 @@
-/* Directory entries without nodes: of such a name the kernel keeps inode number and type only, and nothing is to be
- * forgotten later.
+/* Directory entries without nodes, and those of leaves (plane/leaves.c). Of a mere name the kernel keeps inode number and
+ * type only, and nothing is to be forgotten later; of a leaf, which goes in whole, one look-up more.
  *
  * Where pyfuse3 means to add one entry to a reply, as many of the names told just before are added as fit: one by one,
  * 100 000 names took 0.12 s of Python. A part of the extension, see _fastpath.c. Knows no request and keeps nothing.
  */
 #include "_fastpath.h"
+
+#include "plane/plane.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -14,14 +16,41 @@ static struct {
     const uint32_t *starts;
     Py_ssize_t begin, end;
     off_t next_id;
-    int plain;
+    uint64_t directory;
+    int only_leaves;
     Py_ssize_t taken; /* how many were added */
 } names;
+
+typedef size_t (*add_plus)(fuse_req_t, char *, size_t, const char *, const struct fuse_entry_param *, off_t);
+
+static int copy_facts(const struct leaf_facts *facts, void *into) {
+    *(struct leaf_facts *)into = *facts;
+    return 0;
+}
+
+/* Its length, more than `room` if it does not fit; 0: there is no such leaf. */
+static size_t add_leaf(add_plus add, fuse_req_t req, char *buffer, size_t room, const char *name, off_t id) {
+    struct leaf_facts facts;
+    int64_t now_ns = monotonic_ns();
+    if (!leaves_look_up(names.directory, name, strlen(name), now_ns, copy_facts, &facts)) return 0;
+    const struct seen *seen = &facts.seen;
+    int64_t valid_ns = facts.until_ns - now_ns;
+    struct fuse_entry_param entry = {.ino = facts.id, .entry_timeout = (double)(valid_ns < LONGEST_NS ? valid_ns : LONGEST_NS) / 1e9};
+    entry.attr_timeout = entry.entry_timeout;
+    entry.attr = (struct stat){.st_ino = seen->inode, .st_mode = seen->mode, .st_nlink = seen->nlink, .st_uid = seen->uid,
+                               .st_gid = seen->gid, .st_size = (off_t)seen->size, .st_blocks = (blkcnt_t)seen->blocks,
+                               .st_blksize = seen->block_bytes < 512 ? 512 : seen->block_bytes};
+    struct timespec *times[] = {&entry.attr.st_atim, &entry.attr.st_mtim, &entry.attr.st_ctim};
+    for (int i = 0; i < 3; i++) *times[i] = (struct timespec){seen->seconds[i], seen->parts[i]};
+    size_t length = add(req, buffer, room, name, &entry, id);
+    if (length > room) leaves_forget(facts.id, 1); /* the kernel has not seen it */
+    return length;
+}
 
 /* The returned length is that of all that was added: pyfuse3 takes it for one long entry. */
 size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const char *name,
                               const struct fuse_entry_param *e, off_t off) {
-    static size_t (*next)(fuse_req_t, char *, size_t, const char *, const struct fuse_entry_param *, off_t);
+    static add_plus next;
     if (!next) next = real("fuse_add_direntry_plus");
     if (e->generation != NAME_ONLY) {
         struct fuse_entry_param whole = *e;
@@ -36,9 +65,10 @@ size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const c
         only.attr.st_ino = record->d_ino;
         only.attr.st_mode = (mode_t)record->d_type << 12; /* DTTOIF; what is unknown stays so: readers then stat */
         off_t id = names.next_id + names.taken;
-        size_t length = names.plain ? fuse_add_direntry(req, buf + used, bufsize - used, record->d_name, &only.attr, id)
-                                    : next(req, buf + used, bufsize - used, record->d_name, &only, id);
-        if (length > bufsize - used) break;
+        size_t room = bufsize - used;
+        size_t length = add_leaf(next, req, buf + used, room, record->d_name, id);
+        if (!length && !names.only_leaves) length = next(req, buf + used, room, record->d_name, &only, id);
+        if (!length || length > room) break;
         used += length;
         names.taken++;
     }
@@ -50,13 +80,13 @@ PyObject *fastpath_names(PyObject *self, PyObject *args) {
     (void)self;
     Py_buffer records, starts;
     Py_ssize_t begin, end;
-    unsigned long long next_id;
-    int plain;
-    if (!PyArg_ParseTuple(args, "y*y*nnKp", &records, &starts, &begin, &end, &next_id, &plain)) return NULL;
+    unsigned long long next_id, directory;
+    int only_leaves;
+    if (!PyArg_ParseTuple(args, "y*y*nnKKp", &records, &starts, &begin, &end, &next_id, &directory, &only_leaves)) return NULL;
     /* The caller holds both until the entry is added, which is the next that it does: our own hold may go. */
     names.records = records.buf, names.starts = starts.buf;
     names.begin = begin, names.end = end, names.next_id = (off_t)next_id;
-    names.plain = plain, names.taken = 0;
+    names.directory = directory, names.only_leaves = only_leaves, names.taken = 0;
     int inside = begin >= 0 && begin <= end && end <= starts.len / (Py_ssize_t)sizeof *names.starts;
     PyBuffer_Release(&records);
     PyBuffer_Release(&starts);

@@ -7,7 +7,7 @@ cache and no names that the kernel holds.
 
 from mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
 from mountd.source.identity import FileSystemSeen, identify
-from mountd.source.listing import Lister, Listing
+from mountd.source.listing import Block, Lister, Listing
 from mountd.source.metadata import MetadataReader
 from mountd.source.small import BatchProgress, SmallRead
 from mountd.source.source import Source
@@ -17,6 +17,7 @@ from mountd.source.user_context import why_impossible
 
 __all__ = [
     "BatchProgress",
+    "Block",
     "FileSystemSeen",
     "Lister",
     "Listing",

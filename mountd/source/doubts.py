@@ -89,6 +89,9 @@ class Rewritten:
     def __contains__(self, version: Version) -> bool:
         return version in self._ids
 
+    def __len__(self) -> int:
+        return len(self._ids)
+
     def add(self, version: Version) -> None:
         """From now on a file that looks like `version` is another one, on a file system of its own, as it were."""
         self._ids[version] = passing_id()

@@ -74,6 +74,11 @@ class Block:
         """The name of entry `index` of this block."""
         return _name(self.records, self.starts[index])
 
+    def names(self, begin: int, end: int) -> list[bytes]:
+        """Those of the entries [begin, end), as far as there are some."""
+        records = self.records
+        return [records[at + _NAME_AT : records.index(0, at + _NAME_AT)] for at in self.starts[begin:end]]
+
     def files(self) -> list[bytes]:
         """The names of what is a regular file, or may be one."""
         records = self.records
@@ -182,7 +187,14 @@ class Listing:
 
     def names(self, start: int, end: int) -> list[bytes]:
         """The names from `start` to before `end`, as far as there are some."""
-        return [self[position] for position in range(start, min(end, len(self)))]
+        found: list[bytes] = []
+        end = min(end, len(self))
+        while start < end:
+            block, index = self.block(start)
+            part = block.names(index, index + end - start)
+            found += part
+            start += len(part)
+        return found
 
     def __iter__(self) -> Iterator[bytes]:
         self._take_apart()

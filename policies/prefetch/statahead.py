@@ -25,6 +25,10 @@ _FIRST, _LARGEST = 16, 512
 """512 names on a source with 1 ms a stat are 32 threads of 16 names: 16 ms, in which 150 look-ups are answered."""
 
 _SPARSE = 4
+TOLD_EVERY = 16
+"""Of the names asked for ahead, look-ups of those whose position is a multiple of it are told for sure; others may be
+answered where nobody counts. So one that is told stands for as many."""
+
 _APART = 16
 """Look-ups of others between two of one reader: more than there are readers in one directory, far less than chance
 needs to meet the same sixteen names of thousands again."""
@@ -47,16 +51,19 @@ class Reader:
         self._last = 0
         self._window = _FIRST
 
-    def looked_up(self, position: int, count: int, number: int) -> range:
+    def looked_up(self, position: int, count: int, number: int, *, sampled: bool = False) -> range:
         """The name at `position` of `count` was looked up: the positions to ask for now, perhaps none.
 
-        `number`: how many look-ups there were in the directory.
+        `number`: how many look-ups there were in the directory. `sampled`: see TOLD_EVERY.
         """
         if number > self._last + _APART:
             self.steady, self._hits, self._from, self._window = False, 0, position, _FIRST
         self._last = number
         self.next = max(self.next, position + 1)
-        self._hits += 1
+        if not sampled or position >= self.asked:
+            self._hits += 1
+        elif position % TOLD_EVERY == 0:
+            self._hits += TOLD_EVERY
         if self._hits < _TRIGGER or self.asked - self.next > self._window // 2:
             return range(0)
         self.steady = self._hits * _SPARSE >= self.next - self._from

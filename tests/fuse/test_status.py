@@ -58,6 +58,7 @@ STATUS_KEYS = {
     "stale_served": "",
     "page_cache": "note sampled_files sampled_bytes resident_bytes",
     "data_plane": "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes delegated",
+    "leaves": "known held look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",
     "config": " ".join(key.name for key in KEYS),
     "counters": " ".join([*COUNTERS, *FORMER_COUNTERS]),

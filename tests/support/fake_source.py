@@ -16,6 +16,7 @@ import trio
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from mountd.base.seen import SeenNames, seen_names
 from mountd.base.version import Version
 from mountd.core.metrics import Metrics
 from mountd.source.doubts import Doubts
@@ -64,6 +65,7 @@ class FakeSource:
         self.delay_s = 0.001
         self.hang = False
         self.stats_at_once = 16
+        self.stats_worth_a_thread = 4
         self.listing_block = 1000
         self.error: int | None = None
         self.threads = _Threads()
@@ -102,6 +104,9 @@ class FakeSource:
 
     def stat_nowait(self, directory: bytes, name: bytes) -> Attributes | None:
         return None
+
+    async def look(self, directory: bytes, names: Sequence[bytes]) -> SeenNames:
+        return seen_names(names, await self.stats(directory, names), 0)
 
     async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
         path = _join(directory, name)

@@ -9,6 +9,7 @@ import trio
 from mountd.core.metrics import Metrics
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.nodes.node import Node
+from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 
 
@@ -18,6 +19,7 @@ async def made(
     *,
     strict: bool = False,
     names_at_most: int = 1 << 20,
+    leaf_table: FakeLeafTable | None = None,
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
 ) -> tuple[Namespace, Metrics]:
@@ -31,6 +33,7 @@ async def made(
         ttl_s=ttl_s,
         strict=strict,
         names_at_most=names_at_most,
+        leaf_table=leaf_table,
         changed=changed,
         gone=gone,
     )

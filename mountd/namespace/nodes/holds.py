@@ -31,7 +31,7 @@ class NodeHolds:
     def _enter_again(self, node: Node) -> None:
         """It may have been dropped while an open directory still held it."""
         self._nodes.enter(node)
-        if node.parent is not None and node.name not in (node.parent.children or {}):
+        if node.parent is not None and self._names.remembered(node.parent, node.name) is None:
             self._names.put(node.parent, node.name, node, node.expires_s)
 
     def not_referenced(self, node: Node) -> None:

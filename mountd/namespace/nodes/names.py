@@ -17,11 +17,12 @@ import errno
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 from mountd.base.errors import SourceError
+from mountd.namespace.nodes.leaves import Leaves
 from mountd.namespace.nodes.node import Dentry, Node
 
 _SLICE_S = 0.002
@@ -48,6 +49,7 @@ class Names:
         self,
         held: Callable[[], int],
         unused: Callable[[Node], None],
+        leaves: Leaves,
         *,
         at_most: int,
         ttl_s: float,
@@ -57,11 +59,13 @@ class Names:
         """`held()`: how many nodes the kernel knows; `at_most`: how many names besides. `ttl_s`: for how long a name is
         good; math.inf: for ever.
 
-        `unused(node)` is told of a node that has lost its last name and that nothing holds. `clock` says when names are
+        `unused(node)` is told of a node that has lost its last name and that nothing holds. `leaves`: where names are
+        besides; one that is wanted here is taken out there. `clock` says when names are
         past their time, `stopwatch` how long a slice lasts; both in seconds.
         """
         self._held = held
         self._unused = unused
+        self._leaves = leaves
         self._at_most = at_most
         self._ttl_s = ttl_s
         self._clock = clock
@@ -75,10 +79,9 @@ class Names:
 
     def known_nowait(self, directory: Node, name: bytes) -> Dentry | None:
         """What `name` in `directory` is known to be, if that is still good. Raises SourceError(ENOTDIR)."""
-        children = directory.children
-        if children is None:
+        if directory.children is None:
             raise SourceError(errno.ENOTDIR, f"{directory.path!r}")
-        dentry = children.get(name)
+        dentry = self.remembered(directory, name)
         if dentry is None or dentry.expires_s <= self._clock():
             return None
         if dentry.node is not None and dentry.node.stale:
@@ -87,6 +90,36 @@ class Names:
             return None  # a hard link again: its other name was given the new node
         dentry.used = True
         return dentry
+
+    def remembered(self, directory: Node, name: bytes) -> Dentry | None:
+        """What `name` in `directory` was last, past its time or not."""
+        if directory.children is None:
+            return None
+        dentry = directory.children.get(name)
+        if dentry is None:
+            taken = self._leaves.take(directory, name)
+            if taken is not None:
+                dentry = self.put(directory, name, *taken)
+        return dentry
+
+    def node(self, node_id: int) -> Node | None:
+        """The node of the leaf that the kernel knows by this id."""
+        taken = self._leaves.take_id(node_id)
+        if taken is None:
+            return None
+        node, expires_s = taken
+        assert node.parent is not None
+        self.put(node.parent, node.name, node, expires_s)
+        return node
+
+    def unknown_nowait(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
+        """Those of `names` of which nothing is known that is still good; leaves stay leaves."""
+        children = directory.children
+        if not children:
+            return self._leaves.unknown(directory, list(names))
+        unknown = [name for name in names if name not in children]
+        past = [name for name in names if name in children and self.known_nowait(directory, name) is None]
+        return self._leaves.unknown(directory, unknown) + past
 
     def put(self, directory: Node, name: bytes, node: Node | None, expires_s: float) -> Dentry:
         """`name` in `directory` leads to `node` until `expires_s`, or to nothing. What it led to before loses it."""

@@ -27,7 +27,8 @@ _FIRST_OWN_ID = 1 << 62
 """Ids for files whose inode number is taken: far above what file systems number."""
 
 _GENERATION_BITS = 40
-"""Ids of our own that one daemon of a mount has: a thousand a second for 30 years."""
+"""Ids of our own that one daemon of a mount has: half of them for leaves (see `leaves`), and of either a thousand a
+second for 17 years."""
 
 
 class NodeTable:
@@ -44,7 +45,10 @@ class NodeTable:
         self._by_id: dict[int, Node] = {}
         self._by_version: dict[Version, Node] = {}
         self._directories: dict[tuple[str, int, int], Node] = {}
-        self._own_ids = iter(range(_FIRST_OWN_ID + (journal.generation << _GENERATION_BITS), 1 << 63))
+        first_id = _FIRST_OWN_ID + (journal.generation << _GENERATION_BITS)
+        self.first_leaf_id = first_id + (1 << _GENERATION_BITS - 1)
+        """From here on ids belong to leaves."""
+        self._own_ids = iter(range(first_id, self.first_leaf_id))
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/uio.h>
 #include <time.h>
 
@@ -79,12 +80,83 @@ static int answer_read(int device, const struct fuse_in_header *header, const st
     return 1;
 }
 
-int answer(int device, const void *request, size_t size, char *buffer) {
-    const struct fuse_in_header *header = request;
-    const void *in = header + 1;
-    if (size < sizeof *header || header->unique & RESENT) return 0;
-    size_t in_size = size - sizeof *header;
+/* ---- names and attributes ----------------------------------------------------------------------------------------- */
+
+static void fill(struct fuse_attr *attributes, const struct seen *seen) {
+    *attributes = (struct fuse_attr){
+        .ino = seen->inode, .size = seen->size, .blocks = seen->blocks, .mode = seen->mode, .nlink = seen->nlink,
+        .atime = (uint64_t)seen->seconds[0], .mtime = (uint64_t)seen->seconds[1], .ctime = (uint64_t)seen->seconds[2],
+        .atimensec = seen->parts[0], .mtimensec = seen->parts[1], .ctimensec = seen->parts[2], .uid = seen->uid,
+        .gid = seen->gid, .blksize = seen->block_bytes < 512 ? 512 : seen->block_bytes,
+    };
+}
+
+static void leaf_entry(const struct leaf_facts *facts, int64_t now_ns, struct fuse_entry_out *entry) {
+    int64_t valid_ns = facts->until_ns - now_ns;
+    if (valid_ns < 0) valid_ns = 0;
+    if (valid_ns > LONGEST_NS) valid_ns = LONGEST_NS;
+    *entry = (struct fuse_entry_out){.nodeid = facts->id};
+    entry->entry_valid = entry->attr_valid = (uint64_t)(valid_ns / 1000000000);
+    entry->entry_valid_nsec = entry->attr_valid_nsec = (uint32_t)(valid_ns % 1000000000);
+    fill(&entry->attr, &facts->seen);
+}
+
+static int reply_entry(const struct leaf_facts *facts, void *context) {
+    const struct question *question = context;
+    struct fuse_entry_out body;
+    leaf_entry(facts, monotonic_ns(), &body);
+    return reply(question->device, question->unique, &body, sizeof body);
+}
+
+static int answer_lookup(int device, const struct fuse_in_header *header, const char *name, size_t room) {
+    struct question question = {device, header->unique};
+    size_t size = strnlen(name, room);
+    if (size == room || !leaves_look_up(header->nodeid, name, size, monotonic_ns(), reply_entry, &question)) return 0;
+    __atomic_add_fetch(&answered.look_ups, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+static int reply_attributes(const struct leaf_facts *facts, void *context) {
+    const struct question *question = context;
+    struct fuse_entry_out entry;
+    leaf_entry(facts, monotonic_ns(), &entry);
+    struct fuse_attr_out body = {.attr_valid = entry.attr_valid, .attr_valid_nsec = entry.attr_valid_nsec};
+    body.attr = entry.attr;
+    return reply(question->device, question->unique, &body, sizeof body);
+}
+
+static int answer_getattr(int device, const struct fuse_in_header *header) {
+    struct question question = {device, header->unique};
+    if (!leaves_attributes(header->nodeid, monotonic_ns(), reply_attributes, &question)) return 0;
+    __atomic_add_fetch(&answered.attributes, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+/* Those of others stay in the request. 1: there are none. */
+static int answer_batch_forget(struct fuse_in_header *header, struct fuse_batch_forget_in *in, size_t *size) {
+    struct fuse_forget_one *each = (void *)(in + 1);
+    size_t fixed = sizeof *header + sizeof *in, count = in->count, left = 0;
+    if (count > (*size - fixed) / sizeof *each) return 0;
+    for (size_t i = 0; i < count; i++)
+        if (!leaves_forget(each[i].nodeid, each[i].nlookup)) each[left++] = each[i];
+    in->count = (uint32_t)left;
+    *size = header->len = (uint32_t)(fixed + left * sizeof *each);
+    return !left;
+}
+
+int answer(int device, void *request, size_t *size, char *buffer) {
+    struct fuse_in_header *header = request;
+    void *in = header + 1;
+    if (*size < sizeof *header || header->unique & RESENT) return 0;
+    size_t in_size = *size - sizeof *header;
     switch (header->opcode) {
+    case FUSE_LOOKUP: return answer_lookup(device, header, in, in_size);
+    case FUSE_GETATTR: return answer_getattr(device, header);
+    case FUSE_FORGET:
+        return in_size >= sizeof(struct fuse_forget_in) &&
+               leaves_forget(header->nodeid, ((struct fuse_forget_in *)in)->nlookup);
+    case FUSE_BATCH_FORGET:
+        return in_size >= sizeof(struct fuse_batch_forget_in) && answer_batch_forget(header, in, size);
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, in, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);

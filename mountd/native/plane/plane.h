@@ -6,6 +6,7 @@
  *   table.c     entries by node id, each with who answers from it
  *   opens.c     nodes whose opens are answered here, and how
  *   reads.c     nodes whose reads are
+ *   leaves.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
  *   object.c    what both are answered with
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   answers.c   one request in, its reply out, or "ask Python"
@@ -19,6 +20,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "../seen.h"
+
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -131,6 +134,41 @@ int reads_take(uint64_t node, int wait);            /* as table_take */
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 size_t reads_count(void);
 
+/* ---- leaves.c ----------------------------------------------------------------------------------------------------- */
+
+struct leaf_facts {
+    uint64_t id;       /* the kernel's */
+    int64_t until_ns;  /* CLOCK_MONOTONIC: until when name and attributes are good */
+    struct seen seen;
+};
+
+struct leaf_taken { /* one that is Python's from now on */
+    uint64_t directory;
+    struct leaf_facts facts;
+    uint32_t lookups; /* that the kernel holds */
+    uint8_t name_size;
+    char name[UINT8_MAX];
+};
+
+void leaves_begin(uint64_t first_id); /* none is there; ids from here on are theirs. 0: nothing may be put */
+/* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
+ * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. */
+int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait);
+int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
+int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
+/* One shard of TABLE_SHARDS, in turn: those go that the kernel does not hold, if they are past their time or too many.
+ * How many; the directory of each. */
+size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room);
+size_t leaves_count(void);
+size_t leaves_held(void); /* by the kernel */
+int leaves_is_id(uint64_t id); /* whether it is, or was, one of theirs */
+int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns);
+/* 1: answered. Of a look-up one more is counted, if `reply` returns 0. */
+int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
+                   int (*reply)(const struct leaf_facts *, void *), void *context);
+int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct leaf_facts *, void *), void *context);
+int leaves_forget(uint64_t id, uint64_t count); /* 1: done */
+
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 
 struct event { /* an open that was answered */
@@ -155,12 +193,14 @@ size_t served_take(struct served *found); /* at most SERVED_READERS; they begin 
 
 #define ANSWER_BYTES ((size_t)1 << 20) /* the largest READ: max_read of the mount */
 
-/* 1: `request` was answered on `device`; 0: it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
-int answer(int device, const void *request, size_t size, char *buffer);
+/* 1: `request` was answered on `device`; 0: what is left of it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
+int answer(int device, void *request, size_t *size, char *buffer);
 
 extern struct answered { /* atomic */
-    int64_t cached, passed, releases, reads, read_bytes;
+    int64_t cached, passed, releases, reads, read_bytes, look_ups, attributes;
 } answered;
+
+#define LONGEST_NS (INT64_C(86400) * 1000000000) /* what the kernel is told where nothing goes out of date */
 
 int64_t monotonic_ns(void);
 

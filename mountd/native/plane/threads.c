@@ -157,8 +157,8 @@ static void *serve(void *argument) {
         }
         if (size > 0) {
             if (++in_a_row % BACKLOG == 0) want_another();
-            if (!answer(pool.device, reader->request, (size_t)size, reader->answer))
-                queue_put(reader->request, (size_t)size);
+            size_t left = (size_t)size;
+            if (!answer(pool.device, reader->request, &left, reader->answer)) queue_put(reader->request, left);
         } else if (!size || (errno != EINTR && errno != ENOENT)) { /* ENOENT: a request was taken back; ENODEV: unmounted */
             queue_end(1);
             stop_all();

@@ -7,3 +7,4 @@ import sys
 
 sys.modules["mountd.native._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
 sys.modules["mountd.native._small_files"] = None  # type: ignore[assignment]  # as above
+sys.modules["mountd.native._attributes"] = None  # type: ignore[assignment]  # as above

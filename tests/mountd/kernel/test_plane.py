@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -18,78 +14,18 @@ from hypothesis import strategies as st
 from mountd.kernel import Backing, DataPlane, StagedObject, fastpath
 from mountd.kernel.plane import OpenCounts
 from tests.support.fake_plane import FakePlane
+from tests.support.plane_kernel import Kernel, serving
 
 pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
 
-_OPEN, _READ, _RELEASE, _ODD = 14, 15, 18, 77  # opcodes, <linux/fuse.h>
-_RESENT = 1 << 63
+_ODD = 77  # no opcode
 NODES = 5
-
-
-@dataclass
-class Kernel:
-    """One side of the connection. A request that is not answered at once has gone to Python."""
-
-    end: socket.socket
-    unique: int = 0
-    forwarded: list[int] = field(default_factory=list)
-
-    def ask(self, opcode: int, node: int, body: bytes, *, resent: bool = False) -> bytes | None:
-        """The body of the reply; None: it is Python's."""
-        self.unique += 2
-        unique = self.unique | (_RESENT if resent else 0)
-        header = struct.pack("=IIQQIIIHH", 40 + len(body), opcode, unique, node, 0, 0, 7, 0, 0)
-        self.end.send(header + body)
-        marker = self._mark()
-        reply = self.end.recv(1 << 20)
-        length, error, replied = struct.unpack_from("=IiQ", reply)
-        assert length == len(reply)
-        assert error == 0
-        if replied == marker:
-            return None
-        assert replied == unique
-        assert struct.unpack_from("=Q", self.end.recv(4096), 8) == (marker,)
-        return reply[16:]
-
-    def _mark(self) -> int:
-        """A close of a node that is always in the table: one thread answers in order, so what comes before it is all
-        that comes."""
-        self.unique += 2
-        body = struct.pack("=QIIQ", 1, 0, 0, 0)
-        self.end.send(struct.pack("=IIQQIIIHH", 64, _RELEASE, self.unique, _MARKED, 0, 0, 7, 0, 0) + body)
-        return self.unique
-
-    def open(self, node: int, flags: int = os.O_RDONLY, **how: bool) -> tuple[int, int, int] | None:
-        body = self.ask(_OPEN, node, struct.pack("=II", flags, 0), **how)
-        return None if body is None else struct.unpack("=QIi", body)
-
-    def read(self, node: int, offset: int, size: int) -> bytes | None:
-        return self.ask(_READ, node, struct.pack("=QQIIQII", 1, offset, size, 0, 0, 0, 0))
-
-    def release(self, node: int, handle: int) -> bool:
-        return self.ask(_RELEASE, node, struct.pack("=QIIQ", handle, 0, 0, 0)) is not None
-
-
-_MARKED = 1 << 40
 
 
 @pytest.fixture
 def served() -> Iterator[tuple[DataPlane, Kernel]]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fastpath.want(lambda _token: None, None, yield_fd=-1, stack_depth=0)
-    plane = DataPlane()
-    with ours, theirs:
-        theirs.setblocking(False)
-        ours.settimeout(10)
-        assert plane.attach(-1) == {}
-        plane.serve(theirs.fileno(), 1)
-        slot = plane.put_opens(_MARKED, 1, valid_s=1000, backing=None)
-        assert slot is not None
-        yield plane, Kernel(ours)
-        plane.stop()
-        plane.take_opens(_MARKED)
-        with contextlib.suppress(ValueError):  # the test has attached other memory
-            plane.free_slot(slot)
+    with serving() as both:
+        yield both
 
 
 def test_an_open_and_its_close(served: tuple[DataPlane, Kernel]) -> None:

@@ -1,0 +1,61 @@
+"""The table of leaves as its user sees it: regular files with one name that nobody in Python has a node of.
+
+Kept by the data plane, which answers look-ups of their names and counts them (`kernel.leaves`); used by the namespace
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from mountd.base.seen import SeenNames
+
+
+class Leaf(NamedTuple):
+    """One that was taken out of the table."""
+
+    node_id: int
+    """As the kernel knows it."""
+    directory_id: int
+    name: bytes
+    look_ups: int
+    """That the kernel holds."""
+    valid_s: float
+    """For how long its name and attributes are good, from now on; not positive: they are past their time."""
+    seen: bytes
+    """Its attributes, as in `base.seen`."""
+
+
+class LeafTable(Protocol):
+    """Directories are known by their node ids. Never waits, but for answers under way."""
+
+    @property
+    def runs(self) -> bool:
+        """Somebody answers from it; else there is no use in putting anything in."""
+
+    def begin(self, first_id: int) -> None:
+        """It is empty, and gives out node ids from this one on, 2**39 at most."""
+
+    def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
+        """Each name is a leaf from now on, for so long, unless its byte of `skip` is 1.
+
+        How many are new; the indexes of those that are none now: skipped, or another version is there, which stays.
+        """
+
+    def take(self, directory_id: int, name: bytes) -> Leaf | None:
+        """It is ours from now on: requests for it come to us."""
+
+    def take_id(self, node_id: int) -> Leaf | None:
+        """The same, by the id that the kernel knows."""
+
+    def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
+        """Those of them that are not leaves, or past their time."""
+
+    def sweep(self, at_most: int) -> list[int]:
+        """Go over a 64th of it: those go that the kernel does not hold, if they are past their time, or if there are
+        more than `at_most` such. The directories of those that went, one for each."""
+
+    @property
+    def unheld(self) -> int:
+        """How many the kernel does not hold."""

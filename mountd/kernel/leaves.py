@@ -1,0 +1,107 @@
+"""The data plane's table of leaves, as Python fills it: see `base.leaf_table` and mountd/native/plane/leaves.c."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+from mountd.base.leaf_table import Leaf
+from mountd.base.seen import SeenNames
+from mountd.kernel import fastpath
+from mountd.kernel.plane import DataPlane
+
+_LONGEST_S = 86_400.0 * 365 * 100
+"""In nanoseconds it has room in 63 bits; the kernel is told of a day at most."""
+
+_Taken = tuple[int, int, bytes, int, int, bytes]
+
+
+class _Extension(Protocol):
+    def plane_leaves_begin(self, first_id: int, /) -> None: ...
+
+    def plane_leaves_put(
+        self, directory: int, names: list[bytes], seen: bytes, skip: bytearray, valid_ns: int, /
+    ) -> tuple[int, list[int]]: ...
+
+    def plane_leaves_take(self, directory: int, name: bytes, /) -> _Taken | None: ...
+
+    def plane_leaves_take_id(self, node: int, /) -> _Taken | None: ...
+
+    def plane_leaves_unknown(self, directory: int, names: list[bytes], /) -> list[bytes]: ...
+
+    def plane_leaves_sweep(self, at_most: int, /) -> bytes: ...
+
+    def plane_leaves_figures(self) -> tuple[int, int, int, int]: ...
+
+
+class LeafFigures(NamedTuple):
+    """For the status."""
+
+    known: int = 0
+    held: int = 0
+    """By the kernel."""
+    look_ups: int = 0
+    """That were answered."""
+    attributes: int = 0
+
+
+class PlaneLeaves:
+    """Implements `LeafTable`. There is one table in this process."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._extension = cast(_Extension | None, fastpath.extension())
+
+    @property
+    def runs(self) -> bool:
+        """The threads of the data plane answer."""
+        return self._plane.runs
+
+    def begin(self, first_id: int) -> None:
+        """See `LeafTable`."""
+        if self._extension is not None:
+            self._extension.plane_leaves_begin(first_id)
+
+    def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
+        """See `LeafTable`."""
+        if self._extension is None:
+            return 0, list(range(len(found.names)))
+        valid_ns = int(min(valid_s, _LONGEST_S) * 1e9)
+        return self._extension.plane_leaves_put(directory_id, found.names, found.seen, skip, valid_ns)
+
+    def take(self, directory_id: int, name: bytes) -> Leaf | None:
+        """See `LeafTable`."""
+        return _leaf(self._extension.plane_leaves_take(directory_id, name)) if self._extension is not None else None
+
+    def take_id(self, node_id: int) -> Leaf | None:
+        """See `LeafTable`."""
+        return _leaf(self._extension.plane_leaves_take_id(node_id)) if self._extension is not None else None
+
+    def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
+        """See `LeafTable`."""
+        if self._extension is None:
+            return list(names)
+        return self._extension.plane_leaves_unknown(directory_id, list(names))
+
+    def sweep(self, at_most: int) -> list[int]:
+        """See `LeafTable`."""
+        found = array("Q", self._extension.plane_leaves_sweep(at_most) if self._extension is not None else b"")
+        return found.tolist()
+
+    @property
+    def unheld(self) -> int:
+        """See `LeafTable`."""
+        figures = self.figures()
+        return figures.known - figures.held
+
+    def figures(self) -> LeafFigures:
+        """What is there, and what was answered."""
+        return LeafFigures(*self._extension.plane_leaves_figures()) if self._extension is not None else LeafFigures()
+
+
+def _leaf(taken: _Taken | None) -> Leaf | None:
+    if taken is None:
+        return None
+    node_id, directory_id, name, look_ups, valid_ns, seen = taken
+    return Leaf(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen)

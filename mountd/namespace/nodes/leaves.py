@@ -1,0 +1,150 @@
+"""Leaves: regular files with one name of which there is no node here. The data plane has them (`base.leaf_table`).
+
+Most files of a data set are looked up or listed with their attributes and never opened, or opened much later; a node of
+each would cost a kilobyte and 40 us of the event loop. A name is a node's or a leaf's, never both: whoever needs the
+node of a leaf takes it out of the table first, and it never goes back. A directory with leaves is held, so that it
+keeps its id. Event loop only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+import trio
+
+from mountd.base.attributes import Attributes
+from mountd.base.leaf_table import Leaf, LeafTable
+from mountd.base.seen import SeenNames, attributes_of
+from mountd.namespace.journal import Journal
+from mountd.namespace.nodes.node import Node
+from mountd.namespace.nodes.table import NodeTable
+
+_MOST_OVER = 1 << 14
+"""So many more than may be are let be until the next sweep, or until more are put in."""
+
+_NOT = bytes([1, *bytes(255)])
+"""For `translate`."""
+
+_SHARDS = 64
+"""Of the table: so many sweeps go over all of it."""
+
+
+class Leaves:
+    """The leaves of one mount."""
+
+    def __init__(
+        self,
+        table: LeafTable | None,
+        nodes: NodeTable,
+        journal: Journal,
+        *,
+        source_id: str,
+        at_most: int,
+        ttl_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """`table`: None where there is no data plane. `source_id`: of the file system that all of them lie on.
+        `at_most`: how many are kept that the kernel does not hold. `ttl_s`: for how long an answer is good."""
+        self._table = table
+        self._nodes = nodes
+        self._journal = journal
+        self._source_id = source_id
+        self._at_most = at_most
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._counts: Counter[Node] = Counter()
+        """Of each directory that is held for its leaves; 0: until the next sweep."""
+        if table is not None:
+            table.begin(nodes.first_leaf_id)
+
+    def may_be_in(self, directory: Node) -> bool:
+        """Whether names of this directory may become leaves now.
+
+        Not in a stateless mount: there each file that the kernel knows is noted in the journal.
+        """
+        table = self._table
+        if table is None or not table.runs or self._journal.mount.stateless:
+            return False
+        return directory.id != 0 and directory.children is not None and self._ttl_s > 0
+
+    def put(
+        self, directory: Node, found: SeenNames, *, told: AbstractSet[bytes] = frozenset()
+    ) -> list[tuple[bytes, Attributes | None]]:
+        """The source has just said what these names are. Those that are no leaves, and what they are: for the tree.
+
+        `told`: names whose look-ups are to come to us.
+        """
+        assert self._table is not None
+        skip = found.plain.translate(_NOT)
+        if not self.may_be_in(directory):
+            skip = bytearray(b"\1") * len(found.names)
+        elif directory.children or told:
+            children = directory.children or {}
+            for index, name in enumerate(found.names):
+                if name in children or name in told:
+                    skip[index] = 1
+        added, left = self._table.put(directory.id, found, skip, valid_s=self._ttl_s)
+        if added:
+            if directory not in self._counts:
+                directory.holds += 1
+            self._counts[directory] += added
+        if self._table.unheld > self._at_most + _MOST_OVER:
+            self._sweep_some(self._table)
+        return [(found.names[index], found.attributes(index)) for index in left]
+
+    def unknown(self, directory: Node, names: list[bytes]) -> list[bytes]:
+        """Those of `names` that are not leaves, or past their time."""
+        if self._table is None or not self._counts[directory] or not names:
+            return names
+        return self._table.unknown(directory.id, names)
+
+    def take(self, directory: Node, name: bytes) -> tuple[Node, float] | None:
+        """The node of the leaf that has this name, if one has, and until when the name is good."""
+        if self._table is None or not self._counts.get(directory):
+            return None
+        return self._become(self._table.take(directory.id, name))
+
+    def take_id(self, node_id: int) -> tuple[Node, float] | None:
+        """The same, by the id that the kernel knows."""
+        return self._become(self._table.take_id(node_id)) if self._table is not None else None
+
+    def _become(self, leaf: Leaf | None) -> tuple[Node, float] | None:
+        if leaf is None:
+            return None
+        directory = self._nodes.node(leaf.directory_id)
+        self._counts[directory] -= 1
+        attributes = attributes_of(leaf.seen, 0)
+        assert attributes is not None
+        version = attributes.version(self._source_id)
+        node = Node(attributes, version, directory, leaf.name)
+        node.expires_s = self._clock() + leaf.valid_s if self._ttl_s < math.inf else math.inf
+        node.lookups = leaf.look_ups
+        if leaf.look_ups:
+            self._nodes.adopt(node, leaf.node_id)
+        other = self._nodes.of_version(version)
+        if other is None:
+            self._nodes.enter(node)
+        else:
+            node.retired = True  # it had another name a moment ago: the source is asked, and the name gets that node
+        return node, node.expires_s
+
+    # -- letting go ---------------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> list[Node]:
+        """Let go of those that nobody needs. The directories that have none any more: each is to be released."""
+        if self._table is None:
+            return []
+        for _ in range(_SHARDS):
+            self._sweep_some(self._table)
+            await trio.lowlevel.checkpoint()
+        empty = [directory for directory, count in self._counts.items() if count == 0]
+        for directory in empty:
+            del self._counts[directory]
+        return empty
+
+    def _sweep_some(self, table: LeafTable) -> None:
+        for directory_id, count in Counter(table.sweep(self._at_most)).items():
+            self._counts[self._nodes.node(directory_id)] -= count

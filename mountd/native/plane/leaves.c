@@ -1,0 +1,301 @@
+/* Leaves: regular files with one name that Python has no node of. Their names and attributes lie here and nowhere else.
+ *
+ * A leaf is found by its directory and name, and by its id, which says in which shard it lies. Whoever answers from one
+ * has the shard's lock for reading, so a leaf that was taken out is one that nobody answers from any more. The look-ups
+ * that the kernel holds are counted here until the leaf is taken; one that the kernel does not hold stays until it is
+ * swept. A part of the data plane, see plane.h. Asks nobody, and decides nothing.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_BUCKETS 16
+#define SHARD_BITS 6 /* TABLE_SHARDS */
+#define IDS_BITS 39  /* how many ids there are: half of those of one daemon, see mountd/namespace/nodes/table.py */
+
+struct leaf {
+    struct leaf *next_by_name, *next_by_id;
+    uint64_t directory;
+    struct leaf_facts facts;
+    uint32_t lookups; /* atomic */
+    uint8_t name_size;
+    char name[];
+};
+
+static struct {
+    pthread_rwlock_t lock;
+    struct leaf **by_name, **by_id; /* as many buckets each */
+    size_t bucket_count, count;
+    uint64_t given; /* ids */
+} shards[TABLE_SHARDS];
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint64_t first_id;
+static size_t leaf_count, held_count; /* all, and those that the kernel holds; atomic */
+static unsigned hand;     /* the shard that is swept next */
+
+static void make(void) {
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP); /* see table.c */
+    for (int i = 0; i < TABLE_SHARDS; i++) pthread_rwlock_init(&shards[i].lock, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
+}
+
+static uint64_t hash_of(uint64_t directory, const char *name, size_t size) { /* FNV-1a, and the finish of MurmurHash3 */
+    uint64_t hash = UINT64_C(14695981039346656037) ^ directory;
+    for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)name[i]) * UINT64_C(1099511628211);
+    hash ^= hash >> 33;
+    hash *= UINT64_C(0xff51afd7ed558ccd);
+    return hash ^ hash >> 33;
+}
+
+static unsigned shard_of_id(uint64_t id) { return (unsigned)(id % TABLE_SHARDS); }
+
+int leaves_is_id(uint64_t id) { return id >= first_id && id - first_id < UINT64_C(1) << IDS_BITS && first_id; }
+
+static struct leaf **place_of_name(unsigned shard, uint64_t hash, uint64_t directory, const char *name, size_t size) {
+    if (!shards[shard].bucket_count) return NULL;
+    struct leaf **at = &shards[shard].by_name[hash / TABLE_SHARDS % shards[shard].bucket_count];
+    while (*at && ((*at)->directory != directory || (*at)->name_size != size || memcmp((*at)->name, name, size)))
+        at = &(*at)->next_by_name;
+    return at;
+}
+
+static struct leaf **place_of_id(unsigned shard, uint64_t id) {
+    if (!shards[shard].bucket_count) return NULL;
+    struct leaf **at = &shards[shard].by_id[id / TABLE_SHARDS % shards[shard].bucket_count];
+    while (*at && (*at)->facts.id != id) at = &(*at)->next_by_id;
+    return at;
+}
+
+static int grow(unsigned shard) {
+    size_t before = shards[shard].bucket_count, count = before ? before * 2 : FIRST_BUCKETS;
+    struct leaf **by_name = calloc(count, sizeof *by_name), **by_id = calloc(count, sizeof *by_id);
+    if (!by_name || !by_id) {
+        free(by_name);
+        free(by_id);
+        return ENOMEM;
+    }
+    for (size_t i = 0; i < before; i++) {
+        for (struct leaf *leaf = shards[shard].by_name[i], *next; leaf; leaf = next) {
+            next = leaf->next_by_name;
+            uint64_t hash = hash_of(leaf->directory, leaf->name, leaf->name_size);
+            struct leaf **at = &by_name[hash / TABLE_SHARDS % count];
+            leaf->next_by_name = *at;
+            *at = leaf;
+            at = &by_id[leaf->facts.id / TABLE_SHARDS % count];
+            leaf->next_by_id = *at;
+            *at = leaf;
+        }
+    }
+    free(shards[shard].by_name);
+    free(shards[shard].by_id);
+    shards[shard].by_name = by_name;
+    shards[shard].by_id = by_id;
+    shards[shard].bucket_count = count;
+    return 0;
+}
+
+static int lock_to_change(unsigned shard, int wait) {
+    pthread_once(&once, make);
+    if (!pthread_rwlock_trywrlock(&shards[shard].lock)) return 0;
+    if (!wait) return EBUSY;
+    pthread_rwlock_wrlock(&shards[shard].lock);
+    return 0;
+}
+
+static void unlock(unsigned shard) { pthread_rwlock_unlock(&shards[shard].lock); }
+
+/* Takes it out of both chains. With the lock. */
+static struct leaf *unlink_leaf(unsigned shard, struct leaf *leaf) {
+    uint64_t hash = hash_of(leaf->directory, leaf->name, leaf->name_size);
+    struct leaf **by_name = place_of_name(shard, hash, leaf->directory, leaf->name, leaf->name_size);
+    struct leaf **by_id = place_of_id(shard, leaf->facts.id);
+    *by_name = leaf->next_by_name;
+    *by_id = leaf->next_by_id;
+    shards[shard].count--;
+    __atomic_sub_fetch(&leaf_count, 1, __ATOMIC_RELAXED);
+    if (leaf->lookups) __atomic_sub_fetch(&held_count, 1, __ATOMIC_RELAXED);
+    return leaf;
+}
+
+/* ---- Python's side ------------------------------------------------------------------------------------------------ */
+
+void leaves_begin(uint64_t first) {
+    for (unsigned shard = 0; shard < TABLE_SHARDS; shard++) {
+        lock_to_change(shard, 1);
+        for (size_t i = 0; i < shards[shard].bucket_count; i++)
+            while (shards[shard].by_name[i]) free(unlink_leaf(shard, shards[shard].by_name[i]));
+        shards[shard].given = 0;
+        unlock(shard);
+    }
+    first_id = first;
+}
+
+static int same_version(const struct seen *one, const struct seen *other) {
+    return one->inode == other->inode && one->size == other->size && one->seconds[1] == other->seconds[1] &&
+           one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];
+}
+
+int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait) {
+    if (!size || size > UINT8_MAX || !first_id) return EINVAL;
+    uint64_t hash = hash_of(directory, name, size);
+    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    int error = lock_to_change(shard, wait);
+    if (error) return error;
+    struct leaf **at = place_of_name(shard, hash, directory, name, size);
+    if (at && *at) {
+        struct leaf *leaf = *at;
+        error = same_version(&leaf->facts.seen, seen) ? EEXIST : ESTALE;
+        if (error == EEXIST) leaf->facts.seen = *seen, leaf->facts.until_ns = until_ns;
+        unlock(shard);
+        return error;
+    }
+    struct leaf *leaf = malloc(sizeof *leaf + size);
+    /* Where there is no memory for more buckets the chains grow longer. */
+    int room = shards[shard].count < shards[shard].bucket_count || !grow(shard) || shards[shard].bucket_count;
+    if (leaf && room && shards[shard].given < UINT64_C(1) << (IDS_BITS - SHARD_BITS)) {
+        memset(leaf, 0, sizeof *leaf);
+        leaf->directory = directory;
+        leaf->facts.id = first_id + shards[shard].given++ * TABLE_SHARDS + shard;
+        leaf->facts.until_ns = until_ns;
+        leaf->facts.seen = *seen;
+        leaf->name_size = (uint8_t)size;
+        memcpy(leaf->name, name, size);
+        at = place_of_name(shard, hash, directory, name, size);
+        *at = leaf;
+        struct leaf **by_id = place_of_id(shard, leaf->facts.id);
+        *by_id = leaf;
+        shards[shard].count++;
+        __atomic_add_fetch(&leaf_count, 1, __ATOMIC_RELAXED);
+    } else {
+        free(leaf);
+        error = ENOMEM;
+    }
+    unlock(shard);
+    return error;
+}
+
+static int took(struct leaf *leaf, struct leaf_taken *taken) {
+    taken->directory = leaf->directory;
+    taken->facts = leaf->facts;
+    taken->lookups = leaf->lookups;
+    taken->name_size = leaf->name_size;
+    memcpy(taken->name, leaf->name, leaf->name_size);
+    free(leaf);
+    return 0;
+}
+
+int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken) {
+    uint64_t hash = hash_of(directory, name, size);
+    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    int error = lock_to_change(shard, wait);
+    if (error) return error;
+    struct leaf **at = place_of_name(shard, hash, directory, name, size);
+    struct leaf *leaf = at && *at ? unlink_leaf(shard, *at) : NULL;
+    unlock(shard);
+    return leaf ? took(leaf, taken) : ENOENT;
+}
+
+int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken) {
+    if (!leaves_is_id(id)) return ENOENT;
+    unsigned shard = shard_of_id(id);
+    int error = lock_to_change(shard, wait);
+    if (error) return error;
+    struct leaf **at = place_of_id(shard, id);
+    struct leaf *leaf = at && *at ? unlink_leaf(shard, *at) : NULL;
+    unlock(shard);
+    return leaf ? took(leaf, taken) : ENOENT;
+}
+
+size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room) {
+    unsigned shard = hand++ % TABLE_SHARDS;
+    size_t count = 0, unheld = leaves_count() - leaves_held();
+    lock_to_change(shard, 1);
+    for (size_t i = 0; i < shards[shard].bucket_count && count < room; i++) {
+        struct leaf *next;
+        for (struct leaf *leaf = shards[shard].by_name[i]; leaf && count < room; leaf = next) {
+            next = leaf->next_by_name;
+            if (leaf->lookups || (leaf->facts.until_ns > now_ns && unheld <= unheld_at_most)) continue;
+            directories[count++] = leaf->directory;
+            free(unlink_leaf(shard, leaf));
+            unheld--;
+        }
+    }
+    unlock(shard);
+    return count;
+}
+
+size_t leaves_count(void) { return __atomic_load_n(&leaf_count, __ATOMIC_RELAXED); }
+
+size_t leaves_held(void) { return __atomic_load_n(&held_count, __ATOMIC_RELAXED); }
+
+/* ---- answers ------------------------------------------------------------------------------------------------------ */
+
+static void refer(struct leaf *leaf, uint32_t more) {
+    if (__atomic_fetch_add(&leaf->lookups, more, __ATOMIC_RELAXED) == 0) __atomic_add_fetch(&held_count, 1, __ATOMIC_RELAXED);
+}
+
+static void unrefer(struct leaf *leaf, uint32_t fewer) {
+    uint32_t now = __atomic_load_n(&leaf->lookups, __ATOMIC_RELAXED), left;
+    do left = now > fewer ? now - fewer : 0;
+    while (!__atomic_compare_exchange_n(&leaf->lookups, &now, left, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    if (now && !left) __atomic_sub_fetch(&held_count, 1, __ATOMIC_RELAXED);
+}
+
+int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
+                   int (*reply)(const struct leaf_facts *, void *), void *context) {
+    if (!leaves_count()) return 0;
+    uint64_t hash = hash_of(directory, name, size);
+    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    pthread_rwlock_rdlock(&shards[shard].lock);
+    struct leaf **at = place_of_name(shard, hash, directory, name, size), *leaf = at ? *at : NULL;
+    int found = leaf && leaf->facts.until_ns > now_ns;
+    if (found) {
+        refer(leaf, 1); /* before the reply: its FORGET may be read by another thread at once */
+        if (reply(&leaf->facts, context)) unrefer(leaf, 1);
+    }
+    unlock(shard);
+    return found;
+}
+
+/* With the lock for reading; NULL: nothing is locked. */
+static struct leaf *hold_id(uint64_t id) {
+    if (!leaves_is_id(id)) return NULL;
+    unsigned shard = shard_of_id(id);
+    pthread_rwlock_rdlock(&shards[shard].lock);
+    struct leaf **at = place_of_id(shard, id), *leaf = at ? *at : NULL;
+    if (!leaf) unlock(shard);
+    return leaf;
+}
+
+int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct leaf_facts *, void *), void *context) {
+    struct leaf *leaf = hold_id(id);
+    if (!leaf) return 0;
+    int good = leaf->facts.until_ns > now_ns;
+    if (good) reply(&leaf->facts, context);
+    unlock(shard_of_id(id));
+    return good;
+}
+
+int leaves_forget(uint64_t id, uint64_t count) {
+    struct leaf *leaf = hold_id(id);
+    if (!leaf) return 0;
+    unrefer(leaf, count > UINT32_MAX ? UINT32_MAX : (uint32_t)count);
+    unlock(shard_of_id(id));
+    return 1;
+}
+
+int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns) {
+    if (!leaves_count()) return 0;
+    uint64_t hash = hash_of(directory, name, size);
+    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    pthread_rwlock_rdlock(&shards[shard].lock);
+    struct leaf **at = place_of_name(shard, hash, directory, name, size);
+    int knows = at && *at && (*at)->facts.until_ns > now_ns;
+    unlock(shard);
+    return knows;
+}

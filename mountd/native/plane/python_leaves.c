@@ -1,0 +1,139 @@
+/* What Python may do with leaves: put them in, many at a time, and take over those that it needs a node of.
+ *
+ * A part of the extension, see _fastpath.c, and of the data plane, see plane.h.
+ */
+#include "python.h"
+
+#include "plane.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define SWEPT_AT_MOST 4096 /* leaves of one shard: a millisecond */
+
+PyObject *plane_leaves_begin(PyObject *self, PyObject *arg) {
+    (void)self;
+    unsigned long long first = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    leaves_begin(first);
+    Py_RETURN_NONE;
+}
+
+static int put(uint64_t directory, const char *name, Py_ssize_t size, const struct seen *seen, int64_t until_ns) {
+    int error = leaves_put(directory, name, (size_t)size, seen, until_ns, 0);
+    if (error != EBUSY) return error;
+    Py_BEGIN_ALLOW_THREADS
+    error = leaves_put(directory, name, (size_t)size, seen, until_ns, 1);
+    Py_END_ALLOW_THREADS
+    return error;
+}
+
+PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    long long valid_ns;
+    PyObject *names, *left = NULL;
+    Py_buffer seen, skip;
+    if (!PyArg_ParseTuple(args, "KO!y*y*L", &directory, &PyList_Type, &names, &seen, &skip, &valid_ns)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(names), added = 0;
+    const struct seen *each = seen.buf;
+    int64_t until_ns = monotonic_ns() + valid_ns;
+    if (seen.len != count * (Py_ssize_t)sizeof *each || skip.len != count)
+        PyErr_SetString(PyExc_ValueError, "as many names as were seen");
+    else
+        left = PyList_New(0);
+    for (Py_ssize_t i = 0; left && i < count; i++) {
+        char *name;
+        Py_ssize_t size;
+        if (i >= PyList_GET_SIZE(names)) break; /* the GIL was let go */
+        int error = EINVAL;
+        if (!((const char *)skip.buf)[i]) {
+            if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0) {
+                Py_CLEAR(left);
+                break;
+            }
+            error = put(directory, name, size, &each[i], until_ns);
+        }
+        if (!error) added++;
+        if (!error || error == EEXIST) continue;
+        PyObject *index = PyLong_FromSsize_t(i);
+        if (!index || PyList_Append(left, index) < 0) Py_CLEAR(left);
+        Py_XDECREF(index);
+    }
+    PyBuffer_Release(&seen);
+    PyBuffer_Release(&skip);
+    return left ? Py_BuildValue("(nN)", added, left) : NULL;
+}
+
+static PyObject *taken_as(const struct leaf_taken *taken) {
+    return Py_BuildValue("(KKy#ILy#)", (unsigned long long)taken->facts.id, (unsigned long long)taken->directory, taken->name,
+                         (Py_ssize_t)taken->name_size, (unsigned)taken->lookups,
+                         (long long)(taken->facts.until_ns - monotonic_ns()), (const char *)&taken->facts.seen,
+                         (Py_ssize_t)sizeof taken->facts.seen);
+}
+
+PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    const char *name;
+    Py_ssize_t size;
+    struct leaf_taken taken;
+    if (!PyArg_ParseTuple(args, "Ky#", &directory, &name, &size)) return NULL;
+    int error = leaves_take(directory, name, (size_t)size, 0, &taken);
+    if (error == EBUSY) {
+        Py_BEGIN_ALLOW_THREADS
+        error = leaves_take(directory, name, (size_t)size, 1, &taken);
+        Py_END_ALLOW_THREADS
+    }
+    if (error) Py_RETURN_NONE;
+    return taken_as(&taken);
+}
+
+PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
+    (void)self;
+    struct leaf_taken taken;
+    uint64_t id = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    int error = leaves_take_id(id, 0, &taken);
+    if (error == EBUSY) {
+        Py_BEGIN_ALLOW_THREADS
+        error = leaves_take_id(id, 1, &taken);
+        Py_END_ALLOW_THREADS
+    }
+    if (error) Py_RETURN_NONE;
+    return taken_as(&taken);
+}
+
+PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    PyObject *unknown = PyList_New(0);
+    int64_t now_ns = monotonic_ns();
+    for (Py_ssize_t i = 0; unknown && i < PyList_GET_SIZE(names); i++) {
+        PyObject *name = PyList_GET_ITEM(names, i);
+        char *text;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(name, &text, &size) < 0 ||
+            (!leaves_knows(directory, text, (size_t)size, now_ns) && PyList_Append(unknown, name) < 0))
+            Py_CLEAR(unknown);
+    }
+    return unknown;
+}
+
+PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
+    (void)self;
+    static uint64_t found[SWEPT_AT_MOST]; /* with the GIL held */
+    Py_ssize_t at_most;
+    if (!PyArg_ParseTuple(args, "n", &at_most)) return NULL;
+    size_t count = leaves_sweep(monotonic_ns(), (size_t)at_most, found, SWEPT_AT_MOST);
+    return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(count * sizeof *found));
+}
+
+PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return Py_BuildValue("(nnLL)", (Py_ssize_t)leaves_count(), (Py_ssize_t)leaves_held(),
+                         (long long)__atomic_load_n(&answered.look_ups, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.attributes, __ATOMIC_RELAXED));
+}

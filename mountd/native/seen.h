@@ -1,0 +1,18 @@
+/* What a stat has said of one name: written by _attributes.c, handed on by Python as bytes, kept by plane/leaves.c.
+ * mountd/base/seen.py has the same layout. */
+#ifndef HFS_SEEN_H
+#define HFS_SEEN_H
+#include <stdint.h>
+
+struct seen {
+    int32_t error; /* 0, or an errno, and nothing else holds */
+    uint32_t mode, nlink, uid, gid, block_bytes;
+    uint64_t inode, size, blocks, rdev, device;
+    int64_t seconds[3]; /* atime, mtime, ctime */
+    uint32_t parts[3];  /* nanoseconds */
+    uint32_t unused;
+};
+
+_Static_assert(sizeof(struct seen) == 104, "mountd/base/seen.py");
+
+#endif

@@ -1,0 +1,117 @@
+"""Files that the data plane alone remembers: looked through like `find -size` does, in a real mount."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuse.harness import Hfs
+from tests.fuse.modes import needs_extension
+from tests.fuse.trees import different_stats
+from tests.support.pattern import explain, pattern
+
+HfsMount = Callable[..., Hfs]
+FOLDERS, FILES = 8, 300
+TTL_S = 1.0
+
+
+def seed(folder: int, number: int) -> int:
+    return 1 + folder * FILES + number
+
+
+def tree(root: Path) -> Path:
+    for folder in range(FOLDERS):
+        (root / f"{folder}").mkdir(parents=True)
+        for number in range(FILES):
+            (root / f"{folder}" / f"{number:04d}").write_bytes(pattern(seed(folder, number), 0, 1 + number))
+    return root
+
+
+def look_through(root: Path) -> dict[str, os.stat_result]:
+    """As find does: a folder is listed, then each of its names is looked up."""
+    found = {}
+    for folder in sorted(os.listdir(root)):
+        for name in os.listdir(root / folder):
+            found[f"{folder}/{name}"] = os.lstat(root / folder / name)
+    return found
+
+
+@needs_extension
+def test_they_are_what_the_source_has(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(source)
+    found = look_through(hfs.path)
+    leaves = hfs.status()["leaves"]
+    assert leaves["known"] > FOLDERS * FILES * 3 // 4
+    assert leaves["held"] == leaves["known"]
+    assert hfs.status()["counters"]["source_stats"]["value"] <= FOLDERS * FILES + FOLDERS + 10, "each is asked for once"
+    assert not different_stats(source, hfs.path)
+    assert {name: stat.st_ino for name, stat in found.items()} == {
+        name: stat.st_ino for name, stat in look_through(source).items()
+    }
+    for folder, number in ((0, 299), (3, 0), (7, 120)):
+        path = hfs.path / f"{folder}" / f"{number:04d}"
+        with path.open("rb") as file:
+            data = file.read()
+            assert data == pattern(seed(folder, number), 0, 1 + number), explain(seed(folder, number), 0, data)
+            assert os.fstat(file.fileno()).st_ino == os.lstat(path).st_ino
+    assert hfs.status()["leaves"]["known"] >= leaves["known"] - 3
+
+
+@needs_extension
+def test_a_change_is_seen_when_the_time_to_live_is_over(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(source, "--ttl", str(TTL_S))
+    before = look_through(hfs.path)
+    assert hfs.status()["leaves"]["known"] > FILES
+    (source / "1" / "0007").write_bytes(b"another one of another size")
+    (source / "2" / "0008").unlink()
+    os.link(source / "3" / "0009", source / "3" / "linked")
+    os.replace(source / "4" / "0010", source / "4" / "0011")
+    (source / "5" / "0012").unlink()
+    (source / "5" / "0012").mkdir()
+    time.sleep(TTL_S)  # what is tested: there is no event that tells of it
+    after = look_through(hfs.path)
+    assert not different_stats(source, hfs.path)
+    assert after["1/0007"].st_size == 27
+    assert (hfs.path / "1" / "0007").read_bytes() == b"another one of another size"
+    assert {"2/0008", "4/0010"} == set(before) - set(after)
+    assert set(after) - set(before) == {"3/linked"}
+    assert (hfs.path / "4" / "0011").read_bytes() == pattern(seed(4, 10), 0, 11)
+
+
+@needs_extension
+def test_the_next_daemon_looks_them_up_anew(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(source)
+    look_through(hfs.path)
+    shown = os.open(hfs.path / "2" / "0200", os.O_PATH)
+    hfs.crash()
+    assert not different_stats(source, hfs.path)
+    assert (hfs.path / "2" / "0200").read_bytes() == pattern(seed(2, 200), 0, 201)
+    os.close(shown)
+
+
+@needs_extension
+def test_many_look_through_it_at_once(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(source, "--ttl", "0.2")
+    expected = {name: (stat.st_ino, stat.st_size) for name, stat in look_through(source).items()}
+    wrong: list[str] = []
+
+    def look() -> None:
+        for _ in range(6):
+            for name, stat in look_through(hfs.path).items():
+                if (stat.st_ino, stat.st_size) != expected[name]:
+                    wrong.append(name)
+            with (hfs.path / "0" / "0299").open("rb") as file:
+                if file.read() != pattern(seed(0, 299), 0, 300):
+                    wrong.append("0/0299")
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

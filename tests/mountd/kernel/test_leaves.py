@@ -1,0 +1,202 @@
+"""The table of leaves in C against the same as a plain dictionary: random requests over a socket pair."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mountd.base.attributes import Attributes
+from mountd.base.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
+from mountd.kernel import DataPlane, PlaneLeaves, fastpath
+from mountd.native import attributes as native_attributes
+from tests.support.fake_leaves import FakeLeafTable
+from tests.support.plane_kernel import Kernel, serving
+
+pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
+
+FIRST = 1 << 62
+DIRECTORIES = (3, 4)
+NAMES = (b"a", b"b", b"a name of two hundred and fifty-five bytes".ljust(255, b"."))
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[DataPlane, Kernel]]:
+    with serving() as both:
+        yield both
+
+
+def of(inode: int, size: int, **others: int) -> Attributes:
+    mode = stat.S_IFREG | 0o640
+    return Attributes(mode, inode, 1, 1000, 100, 0, size, 8, 4096, -1, 2 * 10**9 + 5, 3 * 10**9 + 7)._replace(**others)
+
+
+def put(
+    table: FakeLeafTable | PlaneLeaves, directory: int, name: bytes, attributes: Attributes, valid_s: float
+) -> tuple[int, list[int]]:
+    return table.put(directory, seen_names([name], [attributes], 0), bytearray(1), valid_s=valid_s)
+
+
+def test_attributes_are_as_they_were_seen() -> None:
+    for attributes in (of(5, 6), of(1 << 63, (1 << 63) - 1, atime_ns=-(10**10) - 3, device=9)):
+        assert attributes_of(seen_as(attributes), 0) == attributes
+        assert len(seen_as(attributes)) == SEEN_BYTES
+    assert attributes_of(b"\2\0\0\0" + bytes(SEEN_BYTES - 4), 0) is None
+    with pytest.raises(PermissionError):
+        attributes_of(b"\15\0\0\0" + bytes(SEEN_BYTES - 4), 0)
+
+
+def test_many_stats_are_those_of_python(tmp_path: os.PathLike[str]) -> None:
+    native = native_attributes.load()
+    assert native is not None
+    (folder := os.fspath(tmp_path)) and os.mkdir(f"{folder}/directory")
+    for name in ("file", "linked", "old"):
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(name)
+    os.link(f"{folder}/linked", f"{folder}/again")
+    os.symlink("file", f"{folder}/link")
+    os.utime(f"{folder}/old", ns=(-5, -(10**9) * 7 - 1))
+    names = [b"file", b"linked", b"old", b"directory", b"link", b"none", b"x" * 256]
+    fd = os.open(folder, os.O_PATH)
+    device = os.fstat(fd).st_dev
+    seen, plain, seconds, part = native.look(fd, names, device)
+    assert plain == bytearray([1, 0, 1, 0, 0, 0, 0])
+    for index, name in enumerate(names[:5]):
+        assert attributes_of(seen, index) == Attributes.of(os.lstat(os.path.join(os.fsencode(folder), name)))
+    assert attributes_of(seen, 5) is None
+    with pytest.raises(OSError, match="stat"):
+        attributes_of(seen, 6)
+    newest = max(os.stat(f"{folder}/{name}").st_ctime_ns for name in ("file", "old"))
+    assert seconds * 10**9 + part == newest
+    assert native.look(fd, names, device + 1)[1] == bytearray(7)
+    os.close(fd)
+
+
+def test_a_leaf_is_answered_counted_and_taken(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST)
+    assert put(leaves, 3, b"a", of(70, 6), 1000) == (1, [])
+    assert kernel.look_up(3, b"b") is kernel.look_up(4, b"a") is None
+    found = kernel.look_up(3, b"a")
+    assert found is not None
+    node_id, inode, size = found
+    assert (inode, size) == kernel.attributes(node_id) == (70, 6)
+    assert node_id >= FIRST
+    assert kernel.look_up(3, b"a") == found
+    assert put(leaves, 3, b"a", of(70, 6, uid=1), 1000) == (0, []), "the same version"
+    assert put(leaves, 3, b"a", of(70, 7), 1000) == (0, [0]), "another one, which changes nothing"
+    kernel.forget(node_id, 1)
+    assert leaves.figures()[:2] == (1, 1)
+    leaf = leaves.take(3, b"a")
+    assert leaf is not None
+    assert leaf[:4] == (node_id, 3, b"a", 1)
+    assert 0 < leaf.valid_s <= 1000
+    assert attributes_of(leaf.seen, 0) == of(70, 6, uid=1)
+    assert (
+        leaves.take(3, b"a") is leaves.take_id(node_id) is kernel.look_up(3, b"a") is kernel.attributes(node_id) is None
+    )
+    assert leaves.figures()[:2] == (0, 0)
+
+
+def test_of_a_batch_of_forgets_the_others_go_on(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST)
+    for name in NAMES:
+        put(leaves, 3, name, of(70, 6), 1000)
+    ids = [found[0] for name in NAMES if (found := kernel.look_up(3, name))]
+    kernel.forget_all([(ids[0], 1), (9, 5), (ids[2], 1), (FIRST + (1 << 39), 2)])
+    assert leaves.figures()[:2] == (3, 1)
+    kernel.forget_all([(ids[1], 1)])
+    assert leaves.figures()[:2] == (3, 0)
+    assert [directory for _ in range(64) for directory in leaves.sweep(0)] == [3, 3, 3]
+    assert leaves.figures()[:2] == (0, 0)
+
+
+def test_past_its_time_it_is_asked_for_and_swept(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST)
+    put(leaves, 3, b"a", of(70, 6), 1000)
+    put(leaves, 3, b"b", of(71, 6), 1e-9)
+    assert kernel.look_up(3, b"b") is None
+    assert leaves.unknown(3, [b"a", b"b", b"c"]) == [b"b", b"c"]
+    assert [directory for _ in range(64) for directory in leaves.sweep(100)] == [3]
+    assert leaves.unheld == 1
+    put(leaves, 3, b"a", of(70, 6), 1e-9)
+    assert kernel.look_up(3, b"a") is None, "an answer may be shorter than the one before"
+
+
+def test_another_mount_begins_with_none(served: tuple[DataPlane, Kernel]) -> None:
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST)
+    put(leaves, 3, b"a", of(70, 6), 1000)
+    found = kernel.look_up(3, b"a")
+    assert found is not None
+    leaves.begin(FIRST + (1 << 40))
+    assert kernel.look_up(3, b"a") is kernel.attributes(found[0]) is None
+    assert leaves.figures()[:2] == (0, 0)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put past", "take", "take id", "look up", "attributes", "forget", "sweep"]),
+        st.sampled_from(list(product(DIRECTORIES, NAMES))),
+        st.integers(1, 3),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_it_is_the_plain_dictionary(
+    served: tuple[DataPlane, Kernel], steps: list[tuple[str, tuple[int, bytes], int]]
+) -> None:
+    plane, kernel = served
+    table, model = PlaneLeaves(plane), FakeLeafTable(lambda: 0.0)
+    ids: dict[int, int] = {}
+    """The model's id of each of the table's."""
+    for each in (table, model):
+        each.begin(FIRST)
+    for step, (directory, name), number in steps:
+        mine = next((one for one, its in ids.items() if its % 3 == number % 3), FIRST)
+        if step.startswith("put"):
+            valid_s = 1000.0 if step == "put" else -1.0
+            answers = [put(each, directory, name, of(number, number), valid_s) for each in (table, model)]
+            assert answers[0] == answers[1]
+        elif step in ("take", "take id"):
+            leaf, expected = (
+                (table.take(directory, name), model.take(directory, name))
+                if step == "take"
+                else (table.take_id(mine), model.take_id(ids.get(mine, 0)))
+            )
+            assert (leaf is None) == (expected is None)
+            if leaf is not None and expected is not None:
+                assert leaf[1:4] == expected[1:4]
+                assert leaf.seen == expected.seen
+        elif step == "look up":
+            found, known = kernel.look_up(directory, name), model.look_up(directory, name)
+            assert (found is None) == (known is None)
+            if found is not None and known is not None:
+                assert ids.setdefault(found[0], known.node_id) == known.node_id, "an id is one file's"
+                assert found[1] == known.version.inode
+        elif step == "attributes":
+            attributes, known = kernel.attributes(mine), model.attributes(ids.get(mine, 0))
+            assert (attributes or (None,))[0] == (known.version.inode if known is not None else None)
+        elif step == "forget":
+            kernel.forget(mine, number)
+            model.forget(ids.get(mine, 0), number)
+        else:
+            swept = [each.sweep(number) for _ in range(64) for each in (table, model)]
+            assert sum(map(len, swept[::2])) == sum(map(len, swept[1::2]))
+        for where, names in ((one, list(NAMES)) for one in DIRECTORIES):
+            assert table.unknown(where, names) == model.unknown(where, names)
+        assert table.figures()[:2] == (len(model.leaves), sum(bool(kept.look_ups) for kept in model.leaves.values()))

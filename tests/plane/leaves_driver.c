@@ -1,0 +1,241 @@
+/* Drives the table of leaves without Python and without a mount: threads that stand for the kernel look names up, ask for
+ * attributes and forget, while one that stands for Python puts leaves in, takes them over and sweeps.
+ *
+ *   leaves_driver fuzz SECONDS SEED   and requests that are cut or lie about their length
+ *   leaves_driver fail                every allocation fails once
+ *
+ * Ends with 1 and a line on standard error if the table did what it must not. Built with each sanitizer by
+ * test_driver.py.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define DIRECTORIES 3
+#define NAMES 200 /* of a directory: few, so that threads meet at them */
+#define KERNELS 3
+#define FIRST (UINT64_C(1) << 62)
+#define IDS (1 << 22) /* given out at most */
+
+static void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    _exit(1);
+}
+
+static int fail_at, calls; /* the allocation with this number fails; 0: none */
+
+static int failing(void) { return fail_at && ++calls == fail_at; }
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_malloc(size_t size) { return failing() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return failing() ? NULL : __real_calloc(count, size); }
+
+/* What is written of a leaf tells where it belongs: a wrong one is seen wherever it comes from. */
+static struct seen seen_of(uint64_t directory, unsigned name, unsigned version) {
+    struct seen seen = {.mode = 0100644, .nlink = 1, .inode = directory * 100000 + name, .size = version};
+    seen.seconds[2] = version;
+    return seen;
+}
+
+static size_t name_of(unsigned name, char *into) { return (size_t)sprintf(into, "%0*u", 3 + (int)(name % 50), name); }
+
+static void check(const struct leaf_facts *facts, uint64_t directory, unsigned name) {
+    if (facts->seen.inode != directory * 100000 + name) fail("another file's attributes");
+    if (facts->seen.size != (uint64_t)facts->seen.seconds[2]) fail("attributes of two moments");
+    if (!leaves_is_id(facts->id)) fail("an id that is none");
+}
+
+static long (*held)[1];          /* look-ups that the kernel holds, by id - FIRST */
+static long (*python_holds)[1];  /* those that Python has taken over, less what it was told to forget */
+static long look_ups, forgotten, taken_over, gone;
+
+struct asked {
+    uint64_t directory, id;
+    unsigned name;
+    int refuse;
+};
+
+static int told(const struct leaf_facts *facts, void *context) {
+    struct asked *asked = context;
+    check(facts, asked->directory, asked->name);
+    if (facts->id - FIRST >= IDS) fail("more ids than leaves were put in");
+    asked->id = facts->id;
+    if (asked->refuse) return ENOENT;
+    __atomic_add_fetch(&held[facts->id - FIRST][0], 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+static int told_attributes(const struct leaf_facts *facts, void *context) {
+    if (facts->id != *(uint64_t *)context) fail("attributes of another one");
+    return 0;
+}
+
+static void forget(uint64_t id, long count, int in_batch, int device) {
+    struct {
+        struct fuse_in_header header;
+        struct fuse_batch_forget_in in;
+        struct fuse_forget_one each[3];
+    } batch = {.header = {.opcode = FUSE_BATCH_FORGET}, .in.count = 3};
+    int done;
+    if (in_batch) { /* one that is ours between two that are not */
+        batch.each[0] = (struct fuse_forget_one){7, 1};
+        batch.each[1] = (struct fuse_forget_one){id, (uint64_t)count};
+        batch.each[2] = (struct fuse_forget_one){FIRST - 1, 1};
+        size_t size = batch.header.len = sizeof batch;
+        if (answer(device, &batch, &size, NULL)) fail("nobody else was to be told");
+        done = batch.in.count == 2;
+        if (size != sizeof batch - (done ? sizeof batch.each[0] : 0) || batch.header.len != size) fail("a batch of another length");
+    } else {
+        done = leaves_forget(id, (uint64_t)count);
+    }
+    if (!done) __atomic_sub_fetch(&python_holds[id - FIRST][0], count, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&forgotten, 1, __ATOMIC_RELAXED);
+}
+
+static int run = 1;
+
+static void *kernel(void *argument) {
+    unsigned seed = *(unsigned *)argument;
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair)) fail("socketpair: %s", strerror(errno));
+    static __thread char buffer[4096], name[64];
+    while (__atomic_load_n(&run, __ATOMIC_ACQUIRE)) {
+        struct asked asked = {.directory = 1 + (uint64_t)(rand_r(&seed) % DIRECTORIES), .name = (unsigned)rand_r(&seed) % NAMES};
+        asked.refuse = rand_r(&seed) % 16 == 0;
+        size_t size = name_of(asked.name, name);
+        if (rand_r(&seed) % 4 == 0) { /* what nobody has seen yet, cut anywhere */
+            struct fuse_in_header *header = (void *)buffer;
+            static const uint32_t opcodes[] = {FUSE_LOOKUP, FUSE_GETATTR, FUSE_FORGET, FUSE_BATCH_FORGET};
+            size_t length = sizeof *header + (size_t)rand_r(&seed) % 200;
+            for (size_t i = 0; i < length; i++) buffer[i] = (char)rand_r(&seed);
+            header->opcode = opcodes[rand_r(&seed) % 4], header->unique = 2, header->nodeid = (uint64_t)(rand_r(&seed) % 8);
+            size_t left = length;
+            answer(pair[0], buffer, &left, NULL);
+            if (left > length) fail("a request has grown");
+            while (recv(pair[1], buffer, sizeof buffer, MSG_DONTWAIT) > 0) continue;
+            continue;
+        }
+        if (!leaves_look_up(asked.directory, name, size, monotonic_ns(), told, &asked)) continue;
+        __atomic_add_fetch(&look_ups, 1, __ATOMIC_RELAXED);
+        leaves_attributes(asked.id, monotonic_ns(), told_attributes, &asked.id);
+        leaves_knows(asked.directory, name, size, monotonic_ns());
+        long now = __atomic_load_n(&held[asked.id - FIRST][0], __ATOMIC_SEQ_CST);
+        if (asked.refuse || now < 1 || rand_r(&seed) % 2) continue;
+        if (__atomic_compare_exchange_n(&held[asked.id - FIRST][0], &now, now - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            forget(asked.id, 1, rand_r(&seed) % 2, pair[0]);
+    }
+    close(pair[0]), close(pair[1]);
+    return NULL;
+}
+
+static void took(const struct leaf_taken *leaf) {
+    unsigned name = (unsigned)(leaf->facts.seen.inode % 100000);
+    char text[64];
+    if (name_of(name, text) != leaf->name_size || memcmp(text, leaf->name, leaf->name_size)) fail("another one's name");
+    check(&leaf->facts, leaf->directory, name);
+    __atomic_add_fetch(&python_holds[leaf->facts.id - FIRST][0], leaf->lookups, __ATOMIC_SEQ_CST);
+    taken_over++;
+}
+
+static void fuzz(double seconds, unsigned seed) {
+    held = __real_calloc(IDS, sizeof *held);
+    python_holds = __real_calloc(IDS, sizeof *python_holds);
+    if (!held || !python_holds) fail("no memory");
+    leaves_begin(FIRST);
+    pthread_t kernels[KERNELS];
+    unsigned seeds[KERNELS];
+    for (int i = 0; i < KERNELS; i++) {
+        seeds[i] = seed * 31 + (unsigned)i;
+        pthread_create(&kernels[i], NULL, kernel, &seeds[i]);
+    }
+    char text[64];
+    long put = 0;
+    static struct leaf_taken leaf;
+    static uint64_t directories[64];
+    for (int64_t end_ns = monotonic_ns() + (int64_t)(seconds * 1e9); monotonic_ns() < end_ns;) {
+        uint64_t directory = 1 + (uint64_t)(rand_r(&seed) % DIRECTORIES);
+        unsigned name = (unsigned)rand_r(&seed) % NAMES;
+        size_t size = name_of(name, text);
+        int error = 0;
+        switch (rand_r(&seed) % 8) {
+        case 0:
+            if (!(error = leaves_take(directory, text, size, 1, &leaf))) took(&leaf);
+            break;
+        case 1:
+            if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(&seed) % (uint64_t)(put + 1), 1, &leaf))) took(&leaf);
+            break;
+        case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64); break;
+        default: {
+            if (put > IDS / TABLE_SHARDS / 2) break; /* ids are given out by shard */
+            struct seen seen = seen_of(directory, name, (unsigned)rand_r(&seed) % 3);
+            int64_t until_ns = rand_r(&seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(&seed) % 1000000;
+            error = leaves_put(directory, text, size, &seen, until_ns, rand_r(&seed) % 2);
+            put += !error;
+            if (error == EEXIST || error == ESTALE || error == EBUSY) error = 0;
+        }
+        }
+        if (error && error != ENOENT) fail("%s", strerror(error));
+    }
+    __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
+    for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
+    for (uint64_t id = FIRST; id < FIRST + IDS; id++)
+        if (!leaves_take_id(id, 1, &leaf)) took(&leaf);
+    for (size_t i = 0; i < IDS; i++)
+        if (held[i][0] != python_holds[i][0]) fail("%ld look-ups are held, %ld are counted", held[i][0], python_holds[i][0]);
+    if (leaves_count() || leaves_held()) fail("leaves are left");
+    if (!look_ups || !forgotten || !taken_over || !gone || !put) fail("nothing was tried");
+    printf("%ld answered, %ld forgotten, %ld taken, %ld swept\n", look_ups, forgotten, taken_over, gone);
+    leaves_begin(0);
+    free(held), free(python_holds);
+}
+
+static int once(void) {
+    char text[64];
+    int error = 0;
+    leaves_begin(FIRST);
+    for (unsigned name = 0; name < 3000 && !error; name++) { /* shards grow */
+        struct seen seen = seen_of(1, name, 1);
+        error = leaves_put(1, text, name_of(name, text), &seen, INT64_MAX, 1);
+    }
+    leaves_begin(0);
+    if (leaves_count()) fail("leaves are left");
+    return error;
+}
+
+static void fail_each(void) {
+    int refused = 0;
+    for (int number = 1;; number += number < 300 ? 1 : 97) {
+        calls = 0, fail_at = number;
+        int error = once();
+        fail_at = 0;
+        if (error && error != ENOMEM) fail("%s", strerror(error));
+        refused += error != 0;
+        if (calls < number) break;
+        if (once()) fail("call %d failed once, and nothing goes afterwards", number);
+    }
+    if (refused < 5) fail("only %d calls were refused", refused);
+    printf("%d refusals\n", refused);
+}
+
+int main(int count, char **arguments) {
+    if (count == 4 && !strcmp(arguments[1], "fuzz"))
+        fuzz(atof(arguments[2]), (unsigned)atoi(arguments[3]));
+    else if (count == 2 && !strcmp(arguments[1], "fail"))
+        fail_each();
+    else
+        fail("leaves_driver fuzz SECONDS SEED | leaves_driver fail");
+    return 0;
+}

@@ -1,0 +1,120 @@
+"""The table of leaves as a plain dictionary: what the one in C is compared with, and what namespaces are tested by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from mountd.base.leaf_table import Leaf
+from mountd.base.seen import SEEN_BYTES, SeenNames, attributes_of
+from mountd.base.version import Version
+from mountd.namespace.journal import Journal
+from mountd.namespace.nodes.leaves import Leaves
+from mountd.namespace.nodes.table import NodeTable
+
+
+@dataclass
+class Kept:
+    node_id: int
+    directory_id: int
+    name: bytes
+    until_s: float
+    seen: bytes
+    look_ups: int = 0
+
+    @property
+    def version(self) -> Version:
+        found = attributes_of(self.seen, 0)
+        assert found is not None
+        return found.version("")
+
+
+class FakeLeafTable:
+    """`clock` is that of the table. `look_up`, `attributes` and `forget` are what the kernel does."""
+
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
+        self.runs = True
+        self.leaves: dict[tuple[int, bytes], Kept] = {}
+        self._clock = clock
+        self._next_id = 0
+        self._hand = 0
+
+    def begin(self, first_id: int) -> None:
+        self.leaves.clear()
+        self._next_id = first_id
+
+    def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
+        added, left = 0, []
+        for index, name in enumerate(found.names):
+            seen = found.seen[index * SEEN_BYTES : (index + 1) * SEEN_BYTES]
+            kept = self.leaves.get((directory_id, name))
+            fresh = Kept(self._next_id, directory_id, name, self._clock() + valid_s, seen)
+            if skip[index] or not name or len(name) > 255 or (kept is not None and kept.version != fresh.version):
+                left.append(index)
+            elif kept is not None:
+                kept.until_s, kept.seen = fresh.until_s, seen
+            else:
+                self.leaves[directory_id, name] = fresh
+                self._next_id += 1
+                added += 1
+        return added, left
+
+    def take(self, directory_id: int, name: bytes) -> Leaf | None:
+        kept = self.leaves.pop((directory_id, name), None)
+        if kept is None:
+            return None
+        return Leaf(kept.node_id, directory_id, name, kept.look_ups, kept.until_s - self._clock(), kept.seen)
+
+    def take_id(self, node_id: int) -> Leaf | None:
+        kept = self.by_id(node_id)
+        return self.take(kept.directory_id, kept.name) if kept is not None else None
+
+    def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
+        known = [self.leaves.get((directory_id, name)) for name in names]
+        return [name for name, kept in zip(names, known, strict=True) if kept is None or kept.until_s <= self._clock()]
+
+    def sweep(self, at_most: int) -> list[int]:
+        """All of it at once, one time in 64."""
+        self._hand += 1
+        if self._hand % 64:
+            return []
+        gone = []
+        for key, kept in list(self.leaves.items()):
+            if not kept.look_ups and (kept.until_s <= self._clock() or self.unheld > at_most):
+                del self.leaves[key]
+                gone.append(kept.directory_id)
+        return gone
+
+    @property
+    def unheld(self) -> int:
+        return sum(not kept.look_ups for kept in self.leaves.values())
+
+    def by_id(self, node_id: int) -> Kept | None:
+        return next((kept for kept in self.leaves.values() if kept.node_id == node_id), None)
+
+    def look_up(self, directory_id: int, name: bytes) -> Kept | None:
+        """None: the look-up goes to the daemon."""
+        kept = self.leaves.get((directory_id, name))
+        if kept is None or kept.until_s <= self._clock():
+            return None
+        kept.look_ups += 1
+        return kept
+
+    def attributes(self, node_id: int) -> Kept | None:
+        kept = self.by_id(node_id)
+        return kept if kept is not None and kept.until_s > self._clock() else None
+
+    def forget(self, node_id: int, count: int) -> bool:
+        """False: it goes to the daemon."""
+        kept = self.by_id(node_id)
+        if kept is not None:
+            kept.look_ups = max(0, kept.look_ups - count)
+        return kept is not None
+
+
+def no_leaves() -> Leaves:
+    """For whoever needs no namespace."""
+    nodes = NodeTable(Journal(), lambda _version: False)
+    return Leaves(None, nodes, Journal(), source_id="", at_most=0, ttl_s=1, clock=trio.current_time)
