@@ -37,6 +37,9 @@ class LeafTable(Protocol):
     def begin(self, first_id: int) -> None:
         """It is empty, and gives out node ids from this one on, 2**39 at most."""
 
+    def end(self) -> None:
+        """Look-ups come to us from now on."""
+
     def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
         """Each name is a leaf from now on, for so long, unless its byte of `skip` is 1.
 

@@ -46,6 +46,7 @@ from mountd.cache.scrub import Scrub
 from mountd.cache.statistics import StagingStatistics, statistics_of
 from mountd.cache.table.doomed import DoomedRows
 from mountd.cache.table.files import StagedFileTable
+from mountd.cache.table.kept_attributes import KeptAttributes
 from mountd.cache.table.listing import StagedListing
 from mountd.cache.table.row_updates import RowUpdates
 from mountd.cache.writer import StagedWriter
@@ -79,6 +80,8 @@ class CacheSettings:
     verify: VerifyWanted = "first-use"
     scrub_bytes_s: int = 0
     """What is staged is read again at this rate, to see what has rotted; 0 does not."""
+    immutable: bool = False
+    """The source never changes: attributes are kept for later mounts."""
     kept_source: str = ""
     """An identity of a source that is good for one run only, and that this run shares with the one before."""
 
@@ -116,6 +119,7 @@ class Cache:
         self.lender = ObjectLender(context, findings)
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
+        self.attributes = KeptAttributes(context, on=settings.immutable)
         self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
         self.checker = Checker(context, self.files, self.committer, queue, self._updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
@@ -136,6 +140,7 @@ class Cache:
             start_for_life(nursery, "staging: verifying ahead", self._ahead.run, self.reader)
         start_for_life(nursery, "staging: scrub", self.scrub.run)
         start_for_life(nursery, "staging: last uses", self._updates.run)
+        start_for_life(nursery, "staging: attributes", self.attributes.run)
         start_for_life(nursery, "staging: clean-up", self._prepare)
 
     async def drain(self, at_most_s: float) -> None:
@@ -176,6 +181,7 @@ class Cache:
             for file in self.files.in_memory():
                 self._updates.note(file)
             await self._updates.flush()
+            await self.attributes.flush()
             async with self.reclaimer.lock:
                 await self.reclaimer.unlinked.forget()
             state = await context.threads.ask_index(context.index.reader.state)

@@ -183,7 +183,9 @@ class Warming:
     async def _file(self, node: Node) -> StagedFile:
         assert node.version is not None
         path = node.path
-        return self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        self._cache.attributes.note(file, node.attributes)
+        return file
 
     async def _fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -49,6 +50,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         # waits for the directory, which a look-up that hangs in the source holds, and then stops all others there.
 
     inherited = basics.journal.take_inherited()
+    device = source.directories.root.device
     plane = DataPlane()
     leaf_table = PlaneLeaves(plane)
     namespace = await open_namespace(
@@ -60,6 +62,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
         leaf_table=leaf_table,
+        kept=partial(storage.cache.attributes.page, source.source_id, device) if config.immutable else None,
         inherited=inherited.nodes,
         changed=changed,
         gone=(storage.learners.plans.forget, storage.sent_away.forget),

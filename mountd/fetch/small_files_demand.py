@@ -86,6 +86,7 @@ class SmallDemand:
             directory.children is None
             or self._namespace.names.remembered(directory, name) is not None
             or self._namespace.asking.is_coming(directory, name)
+            or self._namespace.lookups.may_be_kept(directory)
         ):
             return False
         path = path_of(place)

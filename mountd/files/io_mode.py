@@ -33,14 +33,19 @@ class IoMode:
         passthrough: Passthrough,
         journal: Journal,
         why_opens_are_needed: Callable[[], str | None],
+        becomes_stateless: Callable[[], object],
     ) -> None:
-        """`why_opens_are_needed`: why an open must not go by unseen; None if it may. Asked at each decision."""
+        """`why_opens_are_needed`: why an open must not go by unseen; None if it may. Asked at each decision.
+
+        `becomes_stateless` is called before the kernel is told so.
+        """
         self._wanted = wanted
         self._journal = journal
         self._immutable = immutable
         self._cache = cache
         self._passthrough = passthrough
         self._why_opens_are_needed = why_opens_are_needed
+        self._becomes_stateless = becomes_stateless
         self._extension_missing: str | None = "the mount is not up yet"
         self._passthrough_missing: str | None = "the mount is not up yet"
         self._free_backing_id = 0
@@ -124,6 +129,7 @@ class IoMode:
         if self._journal.mount.stateless:
             if self._extension_missing is not None:
                 raise ValueError(f"the mount is stateless, and there is no extension: {self._extension_missing}")
+            self._becomes_stateless()
             self.choice = Choice("stateless", "the kernel was told so by an earlier daemon of this mount", True)
             return
         self.choice = choose(
@@ -135,6 +141,7 @@ class IoMode:
             large_opens=self._large_opens,
         )
         if self.choice.mode == "stateless":
+            self._becomes_stateless()
             self._journal.mount.becomes_stateless()  # before the kernel is told so
         if self.choice.final:
             log.info("io mode %s: %s", self.choice.mode, self.choice.reason)

@@ -50,6 +50,7 @@ class OpenedFiles:
 
     def told(self, node: Node, file: StagedFile, thread_id: int) -> None:
         """Those who want to know of opens hear of one, by thread `thread_id`."""
+        self._cache.attributes.note(file, node.attributes)
         self._small_demand.opened(node, thread_id)
         self._observers.opened(node, file, thread_id)
 

@@ -20,6 +20,8 @@ _Taken = tuple[int, int, bytes, int, int, bytes]
 class _Extension(Protocol):
     def plane_leaves_begin(self, first_id: int, /) -> None: ...
 
+    def plane_leaves_end(self) -> None: ...
+
     def plane_leaves_put(
         self, directory: int, names: list[bytes], seen: bytes, skip: bytearray, valid_ns: int, /
     ) -> tuple[int, list[int]]: ...
@@ -62,6 +64,11 @@ class PlaneLeaves:
         """See `LeafTable`."""
         if self._extension is not None:
             self._extension.plane_leaves_begin(first_id)
+
+    def end(self) -> None:
+        """See `LeafTable`."""
+        if self._extension is not None:
+            self._extension.plane_leaves_end()
 
     def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
         """See `LeafTable`."""

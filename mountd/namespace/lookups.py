@@ -8,11 +8,12 @@ followed by another look.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError, SourceTimeout
 from mountd.namespace.asking import Asking
+from mountd.namespace.kept import KeptNames
 from mountd.namespace.nodes.names import Names
 from mountd.namespace.nodes.node import Dentry, Node
 from mountd.namespace.nodes.table import NodeTable
@@ -20,9 +21,6 @@ from mountd.namespace.silence import Silence
 from mountd.namespace.statahead import StatAhead
 from mountd.namespace.tree import Tree
 from mountd.source import MetadataReader
-
-_UNANSWERED_S = 1.0
-"""How long what was known is good for where the source did not answer."""
 
 
 class Lookups:
@@ -37,7 +35,7 @@ class Lookups:
         asking: Asking,
         stat_ahead: StatAhead,
         silence: Silence,
-        clock: Callable[[], float],
+        kept: KeptNames,
     ) -> None:
         self._metadata = metadata
         self._nodes = nodes
@@ -46,7 +44,7 @@ class Lookups:
         self._asking = asking
         self._stat_ahead = stat_ahead
         self._silence = silence
-        self._clock = clock
+        self._kept = kept
 
     def child_nowait(self, parent: Node, name: bytes) -> Dentry | None:
         """As `child`, if that needs no waiting; else None."""
@@ -54,6 +52,8 @@ class Lookups:
         if dentry is None:
             if self._asking.is_coming(parent, name):
                 return None  # what is on its way is older than what we would find, and would come after it
+            if self._kept.may_come(parent):
+                return None
             attributes = self._metadata.stat_nowait(parent.path, name)
             if attributes is None:
                 return None
@@ -66,6 +66,9 @@ class Lookups:
         exist."""
         dentry = self._names.known_nowait(parent, name)
         self._stat_ahead.looked_up(parent, name)
+        if dentry is None and self._kept.may_come(parent):
+            await self._kept.wait(parent, lambda: self._names.remembered(parent, name))
+            dentry = self._names.known_nowait(parent, name)
         if dentry is not None:
             return dentry
         known = self._names.remembered(parent, name)
@@ -92,6 +95,10 @@ class Lookups:
         self._silence.end()
         return self._tree.seen(parent, name, attributes)
 
+    def may_be_kept(self, parent: Node) -> bool:
+        """Whether the index may know names in `parent` that are not known here yet."""
+        return self._kept.may_come(parent)
+
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
         await self._learn(parent, names, as_leaves=False)
@@ -108,6 +115,7 @@ class Lookups:
 
     async def _learn(self, parent: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         asking = self._asking
+        await self._kept.wait(parent)
         unknown = self._names.unknown_nowait(parent, names)
         coming = asking.coming(parent, unknown)
         await asking.many(parent, [name for name in unknown if name not in coming], as_leaves=as_leaves)
@@ -142,4 +150,4 @@ class Lookups:
     def _unanswered(self, node: Node | None) -> Dentry:
         """What was known, though it is past its time."""
         self._silence.served()
-        return Dentry(node, self._clock() + _UNANSWERED_S)
+        return Dentry(node, self._silence.good_until_s())

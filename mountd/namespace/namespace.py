@@ -24,6 +24,7 @@ from mountd.namespace.asking import Asking
 from mountd.namespace.freshness import Freshness
 from mountd.namespace.inherited import inherit
 from mountd.namespace.journal import Journal, NodeFact
+from mountd.namespace.kept import KeptNames, Pages
 from mountd.namespace.listings import Listings
 from mountd.namespace.lookups import Lookups
 from mountd.namespace.nodes.holds import NodeHolds
@@ -86,6 +87,7 @@ async def open_namespace(
     names_at_most: int = _NAMES_AT_MOST,
     journal: Journal | None = None,
     leaf_table: LeafTable | None = None,
+    kept: Pages | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
@@ -99,7 +101,8 @@ async def open_namespace(
 
     `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount before,
     with pages of other versions, so none of them is given out again. `inherited`: the nodes among them that were noted.
-    `leaf_table`: where files may be that are no nodes here.
+    `leaf_table`: where files may be that are no nodes here. `kept`: what an earlier mount has seen of names, where
+    nothing ever changes.
 
     `changed` is told of each node whose file was found changed; all of `gone` of each that nothing holds and no name
     leads to: who keeps a table of nodes strikes it out. `nursery`: for what nobody waits for, listings as they grow and
@@ -110,14 +113,13 @@ async def open_namespace(
     listings = Listings(source.listings, nursery, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
-    leaves = Leaves(
-        leaf_table, nodes, journal, source_id=source.source_id, at_most=names_at_most * 4, ttl_s=ttl_s, clock=clock
-    )
+    leaves = Leaves(leaf_table, nodes, source_id=source.source_id, at_most=names_at_most * 4, ttl_s=ttl_s, clock=clock)
     names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)
     stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in)
-    lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, clock)
+    kept_names = KeptNames(kept, leaves, tree, nursery)
+    lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, kept_names)
     freshness = Freshness(source.metadata, lookups, silence, ttl_s=ttl_s, clock=clock)
     if inherited:
         inherit(inherited, nodes, names)

@@ -21,6 +21,10 @@ _SILENT_S = 5.0
 each component of its path, twice for the file, and waited 14 s in all."""
 
 
+_SERVED_S = 1.0
+"""How long what was known is good for where the source did not answer."""
+
+
 class Silence:
     """`strict`: the source is waited for instead, and nothing is served that may be old."""
 
@@ -48,6 +52,10 @@ class Silence:
     def end(self) -> None:
         """The source has answered something."""
         self._until_s = -math.inf
+
+    def good_until_s(self) -> float:
+        """Until when what was known is good, where the source did not answer."""
+        return self._clock() + _SERVED_S
 
     def served(self) -> None:
         """What was known was served past its time."""

@@ -312,6 +312,7 @@ static PyMethodDef methods[] = {
      "offset after the first. `only`: the first that is no leaf is the end."},
     {"plane_leaves_begin", plane_leaves_begin, METH_O,
      "plane_leaves_begin(first_id): there are no leaves; ids from here on are theirs."},
+    {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python from now on."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
      "plane_leaves_put(directory, names, seen, skip, valid_ns) -> (added, indexes): each name, unless its byte of `skip` is "
      "set, is a leaf of this directory, as `seen` (see seen.h). The indexes of those that are none."},

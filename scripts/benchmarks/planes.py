@@ -2,13 +2,14 @@
 
     warm    files that were read before are opened, read and closed again
     order   the same in the order of the epoch before, and in a new one
+    names   a tree is looked through by find, which was never seen before
 
 Only the list of the groups of rows. Native, floor and mount are read in turns by the same readers within a run; a ratio
 is a time of the other / the time through the mount, so 1 is as fast.
 """
 
-from scripts.benchmarks import planes_warm
+from scripts.benchmarks import planes_names, planes_warm
 
 RUNS = 5
 
-GROUPS = {"warm": planes_warm.warm, "order": planes_warm.order}
+GROUPS = {"warm": planes_warm.warm, "order": planes_warm.order, "names": planes_names.names}

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.fuse.harness import Hfs
 from tests.fuse.modes import needs_extension
 from tests.fuse.trees import different_stats
@@ -91,6 +93,35 @@ def test_the_next_daemon_looks_them_up_anew(tmp_path: Path, hfs_mount: HfsMount)
     assert not different_stats(source, hfs.path)
     assert (hfs.path / "2" / "0200").read_bytes() == pattern(seed(2, 200), 0, 201)
     os.close(shown)
+
+
+@needs_extension
+@pytest.mark.parametrize("mode", ["daemon", "auto"])
+def test_a_later_job_does_not_ask_a_source_that_never_changes(tmp_path: Path, hfs_mount: HfsMount, mode: str) -> None:
+    """What was opened or warmed before: its attributes are in the index. A mount that does not believe that asks."""
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(source, "--immutable", "--io-mode", mode)
+    assert hfs.cache_command("warm", hfs.path / "1").returncode == 0
+    opened = [f"2/{number:04d}" for number in range(0, FILES, 3)]
+    for name in opened:
+        (hfs.path / name).read_bytes()
+    assert hfs.cache_command("warm", hfs.path / "2").returncode == 0
+    hfs.umount()
+    hfs.mount()
+    for folder in (1, 2):
+        for number in range(FILES):
+            path = hfs.path / f"{folder}" / f"{number:04d}"
+            data = path.read_bytes()
+            assert data == pattern(seed(folder, number), 0, 1 + number), explain(seed(folder, number), 0, data)
+    assert int(hfs.status()["counters"]["source_stats"]["value"]) <= 10, "the root, and folders on the way"
+    assert not different_stats(source / "1", hfs.path / "1")
+    (source / "1" / "0005").write_bytes(b"nobody has said that this may be")
+    hfs.umount()
+    hfs.mount()
+    assert (hfs.path / "1" / "0005").read_bytes() == pattern(seed(1, 5), 0, 6)
+    hfs.umount()
+    believing = hfs_mount(source, cache=hfs.cache)
+    assert (believing.path / "1" / "0005").read_bytes() == b"nobody has said that this may be"
 
 
 @needs_extension

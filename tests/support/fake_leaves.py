@@ -36,6 +36,7 @@ class FakeLeafTable:
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self.runs = True
+        self.ended = False
         self.leaves: dict[tuple[int, bytes], Kept] = {}
         self._clock = clock
         self._next_id = 0
@@ -44,6 +45,9 @@ class FakeLeafTable:
     def begin(self, first_id: int) -> None:
         self.leaves.clear()
         self._next_id = first_id
+
+    def end(self) -> None:
+        self.ended = True
 
     def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
         added, left = 0, []
@@ -97,7 +101,7 @@ class FakeLeafTable:
     def look_up(self, directory_id: int, name: bytes) -> Kept | None:
         """None: the look-up goes to the daemon."""
         kept = self.leaves.get((directory_id, name))
-        if kept is None or kept.until_s <= self._clock():
+        if kept is None or kept.until_s <= self._clock() or self.ended:
             return None
         kept.look_ups += 1
         return kept
@@ -117,4 +121,4 @@ class FakeLeafTable:
 def no_leaves() -> Leaves:
     """For whoever needs no namespace."""
     nodes = NodeTable(Journal(), lambda _version: False)
-    return Leaves(None, nodes, Journal(), source_id="", at_most=0, ttl_s=1, clock=trio.current_time)
+    return Leaves(None, nodes, source_id="", at_most=0, ttl_s=1, clock=trio.current_time)

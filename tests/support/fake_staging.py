@@ -14,6 +14,7 @@ from itertools import count
 
 import trio
 
+from mountd.base.attributes import Attributes
 from mountd.base.errors import StagingError
 from mountd.base.version import Version
 from mountd.cache.objects.file import StagedFile
@@ -33,7 +34,8 @@ class FakeStaging:
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
         self.files = self.reader = self.writer = self.lender = self.admission = self
-        self.committer = self.evictions = self.room = self
+        self.committer = self.evictions = self.room = self.attributes = self
+        self.noted: list[tuple[StagedFile, Attributes]] = []
         self.known: dict[Version, StagedFile] = {}
         self.chunks: dict[tuple[Version, int], bytes] = {}
         self.queue: list[tuple[StagedFile, int, memoryview, Callable[[], None] | None]] = []
@@ -49,6 +51,9 @@ class FakeStaging:
         self._numbers = count(1)
         self.evictor = FakeEvictor()
         self.ahead: list[tuple[bytes, Extent]] = []
+
+    def note(self, file: StagedFile, attributes: Attributes) -> None:
+        self.noted.append((file, attributes))
 
     def was_put(self, path: bytes) -> bool:
         return path in self.put_paths

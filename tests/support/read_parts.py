@@ -121,6 +121,7 @@ async def daemon(
         passthrough=passthrough,  # type: ignore[arg-type]  # a fake
         journal=journal,
         why_opens_are_needed=lambda: None,
+        becomes_stateless=lambda: None,
     )
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:

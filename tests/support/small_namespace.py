@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mountd.core.metrics import Metrics
+from mountd.namespace.kept import Pages
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.nodes.node import Node
 from tests.support.fake_leaves import FakeLeafTable
@@ -20,6 +21,7 @@ async def made(
     strict: bool = False,
     names_at_most: int = 1 << 20,
     leaf_table: FakeLeafTable | None = None,
+    kept: Pages | None = None,
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
 ) -> tuple[Namespace, Metrics]:
@@ -34,6 +36,7 @@ async def made(
         strict=strict,
         names_at_most=names_at_most,
         leaf_table=leaf_table,
+        kept=kept,
         changed=changed,
         gone=gone,
     )

@@ -5,7 +5,18 @@ Nobody else opens it. It never touches an object; what it does not know is garba
 
 from mountd.cache.index.database import IndexFailed
 from mountd.cache.index.index import Index
-from mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
+from mountd.cache.index.rows import AttributesRow, ChunkRow, Committed, ScrubRow, StagedRow, Stamp
 from mountd.cache.index.schema import Connect, lock_cache
 
-__all__ = ["ChunkRow", "Committed", "Connect", "Index", "IndexFailed", "ScrubRow", "StagedRow", "Stamp", "lock_cache"]
+__all__ = [
+    "AttributesRow",
+    "ChunkRow",
+    "Committed",
+    "Connect",
+    "Index",
+    "IndexFailed",
+    "ScrubRow",
+    "StagedRow",
+    "Stamp",
+    "lock_cache",
+]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mountd.base.version import Version
-from mountd.cache.index.columns import COLUMNS, read_state, staged_row
+from mountd.cache.index.columns import COLUMNS, attributes_proof, folder_number, read_state, staged_row
 from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow
+from mountd.cache.index.rows import AttributesRow, ChunkRow, IndexState, ScrubRow, StagedRow
 from mountd.cache.index.schema import signed, unsigned
 from mountd.cache.index.sources import Sources
 
@@ -47,6 +47,21 @@ class IndexReader:
         with self._database.guarded():
             found = self._database.reader.execute(sql, (object_id,))
             return [ChunkRow(number, unsigned(checksum), stored) for number, checksum, stored in found]
+
+    def attributes_in(self, folder: bytes, source_id: str, after_id: int, limit: int) -> list[AttributesRow]:
+        """The next of the complete files in this directory whose attributes are kept, by object number."""
+        sql = (
+            "SELECT file, path, seen, attributes.proof FROM attributes JOIN files ON id = file "
+            "WHERE folder = ? AND file > ? AND complete = 1 AND source = ? ORDER BY file LIMIT ?"
+        )
+        key = (signed(folder_number(folder)), after_id, self._sources.number(source_id), limit)
+        with self._database.guarded():
+            found = self._database.reader.execute(sql, key).fetchall()
+        return [
+            AttributesRow(number, path, seen)
+            for number, path, seen, proof in found
+            if isinstance(seen, bytes) and proof == signed(attributes_proof(bytes(path), seen))
+        ]
 
     def page(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""

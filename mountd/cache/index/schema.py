@@ -27,11 +27,25 @@ _MARK = "index.damaged"
 APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
-FORMAT = 3
+FORMAT = 4
 """user_version. A release reads its own format and older ones; each change of TABLES is a new number.
 
 2: chunks may be encoded (`stored`, and their totals in `state`).
-3: objects have a stamp, rows a proof; the state knows how far the scrub is."""
+3: objects have a stamp, rows a proof; the state knows how far the scrub is.
+4: attributes of files may be kept."""
+
+_ATTRIBUTES = (
+    # For sources that never change: what stat(2) said of files with a row, so that nobody asks the source again.
+    """CREATE TABLE attributes (
+        file INTEGER PRIMARY KEY,       -- files.id
+        folder INTEGER NOT NULL,        -- xxh3_64 of the path of its directory
+        seen BLOB NOT NULL,             -- see base/seen.py; no device
+        proof INTEGER NOT NULL          -- xxh3_64 of its path and of `seen`
+    )""",
+    "CREATE INDEX attributes_by_folder ON attributes (folder, file)",
+    """CREATE TRIGGER attributes_go_with_their_file AFTER DELETE ON files
+        BEGIN DELETE FROM attributes WHERE file = OLD.id; END""",
+)
 
 TABLES = (
     """CREATE TABLE sources (
@@ -89,9 +103,12 @@ TABLES = (
         scrub_ended INTEGER NOT NULL DEFAULT 0  -- the last round that came to its end
     )""",
     "INSERT INTO state (one, files, bytes, blocks, next_id, settled_id, clean) VALUES (1, 0, 0, 0, 1, 1, 1)",
+    *_ATTRIBUTES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
+
+_FROM_3 = (*_ATTRIBUTES, "PRAGMA user_version = 4")
 
 _FROM_2 = (
     "ALTER TABLE files ADD COLUMN stamp_inode INTEGER",
@@ -101,7 +118,7 @@ _FROM_2 = (
     "ALTER TABLE state ADD COLUMN scrub_bytes INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE state ADD COLUMN scrub_began INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE state ADD COLUMN scrub_ended INTEGER NOT NULL DEFAULT 0",
-    "PRAGMA user_version = 3",
+    *_FROM_3,
 )
 
 _FROM_1 = (
@@ -112,7 +129,7 @@ _FROM_1 = (
     *_FROM_2,
 )
 
-_UPGRADES = {1: _FROM_1, 2: _FROM_2}
+_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3}
 """What makes an index of an older format one of this, in one transaction. No row is touched, however many there are:
 rows from before have no stamp, so their objects are verified when they are first used."""
 

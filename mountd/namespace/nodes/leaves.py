@@ -18,7 +18,6 @@ import trio
 from mountd.base.attributes import Attributes
 from mountd.base.leaf_table import Leaf, LeafTable
 from mountd.base.seen import SeenNames, attributes_of
-from mountd.namespace.journal import Journal
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import NodeTable
 
@@ -39,7 +38,6 @@ class Leaves:
         self,
         table: LeafTable | None,
         nodes: NodeTable,
-        journal: Journal,
         *,
         source_id: str,
         at_most: int,
@@ -50,25 +48,30 @@ class Leaves:
         `at_most`: how many are kept that the kernel does not hold. `ttl_s`: for how long an answer is good."""
         self._table = table
         self._nodes = nodes
-        self._journal = journal
         self._source_id = source_id
         self._at_most = at_most
         self._ttl_s = ttl_s
         self._clock = clock
+        self.ended = False
+        """There will be no more, and nobody answers for those that there are."""
         self._counts: Counter[Node] = Counter()
         """Of each directory that is held for its leaves; 0: until the next sweep."""
         if table is not None:
             table.begin(nodes.first_leaf_id)
 
     def may_be_in(self, directory: Node) -> bool:
-        """Whether names of this directory may become leaves now.
-
-        Not in a stateless mount: there each file that the kernel knows is noted in the journal.
-        """
+        """Whether names of this directory may become leaves now."""
         table = self._table
-        if table is None or not table.runs or self._journal.mount.stateless:
+        if table is None or not table.runs or self.ended:
             return False
         return directory.id != 0 and directory.children is not None and self._ttl_s > 0
+
+    def end(self) -> None:
+        """From now on each file that the kernel is told of is to be a node: in a stateless mount all are noted in the
+        journal."""
+        self.ended = True
+        if self._table is not None:
+            self._table.end()
 
     def put(
         self, directory: Node, found: SeenNames, *, told: AbstractSet[bytes] = frozenset()
@@ -77,11 +80,10 @@ class Leaves:
 
         `told`: names whose look-ups are to come to us.
         """
-        assert self._table is not None
+        if self._table is None or not self.may_be_in(directory):
+            return [(name, found.attributes(index)) for index, name in enumerate(found.names)]
         skip = found.plain.translate(_NOT)
-        if not self.may_be_in(directory):
-            skip = bytearray(b"\1") * len(found.names)
-        elif directory.children or told:
+        if directory.children or told:
             children = directory.children or {}
             for index, name in enumerate(found.names):
                 if name in children or name in told:

@@ -33,6 +33,7 @@ static struct {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t first_id;
+static int ended; /* nothing is answered any more; atomic */
 static size_t leaf_count, held_count; /* all, and those that the kernel holds; atomic */
 static unsigned hand;     /* the shard that is swept next */
 
@@ -133,7 +134,10 @@ void leaves_begin(uint64_t first) {
         unlock(shard);
     }
     first_id = first;
+    __atomic_store_n(&ended, 0, __ATOMIC_RELEASE);
 }
+
+void leaves_end(void) { __atomic_store_n(&ended, 1, __ATOMIC_RELEASE); }
 
 static int same_version(const struct seen *one, const struct seen *other) {
     return one->inode == other->inode && one->size == other->size && one->seconds[1] == other->seconds[1] &&
@@ -253,7 +257,7 @@ int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t no
     unsigned shard = (unsigned)(hash % TABLE_SHARDS);
     pthread_rwlock_rdlock(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size), *leaf = at ? *at : NULL;
-    int found = leaf && leaf->facts.until_ns > now_ns;
+    int found = leaf && leaf->facts.until_ns > now_ns && !__atomic_load_n(&ended, __ATOMIC_ACQUIRE);
     if (found) {
         refer(leaf, 1); /* before the reply: its FORGET may be read by another thread at once */
         if (reply(&leaf->facts, context)) unrefer(leaf, 1);

@@ -151,6 +151,7 @@ struct leaf_taken { /* one that is Python's from now on */
 };
 
 void leaves_begin(uint64_t first_id); /* none is there; ids from here on are theirs. 0: nothing may be put */
+void leaves_end(void); /* look-ups are answered no more; all else goes on */
 /* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
  * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. */
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait);

@@ -19,6 +19,7 @@ PyObject *plane_closed(PyObject *self, PyObject *arg);
 PyObject *plane_free(PyObject *self, PyObject *arg);
 PyObject *plane_events(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_begin(PyObject *self, PyObject *arg); /* these in python_leaves.c */
+PyObject *plane_leaves_end(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_put(PyObject *self, PyObject *args);
 PyObject *plane_leaves_take(PyObject *self, PyObject *args);
 PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg);

@@ -19,6 +19,12 @@ PyObject *plane_leaves_begin(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
+PyObject *plane_leaves_end(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    leaves_end();
+    Py_RETURN_NONE;
+}
+
 static int put(uint64_t directory, const char *name, Py_ssize_t size, const struct seen *seen, int64_t until_ns) {
     int error = leaves_put(directory, name, (size_t)size, seen, until_ns, 0);
     if (error != EBUSY) return error;
