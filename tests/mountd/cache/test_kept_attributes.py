@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from mountd.cache.index import AttributesRow, Index
+from mountd.base.version import Version
+from mountd.cache.index import AttributesRow, ChunkRow, Committed, Index
 from mountd.core.cache_directory import open_cache_directory
-from tests.mountd.cache.test_index import CHUNK, committed
+
+CHUNK = 1 << 16
+
+
+def committed(number: int, size: int, *, complete: bool = True) -> Committed:
+    version = Version("aa", number, size, 1, 1)
+    return Committed(number, True, version, b"p/%d" % number, CHUNK, complete, 5, 8192, 7, [ChunkRow(0, 1, 0)])
 
 
 @pytest.fixture
@@ -22,8 +29,8 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 def test_attributes_go_with_their_file(index: Index) -> None:
-    index.writer.commit_chunks([committed(number, 5, [0]) for number in range(1, 5)])
-    index.writer.commit_chunks([committed(5, 2 * CHUNK, [0])])
+    index.writer.commit_chunks([committed(number, 5) for number in range(1, 5)])
+    index.writer.commit_chunks([committed(5, 2 * CHUNK, complete=False)])
     rows = [AttributesRow(number, b"p/%d" % number, b"seen of %d" % number) for number in range(1, 7)]
     index.writer.keep_attributes(rows)
     assert index.reader.attributes_in(b"p", "aa", 0, 9) == rows[:4], "complete files with a row"
