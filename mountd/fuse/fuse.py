@@ -45,15 +45,18 @@ class Fuse:
     """One mount. `mount` makes it, `run` serves it until it is unmounted, `close` takes what is left away."""
 
     def __init__(
-        self, handlers: Handlers, fast: FastHandlers, device: DevFuse, plane: DataPlane, yield_fd: int
+        self, handlers: Handlers, fast: FastHandlers, device: DevFuse, plane: DataPlane, yield_fd: int, *, threads: int
     ) -> None:
-        """`device` is told when the mount is made. `yield_fd`: while it is readable, the event loop has its turn before
-        further requests are answered at once."""
+        """`device` is told when the mount is made. `threads`: of the data plane; 0: as many as make sense.
+
+        `yield_fd`: while it is readable, the event loop has its turn before further requests are answered at once.
+        """
         self._handlers = handlers
         self._fast = fast
         self._device = device
         self._plane = plane
         self._yield_fd = yield_fd
+        self._threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self._mounted = False
         self._resends = False
         self._serving = trio.CancelScope()
@@ -84,7 +87,7 @@ class Fuse:
         """Answer requests until the mount is gone, or `terminate` is called. Raises MountError."""
         if self._resends:  # before anything is read: it would come a second time
             fastpath.resend(self._device.get())
-        self._plane.start(self._device.get(), min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+        self._plane.start(self._device.get(), self._threads)
         try:
             with self._serving:
                 async with trio.open_nursery() as nursery:

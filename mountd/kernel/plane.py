@@ -68,7 +68,7 @@ class _Extension(Protocol):
 
     def plane_events(self) -> tuple[bytes, int]: ...
 
-    def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int]: ...
+    def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
 
 
 class StagedObject(NamedTuple):
@@ -142,6 +142,8 @@ class PlaneFigures(NamedTuple):
     releases: int = 0
     reads: int = 0
     read_bytes: int = 0
+    lock_wait_ns: int = 0
+    """For how long its threads have waited for the tables' locks."""
 
 
 class DataPlane:
@@ -265,8 +267,4 @@ class DataPlane:
 
     def figures(self) -> PlaneFigures:
         """What it has done so far."""
-        return (
-            PlaneFigures(*self._extension.plane_figures())
-            if self._extension is not None
-            else PlaneFigures(0, 0, 0, 0, 0)
-        )
+        return PlaneFigures(*self._extension.plane_figures()) if self._extension is not None else PlaneFigures()

@@ -101,11 +101,14 @@ class Staged:
         return [self.native.root / name for name in self.native.names]
 
     @contextlib.contextmanager
-    def mounted(self, mode: str) -> Iterator[Mount]:
-        """A new mount in this mode. Raises BenchError with hfs's own reason where the mode cannot be had."""
+    def mounted(self, mode: str, *more: str) -> Iterator[Mount]:
+        """A new mount in this mode, with `more` options.
+
+        Raises BenchError with hfs's own reason where the mode cannot be had.
+        """
         with contextlib.ExitStack() as stack:
             try:
-                mount = stack.enter_context(hfs_mount(self.work, self.source, self.cache, OPTIONS[mode]))
+                mount = stack.enter_context(hfs_mount(self.work, self.source, self.cache, [*OPTIONS[mode], *more]))
             except BenchError as error:
                 raise BenchError(str(error).rpartition(" hfs: ")[2]) from None
             found = mount.status()["io_mode"]

@@ -1,4 +1,4 @@
-"""Rows of names: `find -size +0`, which lists every folder and looks every name up, over a mount that has never seen one.
+"""Rows of names: `find -size` lists every folder and looks every name up, over a mount that has never seen one.
 
 The source is local and in memory, where every microsecond is ours, or slowfs, where it is about what runs beside what.
 """

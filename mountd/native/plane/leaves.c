@@ -255,7 +255,7 @@ int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t no
     if (!leaves_count()) return 0;
     uint64_t hash = hash_of(directory, name, size);
     unsigned shard = (unsigned)(hash % TABLE_SHARDS);
-    pthread_rwlock_rdlock(&shards[shard].lock);
+    lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size), *leaf = at ? *at : NULL;
     int found = leaf && leaf->facts.until_ns > now_ns && !__atomic_load_n(&ended, __ATOMIC_ACQUIRE);
     if (found) {
@@ -270,7 +270,7 @@ int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t no
 static struct leaf *hold_id(uint64_t id) {
     if (!leaves_is_id(id)) return NULL;
     unsigned shard = shard_of_id(id);
-    pthread_rwlock_rdlock(&shards[shard].lock);
+    lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_id(shard, id), *leaf = at ? *at : NULL;
     if (!leaf) unlock(shard);
     return leaf;
@@ -297,7 +297,7 @@ int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_
     if (!leaves_count()) return 0;
     uint64_t hash = hash_of(directory, name, size);
     unsigned shard = (unsigned)(hash % TABLE_SHARDS);
-    pthread_rwlock_rdlock(&shards[shard].lock);
+    lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size);
     int knows = at && *at && (*at)->facts.until_ns > now_ns;
     unlock(shard);

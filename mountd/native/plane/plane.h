@@ -78,6 +78,8 @@ struct table {
     struct shard shards[TABLE_SHARDS];
 };
 
+void lock_to_answer(pthread_rwlock_t *lock); /* for reading; what it waits is counted */
+extern int64_t lock_wait_ns;                 /* so long threads that answer have waited for locks; atomic */
 void table_init(struct table *table);
 /* Changing it waits for answers under way. `wait` 0: EBUSY instead, where there are any. */
 int table_put(struct table *table, struct entry *entry, int wait);                    /* 0, or an errno; EEXIST */

@@ -20,6 +20,15 @@ void table_init(struct table *table) {
     pthread_rwlockattr_destroy(&attributes);
 }
 
+int64_t lock_wait_ns;
+
+void lock_to_answer(pthread_rwlock_t *lock) {
+    if (!pthread_rwlock_tryrdlock(lock)) return;
+    int64_t began_ns = monotonic_ns();
+    pthread_rwlock_rdlock(lock);
+    __atomic_add_fetch(&lock_wait_ns, monotonic_ns() - began_ns, __ATOMIC_RELAXED);
+}
+
 static uint64_t mixed(uint64_t node) { /* inode numbers follow one another, and repeat in their low bits */
     node ^= node >> 32;
     node *= UINT64_C(0x9E3779B97F4A7C15);
@@ -97,7 +106,7 @@ int table_take(struct table *table, uint64_t node, int wait, struct entry **take
 
 struct entry *table_hold(struct table *table, uint64_t node, struct shard **held) {
     struct shard *shard = shard_of(table, node);
-    pthread_rwlock_rdlock(&shard->lock);
+    lock_to_answer(&shard->lock);
     struct entry **at = place(shard, node), *entry = at ? *at : NULL;
     if (entry)
         *held = shard;
