@@ -56,7 +56,7 @@ class LeafTable(Protocol):
         """Those of them that are not leaves, or past their time."""
 
     def sweep(self, at_most: int) -> list[int]:
-        """Go over a 64th of it: those go that the kernel does not hold, if they are past their time, or if there are
+        """Go over a 1024th of it: those go that the kernel does not hold, if they are past their time, or if there are
         more than `at_most` such. The directories of those that went, one for each."""
 
     @property

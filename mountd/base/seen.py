@@ -73,6 +73,8 @@ def is_plain(attributes: Attributes | None) -> bool:
 
 def seen_names(names: Sequence[bytes], found: Sequence[Attributes | None], device: int) -> SeenNames:
     """The same of what was asked for by itself. `device`: that of the source's root."""
-    plain = bytearray(one is not None and is_plain(one) and one.device == device for one in found)
+    plain = bytearray(
+        one is not None and is_plain(one) and one.device == device and not one.file_system for one in found
+    )
     seen = b"".join(seen_as(one) if one is not None else bytes(SEEN_BYTES) for one in found)
     return SeenNames(list(names), seen, plain, {i: one for i, one in enumerate(found) if not plain[i]})

@@ -65,6 +65,8 @@ class DirectoryHandle:
     batch_begin: int = 0
     batch_end: int = 0
     whole: bool = False
+    expected: bool = False
+    """The same of the first names only, as far as the source says it soon."""
     unique: int = 0
     """The kernel's number of the request that has opened it; 0: not known."""
     shown: int = 0

@@ -8,17 +8,23 @@ references in it, so such a reply is sent as it is.
 from __future__ import annotations
 
 from mountd.kernel import fastpath
+from mountd.kernel.fastpath import Entries
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
 # isort: split
 import pyfuse3
+import trio
 
+from mountd.base.errors import HfsError
 from mountd.files import DirectoryHandle, Handles
 from mountd.fuse.entries import EntryReplies
 from mountd.fuse.listing import names_before
-from mountd.namespace import Asker, Dentry, Namespace, Node, Permissions
+from mountd.namespace import EXPECTED, Asker, Dentry, Namespace, Node, Permissions
 from mountd.source import Block, Listing, WantedAccess
+
+_SOON_S = 2.0
+"""How long a listing may wait for attributes that nobody has asked for."""
 
 _READDIR_AHEAD = 512
 """Names whose attributes are asked for at once while a directory is listed: 32 threads of 16 names."""
@@ -49,6 +55,7 @@ class DirectoryReplies:
 
     async def read(self, number: int, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Add to the reply `token` the entries from position `start` on, as many as fit and can be had together."""
+        plain = fastpath.wants_names()
         handle = self._handles.directory(number)
         listing = await self._listing(handle, start)
         if not await listing.reaches(start):
@@ -56,11 +63,17 @@ class DirectoryReplies:
         # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
         stat_ahead = self._namespace.stat_ahead
         handle.whole = handle.whole or stat_ahead.follows(handle.node, listing, start)
-        handle.whole = handle.whole or (start == 0 and stat_ahead.expects(handle.node))
-        if fastpath.takes_names() and not handle.whole:
-            end = self._add_names(token, handle.node, listing, start)
-        else:
+        if start == 0:
+            handle.expected = stat_ahead.expects(handle.node)
+        silent = self._namespace.silence.is_on()
+        whole = handle.whole or (handle.expected and start < EXPECTED and not silent)
+        end = None
+        if not fastpath.takes_names():
             end = await self._add_whole(token, handle, listing, start)
+        elif whole and not plain:
+            end = await self._add_whole_soon(token, handle, listing, start)
+        if end is None:
+            end = self._add_names(token, handle.node, listing, start, plain=plain)
         self._handles.show(number, end)
 
     def close(self, number: int) -> None:
@@ -76,6 +89,18 @@ class DirectoryReplies:
         else:  # opened, or rewound: rewinddir(3) shows the directory anew
             handle.begin(listing)
         return listing
+
+    async def _add_whole_soon(
+        self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start: int
+    ) -> int | None:
+        """The same; None: nothing was added. A listing does not fail, or wait, for one name that cannot be had."""
+        with trio.move_on_after(_SOON_S):
+            try:
+                return await self._add_whole(token, handle, listing, start)
+            except HfsError:
+                pass
+        handle.whole = handle.expected = False
+        return None
 
     async def _add_whole(
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start: int
@@ -95,6 +120,9 @@ class DirectoryReplies:
                     continue
                 if added:
                     return position  # there is no room, or it is a leaf no more
+                if position > handle.batch_begin:  # past its time, as all that follow
+                    handle.batch_end = position
+                    continue
                 dentry = await self._namespace.lookups.child(handle.node, listing[position])
             if not self._add_entry(token, listing[position], dentry, position + 1):
                 return position
@@ -114,7 +142,7 @@ class DirectoryReplies:
             return 0
         block, index = listing.block(position)
         count = min(len(block) - index, handle.batch_end - position)
-        return self._add_run(token, handle.node, block, (index, index + count), position + 1, only_leaves=True)
+        return self._add_run(token, handle.node, block, (index, index + count), position + 1, Entries.LEAVES_ONLY)
 
     def _add_run(
         self,
@@ -123,24 +151,27 @@ class DirectoryReplies:
         block: Block,
         run: tuple[int, int],
         next_position: int,
-        *,
-        only_leaves: bool,
+        how: Entries,
     ) -> int:
         """How many of these entries of one block were added."""
-        fastpath.answer_with_names(
-            block.records, block.starts, *run, next_position, directory_id=node.id, only_leaves=only_leaves
-        )
+        fastpath.answer_with_names(block.records, block.starts, *run, next_position, directory_id=node.id, how=how)
         pyfuse3.readdir_reply(token, b"", self._name_only, 0)
         return fastpath.names_answered()
 
-    def _add_names(self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start: int) -> int:
-        """Entries that are known go in whole, all others as names. As `_add_whole`."""
+    def _add_names(self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, start: int, *, plain: bool) -> int:
+        """Entries that are known go in whole, unless the request is `plain`, all others as names. As `_add_whole`."""
         position = start
         while position < len(listing):
             block, index = listing.block(position)
-            names, dentry = names_before(self._namespace, node, listing, position)
+            names: int
+            dentry: Dentry | None
+            if plain:
+                names, dentry = len(block) - index, None
+            else:
+                names, dentry = names_before(self._namespace, node, listing, position)
             if names:
-                taken = self._add_run(token, node, block, (index, index + names), position + 1, only_leaves=False)
+                how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
+                taken = self._add_run(token, node, block, (index, index + names), position + 1, how)
                 position += taken
                 if taken < names:
                     return position

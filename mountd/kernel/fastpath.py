@@ -16,6 +16,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Protocol
 
 from mountd.kernel.tuning import MAX_BACKGROUND
@@ -68,8 +69,10 @@ class Extension(Protocol):
 
     def back(self, handle: int, backing_id: int, /) -> None: ...
 
+    def plain(self) -> bool: ...
+
     def names(
-        self, records: bytes, starts: array[int], begin: int, end: int, next_id: int, directory: int, only: bool, /
+        self, records: bytes, starts: array[int], begin: int, end: int, next_id: int, directory: int, how: int, /
     ) -> None: ...
 
     def taken(self) -> int: ...
@@ -233,16 +236,35 @@ def takes_names() -> bool:
     return NAME_ONLY is not None and extension_missing() is None
 
 
+def wants_names() -> bool:
+    """The readdir whose handler runs wants names only: they take a quarter of the room. Ask before its first await.
+
+    The kernel decides: attributes are for the start of a directory, and where the names shown before were looked up.
+    """
+    return _extension.plain() if _extension is not None else False
+
+
+class Entries(IntEnum):
+    """What names of a directory go to the kernel as."""
+
+    NAMES = 0
+    """In a request that wants no more."""
+    LEAVES_WHOLE = 1
+    """Leaves with their attributes, all others as names."""
+    LEAVES_ONLY = 2
+    """The same, and the first that is no leaf is the end."""
+
+
 def answer_with_names(
-    records: bytes, starts: array[int], begin: int, end: int, next_id: int, *, directory_id: int, only_leaves: bool
+    records: bytes, starts: array[int], begin: int, end: int, next_id: int, *, directory_id: int, how: Entries
 ) -> None:
     """The directory entry that is added next stands for the names [begin, end) of `records` (see listing.Block).
 
     As many as fit are added, for the price of one: 100 000 one by one took 0.12 s. `next_id`: the offset behind the
-    first of them; each further one is one more. Leaves go in whole; `only_leaves`: the first that is none is the end.
+    first of them; each further one is one more.
     """
     assert _extension is not None
-    _extension.names(records, starts, begin, end, next_id, directory_id, only_leaves)
+    _extension.names(records, starts, begin, end, next_id, directory_id, how)
 
 
 def names_answered() -> int:

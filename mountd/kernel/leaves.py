@@ -24,7 +24,7 @@ class _Extension(Protocol):
 
     def plane_leaves_put(
         self, directory: int, names: list[bytes], seen: bytes, skip: bytearray, valid_ns: int, /
-    ) -> tuple[int, list[int]]: ...
+    ) -> tuple[int, bytearray]: ...
 
     def plane_leaves_take(self, directory: int, name: bytes, /) -> _Taken | None: ...
 
@@ -75,7 +75,8 @@ class PlaneLeaves:
         if self._extension is None:
             return 0, list(range(len(found.names)))
         valid_ns = int(min(valid_s, _LONGEST_S) * 1e9)
-        return self._extension.plane_leaves_put(directory_id, found.names, found.seen, skip, valid_ns)
+        added, left = self._extension.plane_leaves_put(directory_id, found.names, found.seen, skip, valid_ns)
+        return added, [index for index, is_left in enumerate(left) if is_left]
 
     def take(self, directory_id: int, name: bytes) -> Leaf | None:
         """See `LeafTable`."""

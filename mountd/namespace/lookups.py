@@ -111,7 +111,7 @@ class Lookups:
         children = parent.children or {}
         no_leaves = self._names.unknown_nowait(parent, names)
         no_leaves += [name for name in names if name in children]
-        return {name: children.get(name) or await self.child(parent, name) for name in no_leaves}
+        return {name: self._names.remembered(parent, name) or await self.child(parent, name) for name in no_leaves}
 
     async def _learn(self, parent: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         asking = self._asking

@@ -96,8 +96,8 @@ async def open_namespace(
     cannot be had.
 
     `ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
-    `names_at_most`: how many names are remembered besides those that the kernel holds; of leaves, which are a fifth as
-    large, four times as many.
+    `names_at_most`: how many names are remembered besides those that the kernel holds; leaves are a quarter as large,
+    and may be twice as many.
 
     `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount before,
     with pages of other versions, so none of them is given out again. `inherited`: the nodes among them that were noted.
@@ -113,11 +113,11 @@ async def open_namespace(
     listings = Listings(source.listings, nursery, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
-    leaves = Leaves(leaf_table, nodes, source_id=source.source_id, at_most=names_at_most * 4, ttl_s=ttl_s, clock=clock)
+    leaves = Leaves(leaf_table, nodes, source, at_most=names_at_most * 2, ttl_s=ttl_s, clock=clock)
     names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)
-    stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in)
+    stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in, clock=clock)
     kept_names = KeptNames(kept, leaves, tree, nursery)
     lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, kept_names)
     freshness = Freshness(source.metadata, lookups, silence, ttl_s=ttl_s, clock=clock)

@@ -26,6 +26,11 @@ from policies.prefetch.statahead import NEAR, TOLD_EVERY, Reader
 _MAX_DIRECTORIES = 64
 _SIBLINGS = 15
 """Where one directory was looked through, so many beside it are expected to be, before it is seen again."""
+_SIBLINGS_S = 60.0
+"""Not longer than that: another program may come."""
+
+EXPECTED = 8192
+"""Names of a directory that are expected to be looked up because others beside it were. A larger one must show it."""
 _MAX_PARENTS = 256
 _MAX_READERS = 8
 """Places in one directory where somebody may be reading on: loader workers that share it in parts."""
@@ -157,6 +162,7 @@ class StatAhead:
         ask: Callable[[Node, Sequence[bytes], AbstractSet[bytes]], None],
         *,
         sampled: Callable[[Node], bool],
+        clock: Callable[[], float],
     ) -> None:
         """`ask(directory, names, told)` begins to ask for these names, and does not wait; look-ups of `told` are told.
         `sampled(directory)`: those of the others may not be."""
@@ -164,9 +170,10 @@ class StatAhead:
         self._nursery = nursery
         self._ask = ask
         self._sampled = sampled
+        self._clock = clock
         self._directories: OrderedDict[Node, _Directory] = OrderedDict()
-        self._siblings: OrderedDict[Node, int] = OrderedDict()
-        """Of a directory: how many of those in it are expected to be looked through."""
+        self._siblings: OrderedDict[Node, tuple[int, float]] = OrderedDict()
+        """Of a directory: how many of those in it are expected to be looked through, and until when."""
 
     def looked_up(self, directory: Node, name: bytes) -> None:
         """`name` is being looked up in `directory`."""
@@ -193,7 +200,7 @@ class StatAhead:
 
     def _expect_siblings(self, directory: Node) -> None:
         if directory.parent is not None:
-            self._siblings[directory.parent] = _SIBLINGS
+            self._siblings[directory.parent] = _SIBLINGS, self._clock() + _SIBLINGS_S
             self._siblings.move_to_end(directory.parent)
             if len(self._siblings) > _MAX_PARENTS:
                 self._siblings.popitem(last=False)
@@ -204,14 +211,13 @@ class StatAhead:
         Not said of every one, so that it is seen when that ends.
         """
         parent = directory.parent
-        left = self._siblings.get(parent, 0) if parent is not None else 0
-        if parent is None or left == 0:
+        known = self._siblings.pop(parent, None) if parent is not None else None
+        if parent is None or known is None:
             return False
-        if left == 1:
-            del self._siblings[parent]
-        else:
-            self._siblings[parent] = left - 1
-        return True
+        left, until_s = known
+        if left > 1:
+            self._siblings[parent] = left - 1, until_s
+        return self._clock() < until_s
 
     def follows(self, directory: Node, listing: Listing, position: int) -> bool:
         """Whether somebody looks up the names of `listing`, one after the other, and has come to `position`."""

@@ -64,6 +64,8 @@ class Tree:
     def seen(self, directory: Node, name: bytes, attributes: Attributes) -> Dentry:
         """The source has just said what `name` in `directory` is."""
         expires_s = self.expires_s(self._clock())
+        # It may have been found rewritten while the source was asked.
+        attributes = self._source.doubts.rewritten.named(attributes, self._source.source_id)
         node = self._node_of(directory, name, attributes)
         node.expires_s = expires_s
         before = self._names.remembered(directory, name)
@@ -158,6 +160,7 @@ class Tree:
         fresh = Node(node.attributes, node.version, node.parent, node.name)
         fresh.expires_s = node.expires_s
         self._nodes.replace(node.version, fresh)
+        self._nodes.identify_later(fresh)
         for dentry in node.dentries:
             if dentry.directory is not None:
                 self._names.put(dentry.directory, dentry.name, fresh, dentry.expires_s)

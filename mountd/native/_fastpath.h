@@ -29,6 +29,7 @@ extern struct request { /* the request that is being handed to pyfuse3 */
     uint64_t unique; /* the kernel's number of it, also while it is shown to `at_once` */
     pid_t pid;
     fuse_ino_t node; /* of a read */
+    int plain;       /* a READDIR, which pyfuse3 takes for a READDIRPLUS */
 } request;
 
 void show_inode(fuse_ino_t node, struct stat *st); /* the number that was asked for, if any, in place of the node id */

@@ -17,7 +17,7 @@ static struct {
     Py_ssize_t begin, end;
     off_t next_id;
     uint64_t directory;
-    int only_leaves;
+    enum { NAMES, LEAVES_WHOLE, LEAVES_ONLY } how;
     Py_ssize_t taken; /* how many were added */
 } names;
 
@@ -65,9 +65,12 @@ size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const c
         only.attr.st_ino = record->d_ino;
         only.attr.st_mode = (mode_t)record->d_type << 12; /* DTTOIF; what is unknown stays so: readers then stat */
         off_t id = names.next_id + names.taken;
-        size_t room = bufsize - used;
-        size_t length = add_leaf(next, req, buf + used, room, record->d_name, id);
-        if (!length && !names.only_leaves) length = next(req, buf + used, room, record->d_name, &only, id);
+        size_t room = bufsize - used, length = 0;
+        if (names.how == NAMES)
+            length = fuse_add_direntry(req, buf + used, room, record->d_name, &only.attr, id);
+        else
+            length = add_leaf(next, req, buf + used, room, record->d_name, id);
+        if (!length && names.how == LEAVES_WHOLE) length = next(req, buf + used, room, record->d_name, &only, id);
         if (!length || length > room) break;
         used += length;
         names.taken++;
@@ -81,12 +84,12 @@ PyObject *fastpath_names(PyObject *self, PyObject *args) {
     Py_buffer records, starts;
     Py_ssize_t begin, end;
     unsigned long long next_id, directory;
-    int only_leaves;
-    if (!PyArg_ParseTuple(args, "y*y*nnKKp", &records, &starts, &begin, &end, &next_id, &directory, &only_leaves)) return NULL;
+    int how;
+    if (!PyArg_ParseTuple(args, "y*y*nnKKi", &records, &starts, &begin, &end, &next_id, &directory, &how)) return NULL;
     /* The caller holds both until the entry is added, which is the next that it does: our own hold may go. */
     names.records = records.buf, names.starts = starts.buf;
     names.begin = begin, names.end = end, names.next_id = (off_t)next_id;
-    names.directory = directory, names.only_leaves = only_leaves, names.taken = 0;
+    names.directory = directory, names.how = how, names.taken = 0;
     int inside = begin >= 0 && begin <= end && end <= starts.len / (Py_ssize_t)sizeof *names.starts;
     PyBuffer_Release(&records);
     PyBuffer_Release(&starts);

@@ -6,6 +6,7 @@ cache and no names that the kernel holds.
 """
 
 from mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
+from mountd.source.doubts import Rewritten
 from mountd.source.identity import FileSystemSeen, identify
 from mountd.source.listing import Block, Lister, Listing
 from mountd.source.metadata import MetadataReader
@@ -22,6 +23,7 @@ __all__ = [
     "Lister",
     "Listing",
     "MetadataReader",
+    "Rewritten",
     "SmallRead",
     "Source",
     "SourceAsUser",

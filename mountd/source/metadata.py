@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import VersionChanged
-from mountd.base.seen import SeenNames, seen_names
+from mountd.base.seen import SeenNames, attributes_of, seen_names
 from mountd.base.version import stored_ns
 from mountd.core.metrics import Metrics
 from mountd.native import attributes as native_attributes
@@ -212,10 +212,13 @@ class MetadataReader:
         if seconds > 0:
             self._file_systems.clock("").saw(stored_ns(seconds * 10**9 + part), time.monotonic_ns())
         self._took(start_s, len(names))
-        others = [index for index, is_plain in enumerate(plain) if not is_plain]
-        # Also those of a directory that was removed: another one may stand in its place.
-        found = self._stats(directory, [names[index] for index in others]) if others else []
-        return SeenNames(list(names), seen, plain, dict(zip(others, found, strict=True)))
+        others = {index: _on_device(seen, index, device) for index, is_plain in enumerate(plain) if not is_plain}
+        again = [index for index, attributes in others.items() if attributes is None]
+        if again:
+            # On another file system; or gone, perhaps with the directory, in whose place another one may stand.
+            self._metrics.add("source_stats", len(again))
+            others.update(zip(again, self._stats(directory, [names[index] for index in again]), strict=True))
+        return SeenNames(list(names), seen, plain, others)
 
     def _look_up(self, directory: bytes, name: bytes) -> Attributes:
         where = self._directories.get(directory)
@@ -243,6 +246,15 @@ class MetadataReader:
 
     def _named(self, attributes: Attributes) -> Attributes:
         return self._doubts.rewritten.named(attributes, self._file_systems.root.id)
+
+
+def _on_device(seen: bytes, index: int, device: int) -> Attributes | None:
+    """What was seen, if it lies on this device."""
+    try:
+        attributes = attributes_of(seen, index)
+    except OSError:
+        return None  # the next stat says it again
+    return attributes if attributes is not None and attributes.device == device else None
 
 
 def _is_gone(where: OpenDirectory, error: OSError) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fuse.harness import Hfs
 from tests.fuse.modes import needs_extension
+from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import different_stats
 from tests.support.pattern import explain, pattern
 
@@ -122,6 +123,44 @@ def test_a_later_job_does_not_ask_a_source_that_never_changes(tmp_path: Path, hf
     hfs.umount()
     believing = hfs_mount(source, cache=hfs.cache)
     assert (believing.path / "1" / "0005").read_bytes() == b"nobody has said that this may be"
+
+
+@needs_extension
+def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs]
+) -> None:
+    """Names were asked for ahead; then the kernel opens files without asking; then the daemon is killed."""
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(slow_source(source).path, "--immutable")
+    names = os.listdir(hfs.path / "0")
+    for name in names[:120]:
+        os.lstat(hfs.path / "0" / name)
+    assert hfs.status()["leaves"]["known"] > 100
+    for number in range(80):
+        (hfs.path / "1" / f"{number:04d}").read_bytes()
+    assert hfs.status()["io_mode"]["mode"] == "stateless"
+    opened = {name: os.open(hfs.path / "0" / name, os.O_RDONLY) for name in names[125:175]}
+    hfs.crash()
+    for name, fd in opened.items():
+        assert os.read(fd, 1000) == pattern(seed(0, int(name)), 0, 1 + int(name))
+        os.close(fd)
+
+
+@needs_extension
+@pytest.mark.parametrize("fault", ["eio forever", "hang"])
+def test_a_listing_does_not_fail_for_a_name_that_nobody_has_asked_for(
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs], fault: str
+) -> None:
+    """A folder beside it was looked through, so its attributes are expected to be wanted; one cannot be had."""
+    slow = slow_source(tree(tmp_path / "source"))
+    hfs = hfs_mount(slow.path, "-o", "source-timeout=30")
+    for name in os.listdir(hfs.path / "0"):
+        os.lstat(hfs.path / "0" / name)
+    os.listdir(hfs.path)
+    (hfs.path / "1").stat()
+    slow.order(f"fault lookup {fault} path /1/0150")
+    assert len(os.listdir(hfs.path / "1")) == FILES
+    slow.order("clear")
 
 
 @needs_extension

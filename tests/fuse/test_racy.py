@@ -4,6 +4,7 @@ slowfs shows stamps of whole seconds here. What is waited for is the daemon's se
 """
 
 import os
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,32 @@ def test_a_second_change_within_one_tick_is_seen(
     hfs.umount()
     hfs.mount()
     assert read(hfs.path / str(seed)) == expected(seed)
+
+
+def test_what_was_refuted_does_not_come_back_when_many_names_are_looked_through(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    hfs = hfs_mount(slow_source(backing, "none", *COARSE).path, "--ttl", "0.5")
+    early: list[int] = []
+
+    def look(folder: Path) -> None:
+        early.append(os.open(hfs.path / folder / "small", os.O_RDONLY))
+        read(hfs.path / folder)
+
+    seed = rewritten_unseen(backing, look)
+    for number in range(100):
+        (backing / str(seed) / f"{number:03d}").touch()
+    settled(hfs)
+    folder = hfs.path / str(seed)
+    for _ in range(3):
+        time.sleep(0.6)  # past the time-to-live
+        for name in os.listdir(folder):
+            os.lstat(folder / name)
+        assert read(folder) == expected(seed)
+    for fd in early:
+        os.close(fd)
 
 
 def test_a_crash_before_the_second_look_leaves_nothing_of_the_first_state(

@@ -57,7 +57,9 @@ STATUS_KEYS = {
     "version_changes": "",
     "stale_served": "",
     "page_cache": "note sampled_files sampled_bytes resident_bytes",
-    "data_plane": "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes lock_wait_ns delegated",
+    "data_plane": (
+        "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes lock_wait_ns delegated"
+    ),
     "leaves": "known held look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",
     "config": " ".join(key.name for key in KEYS),

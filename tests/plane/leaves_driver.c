@@ -179,7 +179,7 @@ static void fuzz(double seconds, unsigned seed) {
             break;
         case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64); break;
         default: {
-            if (put > IDS / TABLE_SHARDS / 2) break; /* ids are given out by shard */
+            if (put > IDS / 1024 / 2) break; /* ids are given out by shard */
             struct seen seen = seen_of(directory, name, (unsigned)rand_r(&seed) % 3);
             int64_t until_ns = rand_r(&seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(&seed) % 1000000;
             error = leaves_put(directory, text, size, &seen, until_ns, rand_r(&seed) % 2);

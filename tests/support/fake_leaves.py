@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -13,6 +14,7 @@ from mountd.base.version import Version
 from mountd.namespace.journal import Journal
 from mountd.namespace.nodes.leaves import Leaves
 from mountd.namespace.nodes.table import NodeTable
+from tests.support.fake_source import FakeSource
 
 
 @dataclass
@@ -80,9 +82,9 @@ class FakeLeafTable:
         return [name for name, kept in zip(names, known, strict=True) if kept is None or kept.until_s <= self._clock()]
 
     def sweep(self, at_most: int) -> list[int]:
-        """All of it at once, one time in 64."""
+        """All of it at once, one time in 1024."""
         self._hand += 1
-        if self._hand % 64:
+        if self._hand % 1024:
             return []
         gone = []
         for key, kept in list(self.leaves.items()):
@@ -121,4 +123,5 @@ class FakeLeafTable:
 def no_leaves() -> Leaves:
     """For whoever needs no namespace."""
     nodes = NodeTable(Journal(), lambda _version: False)
-    return Leaves(None, nodes, source_id="", at_most=0, ttl_s=1, clock=trio.current_time)
+    fake: Any = FakeSource()
+    return Leaves(None, nodes, fake, at_most=0, ttl_s=1, clock=trio.current_time)

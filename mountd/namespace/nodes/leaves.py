@@ -9,6 +9,7 @@ keeps its id. Event loop only.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -20,6 +21,7 @@ from mountd.base.leaf_table import Leaf, LeafTable
 from mountd.base.seen import SeenNames, attributes_of
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import NodeTable
+from mountd.source import Source
 
 _MOST_OVER = 1 << 14
 """So many more than may be are let be until the next sweep, or until more are put in."""
@@ -27,8 +29,11 @@ _MOST_OVER = 1 << 14
 _NOT = bytes([1, *bytes(255)])
 """For `translate`."""
 
-_SHARDS = 64
+_SHARDS = 1024
 """Of the table: so many sweeps go over all of it."""
+
+_SLICE_S, _REST_S = 0.002, 0.008
+"""A sweep keeps the event loop for so long, and then rests; as that of `Names`."""
 
 
 class Leaves:
@@ -38,20 +43,22 @@ class Leaves:
         self,
         table: LeafTable | None,
         nodes: NodeTable,
+        source: Source,
         *,
-        source_id: str,
         at_most: int,
         ttl_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """`table`: None where there is no data plane. `source_id`: of the file system that all of them lie on.
-        `at_most`: how many are kept that the kernel does not hold. `ttl_s`: for how long an answer is good."""
+        """`table`: None where there is no data plane. `at_most`: how many are kept that the kernel does not hold.
+        `ttl_s`: for how long an answer is good."""
         self._table = table
         self._nodes = nodes
-        self._source_id = source_id
+        self._rewritten = source.doubts.rewritten
+        self._source_id = source.source_id
         self._at_most = at_most
         self._ttl_s = ttl_s
         self._clock = clock
+        self._stopwatch = time.perf_counter
         self.ended = False
         """There will be no more, and nobody answers for those that there are."""
         self._counts: Counter[Node] = Counter()
@@ -87,6 +94,10 @@ class Leaves:
             children = directory.children or {}
             for index, name in enumerate(found.names):
                 if name in children or name in told:
+                    skip[index] = 1
+        if len(self._rewritten):
+            for index in range(len(found.names)):
+                if not skip[index] and self._is_rewritten(found.attributes(index)):
                     skip[index] = 1
         added, left = self._table.put(directory.id, found, skip, valid_s=self._ttl_s)
         if added:
@@ -131,7 +142,12 @@ class Leaves:
             self._nodes.enter(node)
         else:
             node.retired = True  # it had another name a moment ago: the source is asked, and the name gets that node
+        if self._is_rewritten(attributes):  # since it was seen: what has this id is of the state before
+            node.expires_s = -math.inf
         return node, node.expires_s
+
+    def _is_rewritten(self, attributes: Attributes | None) -> bool:
+        return attributes is not None and self._rewritten.named(attributes, self._source_id) is not attributes
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 
@@ -139,9 +155,13 @@ class Leaves:
         """Let go of those that nobody needs. The directories that have none any more: each is to be released."""
         if self._table is None:
             return []
+        end_s = self._stopwatch() + _SLICE_S
         for _ in range(_SHARDS):
             self._sweep_some(self._table)
-            await trio.lowlevel.checkpoint()
+            if self._stopwatch() >= end_s:
+                await trio.sleep(_REST_S)
+                end_s = self._stopwatch() + _SLICE_S
+        await trio.lowlevel.checkpoint()
         empty = [directory for directory, count in self._counts.items() if count == 0]
         for directory in empty:
             del self._counts[directory]

@@ -27,8 +27,8 @@ _FIRST_OWN_ID = 1 << 62
 """Ids for files whose inode number is taken: far above what file systems number."""
 
 _GENERATION_BITS = 40
-"""Ids of our own that one daemon of a mount has: half of them for leaves (see `leaves`), and of either a thousand a
-second for 17 years."""
+"""Ids of our own that one daemon of a mount has: half of them for nodes, a quarter for leaves (see `leaves`), the last
+quarter for nodes that take another's place: of two nodes of one version the later has the larger id."""
 
 
 class NodeTable:
@@ -48,7 +48,9 @@ class NodeTable:
         first_id = _FIRST_OWN_ID + (journal.generation << _GENERATION_BITS)
         self.first_leaf_id = first_id + (1 << _GENERATION_BITS - 1)
         """From here on ids belong to leaves."""
+        first_later = first_id + 3 * (1 << _GENERATION_BITS - 2)
         self._own_ids = iter(range(first_id, self.first_leaf_id))
+        self._later_ids = iter(range(first_later, first_id + (1 << _GENERATION_BITS)))
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -95,6 +97,10 @@ class NodeTable:
     def replace(self, version: Version, node: Node) -> None:
         """`version` is found as `node` from now on."""
         self._by_version[version] = node
+
+    def identify_later(self, node: Node) -> None:
+        """`node`, which takes another's place, gets an id above all that were given out before."""
+        self.adopt(node, next(self._later_ids))
 
     def adopt(self, node: Node, node_id: int) -> None:
         """The kernel knows `node` by this id already."""

@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_BUCKETS 16
-#define SHARD_BITS 6 /* TABLE_SHARDS */
-#define IDS_BITS 39  /* how many ids there are: half of those of one daemon, see mountd/namespace/nodes/table.py */
+#define FIRST_BUCKETS 8
+#define SHARD_BITS 10
+#define SHARDS (1 << SHARD_BITS) /* so many that one of millions of leaves is swept, or grows, within a millisecond */
+#define IDS_BITS 38  /* how many ids there are, see mountd/namespace/nodes/table.py */
 
 struct leaf {
     struct leaf *next_by_name, *next_by_id;
@@ -29,7 +30,7 @@ static struct {
     struct leaf **by_name, **by_id; /* as many buckets each */
     size_t bucket_count, count;
     uint64_t given; /* ids */
-} shards[TABLE_SHARDS];
+} shards[SHARDS];
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t first_id;
@@ -41,7 +42,7 @@ static void make(void) {
     pthread_rwlockattr_t attributes;
     pthread_rwlockattr_init(&attributes);
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP); /* see table.c */
-    for (int i = 0; i < TABLE_SHARDS; i++) pthread_rwlock_init(&shards[i].lock, &attributes);
+    for (int i = 0; i < SHARDS; i++) pthread_rwlock_init(&shards[i].lock, &attributes);
     pthread_rwlockattr_destroy(&attributes);
 }
 
@@ -53,13 +54,13 @@ static uint64_t hash_of(uint64_t directory, const char *name, size_t size) { /* 
     return hash ^ hash >> 33;
 }
 
-static unsigned shard_of_id(uint64_t id) { return (unsigned)(id % TABLE_SHARDS); }
+static unsigned shard_of_id(uint64_t id) { return (unsigned)(id % SHARDS); }
 
 int leaves_is_id(uint64_t id) { return id >= first_id && id - first_id < UINT64_C(1) << IDS_BITS && first_id; }
 
 static struct leaf **place_of_name(unsigned shard, uint64_t hash, uint64_t directory, const char *name, size_t size) {
     if (!shards[shard].bucket_count) return NULL;
-    struct leaf **at = &shards[shard].by_name[hash / TABLE_SHARDS % shards[shard].bucket_count];
+    struct leaf **at = &shards[shard].by_name[hash / SHARDS % shards[shard].bucket_count];
     while (*at && ((*at)->directory != directory || (*at)->name_size != size || memcmp((*at)->name, name, size)))
         at = &(*at)->next_by_name;
     return at;
@@ -67,7 +68,7 @@ static struct leaf **place_of_name(unsigned shard, uint64_t hash, uint64_t direc
 
 static struct leaf **place_of_id(unsigned shard, uint64_t id) {
     if (!shards[shard].bucket_count) return NULL;
-    struct leaf **at = &shards[shard].by_id[id / TABLE_SHARDS % shards[shard].bucket_count];
+    struct leaf **at = &shards[shard].by_id[id / SHARDS % shards[shard].bucket_count];
     while (*at && (*at)->facts.id != id) at = &(*at)->next_by_id;
     return at;
 }
@@ -84,10 +85,10 @@ static int grow(unsigned shard) {
         for (struct leaf *leaf = shards[shard].by_name[i], *next; leaf; leaf = next) {
             next = leaf->next_by_name;
             uint64_t hash = hash_of(leaf->directory, leaf->name, leaf->name_size);
-            struct leaf **at = &by_name[hash / TABLE_SHARDS % count];
+            struct leaf **at = &by_name[hash / SHARDS % count];
             leaf->next_by_name = *at;
             *at = leaf;
-            at = &by_id[leaf->facts.id / TABLE_SHARDS % count];
+            at = &by_id[leaf->facts.id / SHARDS % count];
             leaf->next_by_id = *at;
             *at = leaf;
         }
@@ -126,7 +127,7 @@ static struct leaf *unlink_leaf(unsigned shard, struct leaf *leaf) {
 /* ---- Python's side ------------------------------------------------------------------------------------------------ */
 
 void leaves_begin(uint64_t first) {
-    for (unsigned shard = 0; shard < TABLE_SHARDS; shard++) {
+    for (unsigned shard = 0; shard < SHARDS; shard++) {
         lock_to_change(shard, 1);
         for (size_t i = 0; i < shards[shard].bucket_count; i++)
             while (shards[shard].by_name[i]) free(unlink_leaf(shard, shards[shard].by_name[i]));
@@ -147,7 +148,7 @@ static int same_version(const struct seen *one, const struct seen *other) {
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait) {
     if (!size || size > UINT8_MAX || !first_id) return EINVAL;
     uint64_t hash = hash_of(directory, name, size);
-    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    unsigned shard = (unsigned)(hash % SHARDS);
     int error = lock_to_change(shard, wait);
     if (error) return error;
     struct leaf **at = place_of_name(shard, hash, directory, name, size);
@@ -164,7 +165,7 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
     if (leaf && room && shards[shard].given < UINT64_C(1) << (IDS_BITS - SHARD_BITS)) {
         memset(leaf, 0, sizeof *leaf);
         leaf->directory = directory;
-        leaf->facts.id = first_id + shards[shard].given++ * TABLE_SHARDS + shard;
+        leaf->facts.id = first_id + shards[shard].given++ * SHARDS + shard;
         leaf->facts.until_ns = until_ns;
         leaf->facts.seen = *seen;
         leaf->name_size = (uint8_t)size;
@@ -195,7 +196,7 @@ static int took(struct leaf *leaf, struct leaf_taken *taken) {
 
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken) {
     uint64_t hash = hash_of(directory, name, size);
-    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    unsigned shard = (unsigned)(hash % SHARDS);
     int error = lock_to_change(shard, wait);
     if (error) return error;
     struct leaf **at = place_of_name(shard, hash, directory, name, size);
@@ -216,7 +217,7 @@ int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken) {
 }
 
 size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room) {
-    unsigned shard = hand++ % TABLE_SHARDS;
+    unsigned shard = hand++ % SHARDS;
     size_t count = 0, unheld = leaves_count() - leaves_held();
     lock_to_change(shard, 1);
     for (size_t i = 0; i < shards[shard].bucket_count && count < room; i++) {
@@ -254,7 +255,7 @@ int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t no
                    int (*reply)(const struct leaf_facts *, void *), void *context) {
     if (!leaves_count()) return 0;
     uint64_t hash = hash_of(directory, name, size);
-    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    unsigned shard = (unsigned)(hash % SHARDS);
     lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size), *leaf = at ? *at : NULL;
     int found = leaf && leaf->facts.until_ns > now_ns && !__atomic_load_n(&ended, __ATOMIC_ACQUIRE);
@@ -296,7 +297,7 @@ int leaves_forget(uint64_t id, uint64_t count) {
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns) {
     if (!leaves_count()) return 0;
     uint64_t hash = hash_of(directory, name, size);
-    unsigned shard = (unsigned)(hash % TABLE_SHARDS);
+    unsigned shard = (unsigned)(hash % SHARDS);
     lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size);
     int knows = at && *at && (*at)->facts.until_ns > now_ns;

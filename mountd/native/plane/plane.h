@@ -159,7 +159,7 @@ void leaves_end(void); /* look-ups are answered no more; all else goes on */
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait);
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
 int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
-/* One shard of TABLE_SHARDS, in turn: those go that the kernel does not hold, if they are past their time or too many.
+/* One shard of 1024, in turn: those go that the kernel does not hold, if they are past their time or too many.
  * How many; the directory of each. */
 size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room);
 size_t leaves_count(void);

@@ -38,33 +38,26 @@ PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     long long valid_ns;
-    PyObject *names, *left = NULL;
+    PyObject *names, *left;
     Py_buffer seen, skip;
     if (!PyArg_ParseTuple(args, "KO!y*y*L", &directory, &PyList_Type, &names, &seen, &skip, &valid_ns)) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(names), added = 0;
     const struct seen *each = seen.buf;
     int64_t until_ns = monotonic_ns() + valid_ns;
+    left = NULL;
     if (seen.len != count * (Py_ssize_t)sizeof *each || skip.len != count)
         PyErr_SetString(PyExc_ValueError, "as many names as were seen");
     else
-        left = PyList_New(0);
+        left = PyByteArray_FromStringAndSize(NULL, count);
     for (Py_ssize_t i = 0; left && i < count; i++) {
         char *name;
         Py_ssize_t size;
-        if (i >= PyList_GET_SIZE(names)) break; /* the GIL was let go */
         int error = EINVAL;
-        if (!((const char *)skip.buf)[i]) {
-            if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0) {
-                Py_CLEAR(left);
-                break;
-            }
+        PyObject *item = i < PyList_GET_SIZE(names) ? PyList_GET_ITEM(names, i) : NULL; /* the GIL was let go */
+        if (item && PyBytes_Check(item) && !((const char *)skip.buf)[i] && !PyBytes_AsStringAndSize(item, &name, &size))
             error = put(directory, name, size, &each[i], until_ns);
-        }
         if (!error) added++;
-        if (!error || error == EEXIST) continue;
-        PyObject *index = PyLong_FromSsize_t(i);
-        if (!index || PyList_Append(left, index) < 0) Py_CLEAR(left);
-        Py_XDECREF(index);
+        PyByteArray_AS_STRING(left)[i] = (char)(error && error != EEXIST); /* no call that may fail: leaves are counted */
     }
     PyBuffer_Release(&seen);
     PyBuffer_Release(&skip);

@@ -115,7 +115,7 @@ def test_of_a_batch_of_forgets_the_others_go_on(served: tuple[DataPlane, Kernel]
     assert leaves.figures()[:2] == (3, 1)
     kernel.forget_all([(ids[1], 1)])
     assert leaves.figures()[:2] == (3, 0)
-    assert [directory for _ in range(64) for directory in leaves.sweep(0)] == [3, 3, 3]
+    assert [directory for _ in range(1024) for directory in leaves.sweep(0)] == [3, 3, 3]
     assert leaves.figures()[:2] == (0, 0)
 
 
@@ -127,7 +127,7 @@ def test_past_its_time_it_is_asked_for_and_swept(served: tuple[DataPlane, Kernel
     put(leaves, 3, b"b", of(71, 6), 1e-9)
     assert kernel.look_up(3, b"b") is None
     assert leaves.unknown(3, [b"a", b"b", b"c"]) == [b"b", b"c"]
-    assert [directory for _ in range(64) for directory in leaves.sweep(100)] == [3]
+    assert [directory for _ in range(1024) for directory in leaves.sweep(100)] == [3]
     assert leaves.unheld == 1
     put(leaves, 3, b"a", of(70, 6), 1e-9)
     assert kernel.look_up(3, b"a") is None, "an answer may be shorter than the one before"
@@ -195,7 +195,7 @@ def test_it_is_the_plain_dictionary(
             kernel.forget(mine, number)
             model.forget(ids.get(mine, 0), number)
         else:
-            swept = [each.sweep(number) for _ in range(64) for each in (table, model)]
+            swept = [each.sweep(number) for _ in range(1024) for each in (table, model)]
             assert sum(map(len, swept[::2])) == sum(map(len, swept[1::2]))
         for where, names in ((one, list(NAMES)) for one in DIRECTORIES):
             assert table.unknown(where, names) == model.unknown(where, names)

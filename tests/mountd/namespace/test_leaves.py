@@ -170,6 +170,54 @@ async def test_without_a_time_to_live_or_a_data_plane_there_are_none() -> None:
         assert not table.leaves
 
 
+async def test_a_node_that_takes_the_place_of_a_leaf_is_the_later_one_to_the_next_daemon_too() -> None:
+    namespace, table, d = await with_leaves(tree(b"a"))
+    await ahead(namespace, d, [b"a"])
+    kept = table.look_up(d.id, b"a")
+    assert kept is not None
+    old = namespace.node(kept.node_id)
+    namespace.holds.opened(old)
+    fresh = namespace.tree.renew(old)
+    assert fresh is not None
+    namespace.holds.referenced(fresh)
+    again = namespace.tree.renew(fresh)
+    assert again is not None
+    namespace.holds.referenced(again)
+    assert old.id < fresh.id < again.id, "see namespace/inherited.py"
+
+
+async def test_what_was_refuted_meanwhile_does_not_come_back() -> None:
+    """Bytes of a version were of two states: its file has another identity, also where it was asked for before that."""
+    source = tree(b"a", b"b", b"c")
+    namespace, table, d = await with_leaves(source)
+    a = (await namespace.lookups.child(d, b"a")).node
+    assert a is not None
+    assert a.version is not None
+    namespace.holds.referenced(a)
+    await ahead(namespace, d, [b"b"])
+    kept = table.look_up(d.id, b"b")
+    assert kept is not None
+    await trio.sleep(TTL_S)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(namespace.lookups.held, d, [b"a", b"c"])
+        await trio.lowlevel.checkpoint()
+        refuted = [a.version, *(source.tree[b"d/" + name].version("fs") for name in (b"b", b"c"))]
+        for version in refuted:
+            source.doubts.rewritten.add(version._replace(source_id=source.source_id))
+            namespace.tree.distrust(version)
+    assert [name for _, name in table.leaves] == [b"b"]
+    for name in (b"a", b"c"):
+        node = (await namespace.lookups.child(d, name)).node
+        assert node is not None
+        assert node is not a
+        assert node.version not in source.doubts.rewritten
+    assert a.stale
+    taken = namespace.node(kept.node_id)
+    assert not namespace.freshness.is_fresh_nowait(taken), "it is asked for before anything is read"
+    with pytest.raises(VersionChanged):
+        await namespace.freshness.fresh(taken)
+
+
 # -- a model ----------------------------------------------------------------------------------------------------------
 
 NAMES = (b"a", b"b", b"c", b"d")

@@ -168,6 +168,40 @@ async def test_names_attributes_and_links_are_what_the_file_system_says(tmp_path
         assert (source.metadata.absolute_link_count, source.metadata.absolute_links) == (1, ["absolute"])
 
 
+@pytest.mark.parametrize("native", [True, False])
+async def test_a_look_at_many_names_says_what_stats_say(
+    tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setattr("mountd.native.attributes.load", lambda: None)
+    folder = tmp_path / "d"
+    (folder / "sub").mkdir(parents=True)
+    names = [b"file", b"again", b"linked", b"\xff\xfe", b"link", b"sub", b"gone"]
+    for name in names[:4]:
+        (folder / os.fsdecode(name)).write_bytes(name)
+    os.unlink(folder / "again")
+    os.link(folder / "linked", folder / "again")
+    (folder / "link").symlink_to("file")
+    async with opened(tmp_path, Metrics()) as source:
+        found = await source.metadata.look(b"d", names)
+        stats = await source.metadata.stats(b"d", names)
+        assert [found.attributes(index) for index in range(len(names))] == stats
+        assert found.plain == bytearray([1, 0, 0, 1, 0, 0, 0])
+        before = stats[0]
+        assert before is not None
+        source.doubts.rewritten.add(before.version(source.source_id))
+        renamed = await source.metadata.look(b"d", names)
+        assert [renamed.attributes(index) for index in range(len(names))] == await source.metadata.stats(b"d", names)
+        assert renamed.attributes(0) != before, "its file has another identity"
+        assert not renamed.plain[0]
+        os.rename(folder, tmp_path / "away")
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "file").write_bytes(b"of another directory")
+        source.directories.forget(b"d")
+        another = await source.metadata.look(b"d", names[:2])
+        assert [one is not None and one.size for one in map(another.attributes, range(2))] == [20, False]
+
+
 async def test_a_replaced_directory_is_not_listed_for_the_old(tmp_path: Path, real_clock: None) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
