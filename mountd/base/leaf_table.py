@@ -34,14 +34,24 @@ class LeafTable(Protocol):
     def runs(self) -> bool:
         """Somebody answers from it; else there is no use in putting anything in."""
 
-    def begin(self, first_id: int) -> None:
-        """It is empty, and gives out node ids from this one on, 2**39 at most."""
+    def begin(self, first_id: int, first_kept_id: int) -> None:
+        """It is empty, and gives out node ids from this one on, 2**38 at most.
+
+        Those of leaves with an object are `first_kept_id` + its number * 1024 + something less; 0: they are as all.
+        """
+
+    def object(self, directory_id: int, name: bytes, inode: int, ctime_ns: int) -> None:
+        """What is staged of this leaf is right, as long as its object is as described."""
 
     def end(self) -> None:
-        """Look-ups come to us from now on."""
+        """Look-ups come to us from now on, but of leaves with an object."""
 
-    def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
+    def put(
+        self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
+    ) -> tuple[int, list[int]]:
         """Each name is a leaf from now on, for so long, unless its byte of `skip` is 1.
+
+        `objects`: none, or the number of what is staged of each.
 
         How many are new; the indexes of those that are none now: skipped, or another version is there, which stays.
         """

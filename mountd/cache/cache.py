@@ -34,6 +34,7 @@ from mountd.cache.committer import Committer
 from mountd.cache.evictions import EvictionsByName
 from mountd.cache.evictor import Evictor
 from mountd.cache.index import IndexFailed
+from mountd.cache.kept_attributes import KeptAttributes
 from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reading.findings import Findings
@@ -46,7 +47,6 @@ from mountd.cache.scrub import Scrub
 from mountd.cache.statistics import StagingStatistics, statistics_of
 from mountd.cache.table.doomed import DoomedRows
 from mountd.cache.table.files import StagedFileTable
-from mountd.cache.table.kept_attributes import KeptAttributes
 from mountd.cache.table.listing import StagedListing
 from mountd.cache.table.row_updates import RowUpdates
 from mountd.cache.writer import StagedWriter

@@ -153,7 +153,7 @@ def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: 
         passthrough=passthrough,
         journal=basics.journal,
         why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
-        becomes_stateless=names.namespace.leaves.end,
+        becomes_stateless=names.namespace.becomes_stateless,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
@@ -62,7 +61,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
         leaf_table=leaf_table,
-        kept=partial(storage.cache.attributes.page, source.source_id, device) if config.immutable else None,
+        kept=storage.cache.attributes.of_source(source.source_id, device, basics.memory.available_bytes),
         inherited=inherited.nodes,
         changed=changed,
         gone=(storage.learners.plans.forget, storage.sent_away.forget),

@@ -226,8 +226,11 @@ class Delegations:
         """Tell of what was answered without us, for ever: of opens those who want to hear of them now; and `served` of
         threads, with how many reads and bytes they were answered."""
         heard = False
+        self._plane.read_staged(self._cache.lender.directory_fd)
         while True:
             heard_before, heard = heard, self._is_heard()
+            if heard != heard_before:
+                self._plane.read_staged(-1 if heard else self._cache.lender.directory_fd)
             if heard and not heard_before:
                 self._recall_reads()
             for reader in self._plane.take_served():

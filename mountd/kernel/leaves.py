@@ -18,12 +18,14 @@ _Taken = tuple[int, int, bytes, int, int, bytes]
 
 
 class _Extension(Protocol):
-    def plane_leaves_begin(self, first_id: int, /) -> None: ...
+    def plane_leaves_begin(self, first_id: int, first_kept_id: int, /) -> None: ...
+
+    def plane_leaves_object(self, directory: int, name: bytes, inode: int, ctime_ns: int, /) -> bool: ...
 
     def plane_leaves_end(self) -> None: ...
 
     def plane_leaves_put(
-        self, directory: int, names: list[bytes], seen: bytes, skip: bytearray, valid_ns: int, /
+        self, directory: int, names: list[bytes], seen: bytes, skip: bytearray, objects: array[int], valid_ns: int, /
     ) -> tuple[int, bytearray]: ...
 
     def plane_leaves_take(self, directory: int, name: bytes, /) -> _Taken | None: ...
@@ -60,22 +62,31 @@ class PlaneLeaves:
         """The threads of the data plane answer."""
         return self._plane.runs
 
-    def begin(self, first_id: int) -> None:
+    def begin(self, first_id: int, first_kept_id: int) -> None:
         """See `LeafTable`."""
         if self._extension is not None:
-            self._extension.plane_leaves_begin(first_id)
+            self._extension.plane_leaves_begin(first_id, first_kept_id)
+
+    def object(self, directory_id: int, name: bytes, inode: int, ctime_ns: int) -> None:
+        """See `LeafTable`."""
+        if self._extension is not None:
+            self._extension.plane_leaves_object(directory_id, name, inode, ctime_ns)
 
     def end(self) -> None:
         """See `LeafTable`."""
         if self._extension is not None:
             self._extension.plane_leaves_end()
 
-    def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
+    def put(
+        self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
+    ) -> tuple[int, list[int]]:
         """See `LeafTable`."""
         if self._extension is None:
             return 0, list(range(len(found.names)))
         valid_ns = int(min(valid_s, _LONGEST_S) * 1e9)
-        added, left = self._extension.plane_leaves_put(directory_id, found.names, found.seen, skip, valid_ns)
+        added, left = self._extension.plane_leaves_put(
+            directory_id, found.names, found.seen, skip, array("Q", objects), valid_ns
+        )
         return added, [index for index, is_left in enumerate(left) if is_left]
 
     def take(self, directory_id: int, name: bytes) -> Leaf | None:

@@ -58,6 +58,8 @@ class _Extension(Protocol):
 
     def plane_take_reads(self, node: int, /) -> bool: ...
 
+    def plane_staged_in(self, fd: int, /) -> None: ...
+
     def plane_served(self) -> bytes: ...
 
     def plane_count(self, slot: int, /) -> int: ...
@@ -235,6 +237,11 @@ class DataPlane:
         """Its reads come to us from now on. KeyError if they do already."""
         if self._extension is None or not self._extension.plane_take_reads(node_id):
             raise KeyError(node_id)
+
+    def read_staged(self, directory_fd: int) -> None:
+        """In a stateless mount: answer reads of leaves from their objects in this directory; -1: not any more."""
+        if self._extension is not None:
+            self._extension.plane_staged_in(directory_fd)
 
     def take_served(self) -> list[Served]:
         """Whose reads were answered since the last call, some hundreds at most."""

@@ -24,7 +24,7 @@ from mountd.namespace.asking import Asking
 from mountd.namespace.freshness import Freshness
 from mountd.namespace.inherited import inherit
 from mountd.namespace.journal import Journal, NodeFact
-from mountd.namespace.kept import KeptNames, Pages
+from mountd.namespace.kept import KeptFiles, KeptNames
 from mountd.namespace.listings import Listings
 from mountd.namespace.lookups import Lookups
 from mountd.namespace.nodes.holds import NodeHolds
@@ -46,6 +46,7 @@ class Namespace:
     nodes: NodeTable
     names: Names
     leaves: Leaves
+    kept: KeptNames
     holds: NodeHolds
     tree: Tree
     asking: Asking
@@ -65,10 +66,15 @@ class Namespace:
         try:
             return self.nodes.node(node_id)
         except SourceError:
-            node = self.names.node(node_id)
+            node = self.names.node(node_id) or self.kept.node(node_id)
             if node is None:
                 raise
             return node
+
+    def becomes_stateless(self) -> None:
+        """The kernel is about to be told to open files without asking."""
+        self.leaves.end()
+        self.kept.answer_reads()
 
     async def sweep(self) -> None:
         """Let go of what is past its time and not held. Called now and then."""
@@ -87,7 +93,7 @@ async def open_namespace(
     names_at_most: int = _NAMES_AT_MOST,
     journal: Journal | None = None,
     leaf_table: LeafTable | None = None,
-    kept: Pages | None = None,
+    kept: KeptFiles | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
@@ -113,12 +119,13 @@ async def open_namespace(
     listings = Listings(source.listings, nursery, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
-    leaves = Leaves(leaf_table, nodes, source, at_most=names_at_most * 2, ttl_s=ttl_s, clock=clock)
+    identity = kept.identity if kept is not None else None
+    leaves = Leaves(leaf_table, nodes, source, identity=identity, at_most=names_at_most * 2, ttl_s=ttl_s, clock=clock)
     names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)
     stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in, clock=clock)
-    kept_names = KeptNames(kept, leaves, tree, nursery)
+    kept_names = KeptNames(kept, nodes, names, leaves, tree, nursery)
     lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, kept_names)
     freshness = Freshness(source.metadata, lookups, silence, ttl_s=ttl_s, clock=clock)
     if inherited:
@@ -131,7 +138,9 @@ async def open_namespace(
         nodes.enter(root)
         nodes.note(root)
     holds = NodeHolds(nodes, names)
-    return Namespace(nodes, names, leaves, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence)
+    return Namespace(
+        nodes, names, leaves, kept_names, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence
+    )
 
 
 def seconds(ttl_s: float, *, immutable: bool) -> float:

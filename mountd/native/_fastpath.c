@@ -328,12 +328,18 @@ static PyMethodDef methods[] = {
      "names(records, starts, begin, end, next_id, directory, how): the next entry with the generation NAME_ONLY stands for "
      "the names [begin, end) of `records` (getdents64), which begin at `starts` (uint32). `next_id`: the offset after "
      "the first. `how`: 0: the request wants names only; 1: leaves go in whole; 2: and the first that is none is the end."},
-    {"plane_leaves_begin", plane_leaves_begin, METH_O,
-     "plane_leaves_begin(first_id): there are no leaves; ids from here on are theirs."},
+    {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
+     "plane_leaves_begin(first_id, first_kept_id): there are no leaves; ids from here on are theirs, and those of leaves with "
+     "the number of an object, which are made of it; 0: there are none of these."},
+    {"plane_leaves_object", plane_leaves_object, METH_VARARGS,
+     "plane_leaves_object(directory, name, inode, ctime_ns) -> bool: what is staged of this leaf is right as long as its "
+     "object is as described."},
+    {"plane_staged_in", plane_staged_in, METH_O,
+     "plane_staged_in(fd): reads of such leaves are answered from the objects in this directory; -1: not any more."},
     {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python from now on."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
-     "plane_leaves_put(directory, names, seen, skip, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
-     "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none."},
+     "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
+     "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
     {"plane_leaves_take", plane_leaves_take, METH_VARARGS,
      "plane_leaves_take(directory, name) -> (id, directory, name, lookups, left_ns, seen) or None: it is Python's now."},
     {"plane_leaves_take_id", plane_leaves_take_id, METH_O, "plane_leaves_take_id(id): the same."},

@@ -126,6 +126,44 @@ def test_a_later_job_does_not_ask_a_source_that_never_changes(tmp_path: Path, hf
 
 
 @needs_extension
+def test_reads_of_a_later_stateless_job_are_right_whatever_becomes_of_the_objects(
+    tmp_path: Path, hfs_mount: HfsMount
+) -> None:
+    """Answered by the data plane: until an object is evicted or damaged, and by the next daemon for what is open."""
+    source = tree(tmp_path / "source")
+    hfs = hfs_mount(source, "--immutable", "--io-mode", "stateless")
+    assert hfs.cache_command("warm", hfs.path).returncode == 0
+    hfs.umount()
+    hfs.mount()
+
+    def right(folder: int) -> None:
+        for number in range(FILES):
+            data = (hfs.path / f"{folder}" / f"{number:04d}").read_bytes()
+            assert data == pattern(seed(folder, number), 0, 1 + number), explain(seed(folder, number), 0, data)
+
+    for folder in range(FOLDERS):
+        os.listdir(hfs.path / f"{folder}")
+        (hfs.path / f"{folder}" / "0000").stat()
+    right(0)
+    while hfs.status()["leaves"]["known"] < FILES:
+        pass
+    before = hfs.status()["data_plane"]["reads"]
+    right(1)
+    right(2)
+    assert hfs.status()["leaves"]["known"] > 3 * FILES, "they need no nodes"
+    assert hfs.status()["data_plane"]["reads"] > before
+    opened = {number: os.open(hfs.path / "3" / f"{number:04d}", os.O_RDONLY) for number in range(0, FILES, 7)}
+    assert hfs.cache_command("evict", hfs.path / "4").returncode == 0
+    right(4)
+    hfs.crash()
+    for number, fd in opened.items():
+        assert os.pread(fd, 1000, 0) == pattern(seed(3, number), 0, 1 + number)
+        os.close(fd)
+    right(3)
+    right(5)
+
+
+@needs_extension
 def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
     tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs]
 ) -> None:

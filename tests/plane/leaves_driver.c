@@ -154,7 +154,7 @@ static void fuzz(double seconds, unsigned seed) {
     held = __real_calloc(IDS, sizeof *held);
     python_holds = __real_calloc(IDS, sizeof *python_holds);
     if (!held || !python_holds) fail("no memory");
-    leaves_begin(FIRST);
+    leaves_begin(FIRST, 0);
     pthread_t kernels[KERNELS];
     unsigned seeds[KERNELS];
     for (int i = 0; i < KERNELS; i++) {
@@ -182,7 +182,7 @@ static void fuzz(double seconds, unsigned seed) {
             if (put > IDS / 1024 / 2) break; /* ids are given out by shard */
             struct seen seen = seen_of(directory, name, (unsigned)rand_r(&seed) % 3);
             int64_t until_ns = rand_r(&seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(&seed) % 1000000;
-            error = leaves_put(directory, text, size, &seen, until_ns, rand_r(&seed) % 2);
+            error = leaves_put(directory, text, size, &seen, 0, until_ns, rand_r(&seed) % 2);
             put += !error;
             if (error == EEXIST || error == ESTALE || error == EBUSY) error = 0;
         }
@@ -198,19 +198,19 @@ static void fuzz(double seconds, unsigned seed) {
     if (leaves_count() || leaves_held()) fail("leaves are left");
     if (!look_ups || !forgotten || !taken_over || !gone || !put) fail("nothing was tried");
     printf("%ld answered, %ld forgotten, %ld taken, %ld swept\n", look_ups, forgotten, taken_over, gone);
-    leaves_begin(0);
+    leaves_begin(0, 0);
     free(held), free(python_holds);
 }
 
 static int once(void) {
     char text[64];
     int error = 0;
-    leaves_begin(FIRST);
+    leaves_begin(FIRST, 0);
     for (unsigned name = 0; name < 3000 && !error; name++) { /* shards grow */
         struct seen seen = seen_of(1, name, 1);
-        error = leaves_put(1, text, name_of(name, text), &seen, INT64_MAX, 1);
+        error = leaves_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, 1);
     }
-    leaves_begin(0);
+    leaves_begin(0, 0);
     if (leaves_count()) fail("leaves are left");
     return error;
 }

@@ -25,6 +25,7 @@ class Kept:
     until_s: float
     seen: bytes
     look_ups: int = 0
+    object: tuple[int, int] | None = None
 
     @property
     def version(self) -> Version:
@@ -41,17 +42,28 @@ class FakeLeafTable:
         self.ended = False
         self.leaves: dict[tuple[int, bytes], Kept] = {}
         self._clock = clock
-        self._next_id = 0
+        self._next_id = self._first_kept_id = 0
         self._hand = 0
 
-    def begin(self, first_id: int) -> None:
+    def begin(self, first_id: int, first_kept_id: int) -> None:
         self.leaves.clear()
         self._next_id = first_id
+        self._first_kept_id = first_kept_id
+
+    def object(self, directory_id: int, name: bytes, inode: int, ctime_ns: int) -> None:
+        kept = self.leaves.get((directory_id, name))
+        if kept is not None and self._is_kept(kept):
+            kept.object = inode, ctime_ns
+
+    def _is_kept(self, kept: Kept) -> bool:
+        return kept.node_id >= self._first_kept_id > 0
 
     def end(self) -> None:
         self.ended = True
 
-    def put(self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float) -> tuple[int, list[int]]:
+    def put(
+        self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
+    ) -> tuple[int, list[int]]:
         added, left = 0, []
         for index, name in enumerate(found.names):
             seen = found.seen[index * SEEN_BYTES : (index + 1) * SEEN_BYTES]
@@ -62,6 +74,8 @@ class FakeLeafTable:
             elif kept is not None:
                 kept.until_s, kept.seen = fresh.until_s, seen
             else:
+                if objects and self._first_kept_id:
+                    fresh.node_id = self._first_kept_id + objects[index] * 1024
                 self.leaves[directory_id, name] = fresh
                 self._next_id += 1
                 added += 1
@@ -78,8 +92,11 @@ class FakeLeafTable:
         return self.take(kept.directory_id, kept.name) if kept is not None else None
 
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
-        known = [self.leaves.get((directory_id, name)) for name in names]
-        return [name for name, kept in zip(names, known, strict=True) if kept is None or kept.until_s <= self._clock()]
+        known = [(name, self.leaves.get((directory_id, name))) for name in names]
+        return [name for name, kept in known if kept is None or not self._is_told(kept)]
+
+    def _is_told(self, kept: Kept) -> bool:
+        return kept.until_s > self._clock() and (not self.ended or self._is_kept(kept))
 
     def sweep(self, at_most: int) -> list[int]:
         """All of it at once, one time in 1024."""
@@ -103,7 +120,7 @@ class FakeLeafTable:
     def look_up(self, directory_id: int, name: bytes) -> Kept | None:
         """None: the look-up goes to the daemon."""
         kept = self.leaves.get((directory_id, name))
-        if kept is None or kept.until_s <= self._clock() or self.ended:
+        if kept is None or not self._is_told(kept):
             return None
         kept.look_ups += 1
         return kept

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from mountd.kernel import DataPlane, fastpath
 
@@ -84,8 +85,8 @@ class Kernel:
         body = self.ask(_OPEN, node, struct.pack("=II", flags, 0), **how)
         return None if body is None else struct.unpack("=QIi", body)
 
-    def read(self, node: int, offset: int, size: int) -> bytes | None:
-        return self.ask(_READ, node, struct.pack("=QQIIQII", 1, offset, size, 0, 0, 0, 0))
+    def read(self, node: int, offset: int, size: int, handle: int = 1) -> bytes | None:
+        return self.ask(_READ, node, struct.pack("=QQIIQII", handle, offset, size, 0, 0, 0, 0))
 
     def release(self, node: int, handle: int) -> bool:
         return self.ask(_RELEASE, node, struct.pack("=QIIQ", handle, 0, 0, 0)) is not None
@@ -109,3 +110,12 @@ def serving() -> Iterator[tuple[DataPlane, Kernel]]:
         plane.take_opens(_MARKED)
         with contextlib.suppress(ValueError):  # the test has attached other memory
             plane.free_slot(slot)
+
+
+def reads_nowait(path: Path) -> bool:
+    """Whether a file that was just written can be read without waiting: not so on all file systems."""
+    with path.open("rb") as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+        except OSError:
+            return False

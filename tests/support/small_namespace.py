@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mountd.core.metrics import Metrics
-from mountd.namespace.kept import Pages
+from mountd.namespace.kept import KeptFiles
 from mountd.namespace.namespace import Namespace, open_namespace
 from mountd.namespace.nodes.node import Node
 from tests.support.fake_leaves import FakeLeafTable
@@ -21,7 +21,7 @@ async def made(
     strict: bool = False,
     names_at_most: int = 1 << 20,
     leaf_table: FakeLeafTable | None = None,
-    kept: Pages | None = None,
+    kept: KeptFiles | None = None,
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
 ) -> tuple[Namespace, Metrics]:

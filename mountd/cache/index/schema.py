@@ -35,6 +35,9 @@ FORMAT = 4
 4: attributes of files may be kept."""
 
 _ATTRIBUTES = (
+    # A number that another index hardly has: node ids of the kernel are made of it.
+    "CREATE TABLE identity (number INTEGER NOT NULL)",
+    "INSERT INTO identity VALUES (abs(random()) % 2097152)",
     # For sources that never change: what stat(2) said of files with a row, so that nobody asks the source again.
     """CREATE TABLE attributes (
         file INTEGER PRIMARY KEY,       -- files.id

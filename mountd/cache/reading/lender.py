@@ -25,6 +25,11 @@ class ObjectLender:
         self._findings = findings
 
     @property
+    def directory_fd(self) -> int:
+        """Where the names of objects begin; open as long as the cache."""
+        return self._context.disk.directory
+
+    @property
     def on_overlay(self) -> bool:
         """The cache directory lies on an overlay file system."""
         return self._context.disk.on_overlay()

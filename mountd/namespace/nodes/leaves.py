@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 import trio
@@ -19,6 +19,7 @@ import trio
 from mountd.base.attributes import Attributes
 from mountd.base.leaf_table import Leaf, LeafTable
 from mountd.base.seen import SeenNames, attributes_of
+from mountd.base.version import Version
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import NodeTable
 from mountd.source import Source
@@ -28,6 +29,10 @@ _MOST_OVER = 1 << 14
 
 _NOT = bytes([1, *bytes(255)])
 """For `translate`."""
+
+FIRST_KEPT_ID = (1 << 62) + (1 << 61)
+_KEPT_BITS = 40
+"""Ids that are made of the numbers of objects: 2**30 of each of 2**21 indexes."""
 
 _SHARDS = 1024
 """Of the table: so many sweeps go over all of it."""
@@ -45,13 +50,15 @@ class Leaves:
         nodes: NodeTable,
         source: Source,
         *,
+        identity: int | None = None,
         at_most: int,
         ttl_s: float,
         clock: Callable[[], float],
     ) -> None:
         """`table`: None where there is no data plane. `at_most`: how many are kept that the kernel does not hold.
-        `ttl_s`: for how long an answer is good."""
+        `ttl_s`: for how long an answer is good. `identity`: of the index whose objects they have; None: of none."""
         self._table = table
+        self._first_kept_id = 0 if identity is None else FIRST_KEPT_ID + (identity << _KEPT_BITS)
         self._nodes = nodes
         self._rewritten = source.doubts.rewritten
         self._source_id = source.source_id
@@ -64,12 +71,14 @@ class Leaves:
         self._counts: Counter[Node] = Counter()
         """Of each directory that is held for its leaves; 0: until the next sweep."""
         if table is not None:
-            table.begin(nodes.first_leaf_id)
+            table.begin(nodes.first_leaf_id, self._first_kept_id)
 
     def may_be_in(self, directory: Node) -> bool:
         """Whether names of this directory may become leaves now."""
-        table = self._table
-        if table is None or not table.runs or self.ended:
+        return not self.ended and self._may_have_any_in(directory)
+
+    def _may_have_any_in(self, directory: Node) -> bool:
+        if self._table is None or not self._table.runs:
             return False
         return directory.id != 0 and directory.children is not None and self._ttl_s > 0
 
@@ -81,13 +90,18 @@ class Leaves:
             self._table.end()
 
     def put(
-        self, directory: Node, found: SeenNames, *, told: AbstractSet[bytes] = frozenset()
+        self,
+        directory: Node,
+        found: SeenNames,
+        *,
+        told: AbstractSet[bytes] = frozenset(),
+        objects: Sequence[int] = (),
     ) -> list[tuple[bytes, Attributes | None]]:
         """The source has just said what these names are. Those that are no leaves, and what they are: for the tree.
 
-        `told`: names whose look-ups are to come to us.
+        `told`: names whose look-ups are to come to us. `objects`: the numbers of what is staged of them.
         """
-        if self._table is None or not self.may_be_in(directory):
+        if self._table is None or not (self.may_be_in(directory) or (objects and self._may_have_any_in(directory))):
             return [(name, found.attributes(index)) for index, name in enumerate(found.names)]
         skip = found.plain.translate(_NOT)
         if directory.children or told:
@@ -99,7 +113,7 @@ class Leaves:
             for index in range(len(found.names)):
                 if not skip[index] and self._is_rewritten(found.attributes(index)):
                     skip[index] = 1
-        added, left = self._table.put(directory.id, found, skip, valid_s=self._ttl_s)
+        added, left = self._table.put(directory.id, found, skip, valid_s=self._ttl_s, objects=objects)
         if added:
             if directory not in self._counts:
                 directory.holds += 1
@@ -148,6 +162,20 @@ class Leaves:
 
     def _is_rewritten(self, attributes: Attributes | None) -> bool:
         return attributes is not None and self._rewritten.named(attributes, self._source_id) is not attributes
+
+    def found_right(self, directory: Node, name: bytes, inode: int, ctime_ns: int) -> None:
+        """What is staged of this leaf is right as long as its object has these."""
+        if self._table is not None and self._counts.get(directory):
+            self._table.object(directory.id, name, inode, ctime_ns)
+
+    def object_of(self, node_id: int) -> int | None:
+        """The number of the object that this id was made of."""
+        offset = node_id - self._first_kept_id
+        return offset // _SHARDS if self._first_kept_id and 0 <= offset < 1 << _KEPT_BITS else None
+
+    def version_of(self, attributes: Attributes) -> Version:
+        """Of a file with these."""
+        return attributes.version(self._source_id)
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 

@@ -114,9 +114,6 @@ class Names:
 
     def unknown_nowait(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
         """Those of `names` of which nothing is known that is still good; leaves stay leaves."""
-        if self._leaves.ended:
-            for name in names:
-                self.remembered(directory, name)
         children = directory.children
         if not children:
             return self._leaves.unknown(directory, list(names))

@@ -15,11 +15,14 @@
 #define SHARD_BITS 10
 #define SHARDS (1 << SHARD_BITS) /* so many that one of millions of leaves is swept, or grows, within a millisecond */
 #define IDS_BITS 38  /* how many ids there are, see mountd/namespace/nodes/table.py */
+#define KEPT_BITS 40 /* and of those that are made of the number of an object */
 
 struct leaf {
     struct leaf *next_by_name, *next_by_id;
     uint64_t directory;
     struct leaf_facts facts;
+    uint64_t object_inode;   /* of what is staged of it, and was found right; 0: not known */
+    int64_t object_ctime_ns;
     uint32_t lookups; /* atomic */
     uint8_t name_size;
     char name[];
@@ -33,7 +36,7 @@ static struct {
 } shards[SHARDS];
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static uint64_t first_id;
+static uint64_t first_id, first_kept_id;
 static int ended; /* nothing is answered any more; atomic */
 static size_t leaf_count, held_count; /* all, and those that the kernel holds; atomic */
 static unsigned hand;     /* the shard that is swept next */
@@ -56,7 +59,11 @@ static uint64_t hash_of(uint64_t directory, const char *name, size_t size) { /* 
 
 static unsigned shard_of_id(uint64_t id) { return (unsigned)(id % SHARDS); }
 
-int leaves_is_id(uint64_t id) { return id >= first_id && id - first_id < UINT64_C(1) << IDS_BITS && first_id; }
+static int is_kept(uint64_t id) { return first_kept_id && id >= first_kept_id && id - first_kept_id < UINT64_C(1) << KEPT_BITS; }
+
+int leaves_is_id(uint64_t id) {
+    return is_kept(id) || (first_id && id >= first_id && id - first_id < UINT64_C(1) << IDS_BITS);
+}
 
 static struct leaf **place_of_name(unsigned shard, uint64_t hash, uint64_t directory, const char *name, size_t size) {
     if (!shards[shard].bucket_count) return NULL;
@@ -126,7 +133,7 @@ static struct leaf *unlink_leaf(unsigned shard, struct leaf *leaf) {
 
 /* ---- Python's side ------------------------------------------------------------------------------------------------ */
 
-void leaves_begin(uint64_t first) {
+void leaves_begin(uint64_t first, uint64_t first_kept) {
     for (unsigned shard = 0; shard < SHARDS; shard++) {
         lock_to_change(shard, 1);
         for (size_t i = 0; i < shards[shard].bucket_count; i++)
@@ -135,6 +142,7 @@ void leaves_begin(uint64_t first) {
         unlock(shard);
     }
     first_id = first;
+    first_kept_id = first_kept;
     __atomic_store_n(&ended, 0, __ATOMIC_RELEASE);
 }
 
@@ -145,8 +153,10 @@ static int same_version(const struct seen *one, const struct seen *other) {
            one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];
 }
 
-int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait) {
-    if (!size || size > UINT8_MAX || !first_id) return EINVAL;
+int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
+               int wait) {
+    if (!size || size > UINT8_MAX || !first_id || object >> (KEPT_BITS - SHARD_BITS)) return EINVAL;
+    if (object && !first_kept_id) object = 0;
     uint64_t hash = hash_of(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
     int error = lock_to_change(shard, wait);
@@ -165,7 +175,7 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
     if (leaf && room && shards[shard].given < UINT64_C(1) << (IDS_BITS - SHARD_BITS)) {
         memset(leaf, 0, sizeof *leaf);
         leaf->directory = directory;
-        leaf->facts.id = first_id + shards[shard].given++ * SHARDS + shard;
+        leaf->facts.id = object ? first_kept_id + object * SHARDS + shard : first_id + shards[shard].given++ * SHARDS + shard;
         leaf->facts.until_ns = until_ns;
         leaf->facts.seen = *seen;
         leaf->name_size = (uint8_t)size;
@@ -258,7 +268,7 @@ int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t no
     unsigned shard = (unsigned)(hash % SHARDS);
     lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size), *leaf = at ? *at : NULL;
-    int found = leaf && leaf->facts.until_ns > now_ns && !__atomic_load_n(&ended, __ATOMIC_ACQUIRE);
+    int found = leaf && leaf->facts.until_ns > now_ns && (is_kept(leaf->facts.id) || !__atomic_load_n(&ended, __ATOMIC_ACQUIRE));
     if (found) {
         refer(leaf, 1); /* before the reply: its FORGET may be read by another thread at once */
         if (reply(&leaf->facts, context)) unrefer(leaf, 1);
@@ -294,13 +304,39 @@ int leaves_forget(uint64_t id, uint64_t count) {
     return 1;
 }
 
+int leaves_object(uint64_t directory, const char *name, size_t size, uint64_t inode, int64_t ctime_ns, int wait) {
+    uint64_t hash = hash_of(directory, name, size);
+    unsigned shard = (unsigned)(hash % SHARDS);
+    int error = lock_to_change(shard, wait);
+    if (error) return error;
+    struct leaf **at = place_of_name(shard, hash, directory, name, size);
+    if (at && *at && is_kept((*at)->facts.id))
+        (*at)->object_inode = inode, (*at)->object_ctime_ns = ctime_ns;
+    else
+        error = ENOENT;
+    unlock(shard);
+    return error;
+}
+
+int leaves_find_object(uint64_t id, uint64_t *number, uint64_t *inode, uint64_t *size, int64_t *ctime_ns) {
+    struct leaf *leaf = is_kept(id) ? hold_id(id) : NULL;
+    if (!leaf) return 0;
+    *number = (id - first_kept_id) / SHARDS;
+    *inode = leaf->object_inode;
+    *size = leaf->facts.seen.size;
+    *ctime_ns = leaf->object_ctime_ns;
+    unlock(shard_of_id(id));
+    return *inode != 0;
+}
+
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns) {
     if (!leaves_count()) return 0;
     uint64_t hash = hash_of(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
     lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size);
-    int knows = at && *at && (*at)->facts.until_ns > now_ns;
+    int knows = at && *at && (*at)->facts.until_ns > now_ns &&
+                (is_kept((*at)->facts.id) || !__atomic_load_n(&ended, __ATOMIC_ACQUIRE));
     unlock(shard);
     return knows;
 }

@@ -7,6 +7,7 @@
  *   opens.c     nodes whose opens are answered here, and how
  *   reads.c     nodes whose reads are
  *   leaves.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
+ *   staged.c    reads of leaves whose bytes are staged
  *   object.c    what both are answered with
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   answers.c   one request in, its reply out, or "ask Python"
@@ -152,11 +153,18 @@ struct leaf_taken { /* one that is Python's from now on */
     char name[UINT8_MAX];
 };
 
-void leaves_begin(uint64_t first_id); /* none is there; ids from here on are theirs. 0: nothing may be put */
-void leaves_end(void); /* look-ups are answered no more; all else goes on */
+/* None is there; ids from here on are theirs, and from `first_kept_id` on of those that have the number of an object. 0:
+ * nothing may be put, or nothing with a number. */
+void leaves_begin(uint64_t first_id, uint64_t first_kept_id);
+void leaves_end(void); /* look-ups are answered no more, but of those with a number; all else goes on */
 /* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
  * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. */
-int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, int wait);
+/* `object`: the number of what is staged of it, 0: none. */
+int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
+               int wait);
+/* What is staged of it is right, as long as it is as described here. 0, or EBUSY, ENOENT. */
+int leaves_object(uint64_t directory, const char *name, size_t size, uint64_t inode, int64_t ctime_ns, int wait);
+int leaves_find_object(uint64_t id, uint64_t *number, uint64_t *inode, uint64_t *size, int64_t *ctime_ns); /* 1: found */
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
 int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
 /* One shard of 1024, in turn: those go that the kernel does not hold, if they are past their time or too many.
@@ -171,6 +179,12 @@ int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t no
                    int (*reply)(const struct leaf_facts *, void *), void *context);
 int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct leaf_facts *, void *), void *context);
 int leaves_forget(uint64_t id, uint64_t count); /* 1: done */
+
+/* ---- staged.c ----------------------------------------------------------------------------------------------------- */
+
+void staged_in(int directory_fd); /* objects lie there; -1: none is read */
+/* As reads_read, of a leaf whose object was found right. */
+ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 

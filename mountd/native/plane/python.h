@@ -18,7 +18,9 @@ PyObject *plane_count(PyObject *self, PyObject *arg);
 PyObject *plane_closed(PyObject *self, PyObject *arg);
 PyObject *plane_free(PyObject *self, PyObject *arg);
 PyObject *plane_events(PyObject *self, PyObject *noargs);
-PyObject *plane_leaves_begin(PyObject *self, PyObject *arg); /* these in python_leaves.c */
+PyObject *plane_leaves_begin(PyObject *self, PyObject *args); /* these in python_leaves.c */
+PyObject *plane_leaves_object(PyObject *self, PyObject *args);
+PyObject *plane_staged_in(PyObject *self, PyObject *arg);
 PyObject *plane_leaves_end(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_put(PyObject *self, PyObject *args);
 PyObject *plane_leaves_take(PyObject *self, PyObject *args);

@@ -11,11 +11,35 @@
 
 #define SWEPT_AT_MOST 4096 /* leaves of one shard: a millisecond */
 
-PyObject *plane_leaves_begin(PyObject *self, PyObject *arg) {
+PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long first = PyLong_AsUnsignedLongLong(arg);
+    unsigned long long first, first_kept;
+    if (!PyArg_ParseTuple(args, "KK", &first, &first_kept)) return NULL;
+    leaves_begin(first, first_kept);
+    Py_RETURN_NONE;
+}
+
+PyObject *plane_leaves_object(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory, inode;
+    long long ctime_ns;
+    const char *name;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "Ky#KL", &directory, &name, &size, &inode, &ctime_ns)) return NULL;
+    int error = leaves_object(directory, name, (size_t)size, inode, ctime_ns, 0);
+    if (error == EBUSY) {
+        Py_BEGIN_ALLOW_THREADS
+        error = leaves_object(directory, name, (size_t)size, inode, ctime_ns, 1);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(!error);
+}
+
+PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
+    (void)self;
+    long fd = PyLong_AsLong(arg);
     if (PyErr_Occurred()) return NULL;
-    leaves_begin(first);
+    staged_in((int)fd);
     Py_RETURN_NONE;
 }
 
@@ -25,11 +49,12 @@ PyObject *plane_leaves_end(PyObject *self, PyObject *noargs) {
     Py_RETURN_NONE;
 }
 
-static int put(uint64_t directory, const char *name, Py_ssize_t size, const struct seen *seen, int64_t until_ns) {
-    int error = leaves_put(directory, name, (size_t)size, seen, until_ns, 0);
+static int put(uint64_t directory, const char *name, Py_ssize_t size, const struct seen *seen, uint64_t object,
+               int64_t until_ns) {
+    int error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 0);
     if (error != EBUSY) return error;
     Py_BEGIN_ALLOW_THREADS
-    error = leaves_put(directory, name, (size_t)size, seen, until_ns, 1);
+    error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 1);
     Py_END_ALLOW_THREADS
     return error;
 }
@@ -39,13 +64,15 @@ PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
     unsigned long long directory;
     long long valid_ns;
     PyObject *names, *left;
-    Py_buffer seen, skip;
-    if (!PyArg_ParseTuple(args, "KO!y*y*L", &directory, &PyList_Type, &names, &seen, &skip, &valid_ns)) return NULL;
+    Py_buffer seen, skip, objects;
+    if (!PyArg_ParseTuple(args, "KO!y*y*y*L", &directory, &PyList_Type, &names, &seen, &skip, &objects, &valid_ns)) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(names), added = 0;
     const struct seen *each = seen.buf;
+    const uint64_t *numbers = objects.len ? objects.buf : NULL;
     int64_t until_ns = monotonic_ns() + valid_ns;
     left = NULL;
-    if (seen.len != count * (Py_ssize_t)sizeof *each || skip.len != count)
+    if (seen.len != count * (Py_ssize_t)sizeof *each || skip.len != count ||
+        (numbers && objects.len != count * (Py_ssize_t)sizeof *numbers))
         PyErr_SetString(PyExc_ValueError, "as many names as were seen");
     else
         left = PyByteArray_FromStringAndSize(NULL, count);
@@ -55,12 +82,13 @@ PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
         int error = EINVAL;
         PyObject *item = i < PyList_GET_SIZE(names) ? PyList_GET_ITEM(names, i) : NULL; /* the GIL was let go */
         if (item && PyBytes_Check(item) && !((const char *)skip.buf)[i] && !PyBytes_AsStringAndSize(item, &name, &size))
-            error = put(directory, name, size, &each[i], until_ns);
+            error = put(directory, name, size, &each[i], numbers ? numbers[i] : 0, until_ns);
         if (!error) added++;
         PyByteArray_AS_STRING(left)[i] = (char)(error && error != EEXIST); /* no call that may fail: leaves are counted */
     }
     PyBuffer_Release(&seen);
     PyBuffer_Release(&skip);
+    PyBuffer_Release(&objects);
     return left ? Py_BuildValue("(nN)", added, left) : NULL;
 }
 

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from mountd.base.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
 from mountd.kernel import DataPlane, PlaneLeaves, fastpath
 from mountd.native import attributes as native_attributes
 from tests.support.fake_leaves import FakeLeafTable
-from tests.support.plane_kernel import Kernel, serving
+from tests.support.plane_kernel import Kernel, reads_nowait, serving
 
 pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
 
@@ -51,10 +52,11 @@ def test_attributes_are_as_they_were_seen() -> None:
         attributes_of(b"\15\0\0\0" + bytes(SEEN_BYTES - 4), 0)
 
 
-def test_many_stats_are_those_of_python(tmp_path: os.PathLike[str]) -> None:
+def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
     native = native_attributes.load()
     assert native is not None
-    (folder := os.fspath(tmp_path)) and os.mkdir(f"{folder}/directory")
+    folder = os.fspath(tmp_path)
+    os.mkdir(f"{folder}/directory")
     for name in ("file", "linked", "old"):
         with open(f"{folder}/{name}", "w") as file:
             file.write(name)
@@ -80,7 +82,7 @@ def test_many_stats_are_those_of_python(tmp_path: os.PathLike[str]) -> None:
 def test_a_leaf_is_answered_counted_and_taken(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
+    leaves.begin(FIRST, 0)
     assert put(leaves, 3, b"a", of(70, 6), 1000) == (1, [])
     assert kernel.look_up(3, b"b") is kernel.look_up(4, b"a") is None
     found = kernel.look_up(3, b"a")
@@ -107,7 +109,7 @@ def test_a_leaf_is_answered_counted_and_taken(served: tuple[DataPlane, Kernel]) 
 def test_of_a_batch_of_forgets_the_others_go_on(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
+    leaves.begin(FIRST, 0)
     for name in NAMES:
         put(leaves, 3, name, of(70, 6), 1000)
     ids = [found[0] for name in NAMES if (found := kernel.look_up(3, name))]
@@ -122,7 +124,7 @@ def test_of_a_batch_of_forgets_the_others_go_on(served: tuple[DataPlane, Kernel]
 def test_past_its_time_it_is_asked_for_and_swept(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
+    leaves.begin(FIRST, 0)
     put(leaves, 3, b"a", of(70, 6), 1000)
     put(leaves, 3, b"b", of(71, 6), 1e-9)
     assert kernel.look_up(3, b"b") is None
@@ -136,13 +138,56 @@ def test_past_its_time_it_is_asked_for_and_swept(served: tuple[DataPlane, Kernel
 def test_another_mount_begins_with_none(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
+    leaves.begin(FIRST, 0)
     put(leaves, 3, b"a", of(70, 6), 1000)
     found = kernel.look_up(3, b"a")
     assert found is not None
-    leaves.begin(FIRST + (1 << 40))
+    leaves.begin(FIRST + (1 << 40), 0)
     assert kernel.look_up(3, b"a") is kernel.attributes(found[0]) is None
     assert leaves.figures()[:2] == (0, 0)
+
+
+KEPT = (1 << 62) + (1 << 61)
+
+
+def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], tmp_path: Path) -> None:
+    plane, kernel = served
+    data = bytes(range(250)) * 4
+    (tmp_path / "2c").mkdir()
+    path = tmp_path / "2c" / "300"
+    path.write_bytes(data)
+    directory_fd = os.open(tmp_path, os.O_PATH)
+    if not reads_nowait(path):
+        pytest.skip("this file system cannot be read without waiting")
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST, KEPT)
+    found = seen_names([b"a", b"b"], [of(70, len(data)), of(71, 5)], 0)
+    assert leaves.put(3, found, bytearray(2), valid_s=1000, objects=[300, 301]) == (2, [])
+    put(leaves, 3, b"c", of(72, 5), 1000)
+    told = kernel.look_up(3, b"a")
+    assert told is not None
+    assert (told[0] - KEPT) // 1024 == 300
+    assert kernel.read(told[0], 0, 100, 0) is None, "nobody has said that it is right"
+    stamp = os.stat(path)
+    leaves.object(3, b"a", stamp.st_ino, stamp.st_ctime_ns)
+    leaves.object(3, b"c", stamp.st_ino, stamp.st_ctime_ns)
+    assert kernel.read(told[0], 0, 100, 0) is None, "nor where it lies"
+    plane.read_staged(directory_fd)
+    assert kernel.read(told[0], 0, 4096, 0) == data
+    assert kernel.read(told[0], 990, 100, 0) == data[990:]
+    assert kernel.read(told[0], 1000, 100, 0) == kernel.read(told[0], 1 << 60, 1, 0) == b""
+    others = [kernel.look_up(3, name) for name in (b"b", b"c")]
+    assert [kernel.read(other[0], 0, 5, 0) for other in others if other is not None] == [None, None]
+    leaves.end()
+    assert kernel.look_up(3, b"c") is None, "it is to be noted"
+    assert kernel.look_up(3, b"a") == told
+    assert kernel.read(told[0], 0, 100, 1) is None, "somebody has it open"
+    path.write_bytes(data)
+    assert kernel.read(told[0], 0, 4096, 0) is None, "somebody has changed it"
+    path.unlink()
+    assert kernel.read(told[0], 0, 4096, 0) is None
+    plane.read_staged(-1)
+    os.close(directory_fd)
 
 
 STEPS = st.lists(
@@ -165,7 +210,7 @@ def test_it_is_the_plain_dictionary(
     ids: dict[int, int] = {}
     """The model's id of each of the table's."""
     for each in (table, model):
-        each.begin(FIRST)
+        each.begin(FIRST, 0)
     for step, (directory, name), number in steps:
         mine = next((one for one, its in ids.items() if its % 3 == number % 3), FIRST)
         if step.startswith("put"):

@@ -8,9 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
+from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError
+from mountd.base.kept_page import KeptPage
 from mountd.base.seen import seen_as
-from mountd.cache.table.kept_attributes import KeptPage
-from mountd.namespace import Namespace
+from mountd.core.metrics import Metrics
+from mountd.namespace import Namespace, open_namespace
+from mountd.namespace.journal import NodeFact
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
@@ -18,23 +22,37 @@ from tests.support.small_namespace import looked_up, made
 FILES = 10
 
 
-class Pages:
+class Kept:
     """As the index has them: `at_once` names a page."""
 
+    identity = 5
+
     def __init__(self, source: FakeSource, kept: range, at_once: int = 3) -> None:
+        self.right_objects: set[int] = set()
         self.asked: list[tuple[bytes, int]] = []
         self._source = source
         self._kept = kept
         self._at_once = at_once
 
-    async def __call__(self, folder: bytes, after_id: int) -> KeptPage | None:
+    async def page(self, folder: bytes, after_id: int, /) -> KeptPage | None:
         self.asked.append((folder, after_id))
         await trio.sleep(0.01)
         numbers = [number for number in self._kept if number + 1 > after_id][: self._at_once] if folder == b"d" else []
         if not numbers:
             return None
         seen = [seen_as(self._source.tree[b"d/%d" % number]) for number in numbers]
-        return KeptPage([b"%d" % number for number in numbers], b"".join(seen), numbers[-1] + 1)
+        objects = [number + 1 for number in numbers]
+        return KeptPage([b"%d" % number for number in numbers], b"".join(seen), objects, objects[-1])
+
+    async def right(self, page: KeptPage, begin: int, /) -> tuple[list[tuple[bytes, tuple[int, int]]], int]:
+        await trio.sleep(0.01)
+        is_right = page.objects[begin] in self.right_objects
+        return ([(page.names[begin], (page.objects[begin], 77))] if is_right else []), begin + 1
+
+    def find_nowait(self, object_id: int, /) -> tuple[bytes, Attributes] | None:
+        path = b"d/%d" % (object_id - 1)
+        found = self._source.tree.get(path) if object_id - 1 in self._kept else None
+        return (path, found) if found is not None else None
 
 
 def tree() -> FakeSource:
@@ -45,14 +63,14 @@ def tree() -> FakeSource:
     return source
 
 
-Make = Callable[..., Awaitable[tuple[Namespace, FakeSource, Pages]]]
+Make = Callable[..., Awaitable[tuple[Namespace, FakeSource, Kept]]]
 
 
 @pytest.fixture(params=["leaves", "nodes"])
 def make(request: pytest.FixtureRequest) -> Make:
-    async def making(kept: range = range(FILES)) -> tuple[Namespace, FakeSource, Pages]:
+    async def making(kept: range = range(FILES)) -> tuple[Namespace, FakeSource, Kept]:
         source = tree()
-        pages = Pages(source, kept)
+        pages = Kept(source, kept)
         table = FakeLeafTable() if request.param == "leaves" else None
         namespace, _ = await made(source, math.inf, leaf_table=table, kept=pages)
         return namespace, source, pages
@@ -107,3 +125,69 @@ async def test_many_who_look_bring_it_in_once(make: Make) -> None:
             nursery.start_soon(namespace.lookups.child, d, b"%d" % number)
     assert len(source.calls) == asked
     assert len([asked for asked in pages.asked if asked[0] == b"d"]) == 5
+
+
+# -- reads without Python, and the next daemon ------------------------------------------------------------------------
+
+
+async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeLeafTable, Kept, FakeSource]:
+    source, table = tree(), FakeLeafTable()
+    kept = Kept(source, kept_files)
+    namespace, _ = await made(source, math.inf, leaf_table=table, kept=kept)
+    return namespace, table, kept, source
+
+
+async def test_objects_are_found_right_once_the_kernel_reads_without_opening() -> None:
+    namespace, table, kept, _ = await with_table()
+    kept.right_objects = {2, 4, 9}
+    d = await looked_up(namespace, b"d")
+    await namespace.lookups.child(d, b"0")
+    await trio.sleep(1)
+    assert not [leaf for leaf in table.leaves.values() if leaf.object]
+    namespace.becomes_stateless()
+    await trio.sleep(1)
+    assert {leaf.name: leaf.object for leaf in table.leaves.values() if leaf.object} == {
+        b"1": (2, 77),
+        b"3": (4, 77),
+        b"8": (9, 77),
+    }
+    assert table.look_up(d.id, b"5") is not None, "the next daemon finds it by its id"
+
+
+async def test_who_comes_to_a_directory_later_has_its_objects_found_right_too() -> None:
+    namespace, table, kept, _ = await with_table()
+    kept.right_objects = {1}
+    namespace.becomes_stateless()
+    d = await looked_up(namespace, b"d")
+    await namespace.lookups.child(d, b"9")
+    await trio.sleep(1)
+    assert [leaf.name for leaf in table.leaves.values() if leaf.object] == [b"0"]
+
+
+async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
+    namespace, table, _, source = await with_table()
+    d = await looked_up(namespace, b"d")
+    await namespace.lookups.child(d, b"0")
+    await trio.sleep(1)
+    told = table.look_up(d.id, b"6")
+    assert told is not None
+    facts = ((node, node.parent.id if node.parent is not None else 0) for node in (namespace.root, d))
+    inherited = [NodeFact(node.id, above, node.name, node.attributes, None) for node, above in facts]
+    nursery = trio.lowlevel.current_task().parent_nursery
+    assert nursery is not None
+    again = await open_namespace(
+        source,  # type: ignore[arg-type]  # a fake
+        Metrics(),
+        nursery,
+        ttl_s=math.inf,
+        strict=False,
+        leaf_table=FakeLeafTable(),
+        kept=Kept(source, range(FILES)),
+        inherited=inherited,
+    )
+    node = again.node(told.node_id)
+    assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
+    assert (await again.lookups.child(again.nodes.node(d.id), b"6")).node is node
+    for unknown in (told.node_id + 1024 * 50, told.node_id + (1 << 40), 1 << 62):
+        with pytest.raises(SourceError):
+            again.node(unknown)
