@@ -24,7 +24,7 @@ LEAST_CHANGE = 0.03
 """What nobody would call a change, whatever two quiet runs say."""
 SPREAD_OF_ONE = 0.10
 LESS_IS_BETTER = {"s", "ms", "us", "ns", "B", "KB", "MB", "GB", "MiB", "% of time"}
-MORE_IS_BETTER = {"x", "/s", "MB/s", "GB/s", "MiB/s", "files/s", "samples/s"}
+MORE_IS_BETTER = {"/s", "MB/s", "GB/s", "MiB/s", "files/s", "samples/s"}
 
 Key = tuple[str, ...]
 
@@ -84,6 +84,8 @@ def rows_of(record: dict[str, Any]) -> Iterator[tuple[Key, Measured]]:
 def _better(row: dict[str, Any]) -> int:
     if row["bar"]:
         return 1 if row["bar"].startswith(">=") else -1
+    if row["unit"] == "x":  # of speeds or of times: the innermost name says it, or nothing does
+        return ("speed" in row["row"]) - ("time" in row["row"])
     return (row["unit"] in MORE_IS_BETTER) - (row["unit"] in LESS_IS_BETTER)
 
 

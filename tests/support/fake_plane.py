@@ -35,6 +35,8 @@ class FakePlane:
         self.events: list[Opened] = []
         self.reads: dict[int, StagedObject] = {}
         self.served: list[Served] = []
+        self.staged_in = -1
+        """Where reads of leaves find their objects; -1: they are not answered."""
         self._slots = count()
 
     def attach(self, _counts_fd: int) -> dict[int, Counted]:
@@ -75,6 +77,9 @@ class FakePlane:
 
     def take_reads(self, node_id: int) -> None:
         del self.reads[node_id]
+
+    def read_staged(self, directory_fd: int) -> None:
+        self.staged_in = directory_fd
 
     def take_served(self) -> list[Served]:
         taken, self.served = self.served, []

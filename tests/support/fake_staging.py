@@ -40,6 +40,7 @@ class FakeStaging:
         self.chunks: dict[tuple[Version, int], bytes] = {}
         self.queue: list[tuple[StagedFile, int, memoryview, Callable[[], None] | None]] = []
         self.at_once = True
+        self.directory_fd = 7
         self.in_memory = False
         self.would_block = False
         self.broken = False

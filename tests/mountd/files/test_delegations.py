@@ -181,9 +181,11 @@ async def test_who_wants_to_hear_of_reads_hears_of_them() -> None:
         plane.served.append(Served(THREAD, 3, 30))
         await trio.sleep(1)
         assert heard == [(THREAD, 3, 30)]
+        assert plane.staged_in == parts.staging.directory_fd
         parts.recorder.start()
         await trio.sleep(1)
         assert not plane.reads
+        assert plane.staged_in == -1, "reads of leaves come to us too"
         assert parts.read_path.read_nowait(handle, 0, 10) is not None
         assert not plane.reads, "a recording goes on"
         nursery.cancel_scope.cancel()
