@@ -77,11 +77,11 @@ class History:
                 held = held | changed if what == "committed" else held - changed
         return held
 
-    def state(self, at: int, persists: Callable[[], bool], names: Callable[[int, int], int]) -> State:
+    def state(self, at: int, persists: Callable[[int], bool], names: Callable[[int, int], int]) -> State:
         """What a loss before record `at` may leave.
 
-        `persists`: asked for each page that was not synced. `names(least, most)`: how many records of names reach the
-        disk, at least those that are durable.
+        `persists`: asked with the record's number for each page that was not synced. `names(least, most)`: how many
+        records of names reach the disk, at least those that are durable.
         """
         files: dict[int, _File] = {}
         everything: list[_File] = []
@@ -136,39 +136,40 @@ def make(state: State, into: Path) -> None:
             file.truncate(len(data))
 
 
-def _contents(file: _File, persists: Callable[[], bool]) -> bytes:
+def _contents(file: _File, persists: Callable[[int], bool]) -> bytes:
     data = bytearray()
     for number, record in file.writes:
         durable = number < file.synced
         if record.kind == "T":
-            if durable or persists():
+            if durable or persists(number):
                 del data[record.offset :]
                 data.extend(bytes(record.offset - len(data)))
         elif record.kind == "P":
-            if durable or persists():
+            if durable or persists(number):
                 end = min(len(data), record.offset + struct.unpack("=Q", record.data)[0])
                 data[record.offset : end] = bytes(max(0, end - record.offset))
         else:
             start, end = record.offset, record.offset + len(record.data)
             while start < end:
                 stop = min(end, (start // PAGE_BYTES + 1) * PAGE_BYTES)
-                if durable or persists():
+                if durable or persists(number):
                     data.extend(bytes(max(0, stop - len(data))))
                     data[start:stop] = record.data[start - record.offset : stop - record.offset]
                 start = stop
     return bytes(data)
 
 
-Choice = tuple[Callable[[], bool], Callable[[int, int], int]]
+Choice = tuple[Callable[[int], bool], Callable[[int, int], int]]
 
 
-def choices(seed: int) -> dict[str, Choice]:
-    """What of all that may be there is: nothing, all, all names without their bytes, or by chance."""
-    chance = random.Random(seed)
+def choices(at: int) -> dict[str, Choice]:
+    """What of all that may be there before record `at` is: nothing, all, names without bytes, one write, by chance."""
+    chance = random.Random(at)
     return {
-        "only what was synced": (lambda: False, lambda least, _most: least),
-        "names without bytes": (lambda: False, lambda _least, most: most),
-        "bytes without names": (lambda: True, lambda least, _most: least),
-        "everything": (lambda: True, lambda _least, most: most),
-        "by chance": (lambda: chance.random() < 0.5, lambda least, most: chance.randint(least, most)),
+        "only what was synced": (lambda _: False, lambda least, _most: least),
+        "only the last write": (lambda number: number == at - 1, lambda least, _most: least),
+        "names without bytes": (lambda _: False, lambda _least, most: most),
+        "bytes without names": (lambda _: True, lambda least, _most: least),
+        "everything": (lambda _: True, lambda _least, most: most),
+        "by chance": (lambda _: chance.random() < 0.5, lambda least, most: chance.randint(least, most)),
     }
