@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mountd.base.attributes import Attributes
+
 
 class KeptPage(NamedTuple):
     """Some names: regular files with one name, on the file system of the source's root."""
@@ -13,5 +15,14 @@ class KeptPage(NamedTuple):
     """What was seen of each; see `base.seen`."""
     objects: list[int]
     """The number of what is staged of each."""
-    last_id: int
+    last_name: bytes
     """Where the next page begins."""
+
+
+class KeptFile(NamedTuple):
+    """A file that was told of by the number of its object."""
+
+    folder: int
+    """The number of the directory that it was seen in."""
+    name: bytes
+    attributes: Attributes

@@ -40,9 +40,6 @@ class LeafTable(Protocol):
         Those of leaves with an object are `first_kept_id` + its number * 1024 + something less; 0: they are as all.
         """
 
-    def object(self, directory_id: int, name: bytes, inode: int, ctime_ns: int) -> None:
-        """What is staged of this leaf is right, as long as its object is as described."""
-
     def end(self) -> None:
         """Look-ups come to us from now on, but of leaves with an object."""
 

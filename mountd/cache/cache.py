@@ -39,6 +39,7 @@ from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, S
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reading.findings import Findings
 from mountd.cache.reading.lender import ObjectLender
+from mountd.cache.reading.objects_ahead import ObjectsAhead
 from mountd.cache.reading.reader import StagedReader
 from mountd.cache.reading.verifying import Verifying
 from mountd.cache.reading.verifying_ahead import VerifyingAhead
@@ -101,7 +102,8 @@ class Cache:
         self.object_ids = ObjectIdAllocator(context)
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         doomed = DoomedRows()
-        self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors)
+        self.ahead = ObjectsAhead(context, context.answers)
+        self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, self.ahead.take)
         self._updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self._updates, believes=settings.verify == "changed"
@@ -119,7 +121,7 @@ class Cache:
         self.lender = ObjectLender(context, findings)
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
-        self.attributes = KeptAttributes(context, on=settings.immutable)
+        self.attributes = KeptAttributes(context, self.ahead, on=settings.immutable)
         self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
         self.checker = Checker(context, self.files, self.committer, queue, self._updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
@@ -141,6 +143,7 @@ class Cache:
         start_for_life(nursery, "staging: scrub", self.scrub.run)
         start_for_life(nursery, "staging: last uses", self._updates.run)
         start_for_life(nursery, "staging: attributes", self.attributes.run)
+        start_for_life(nursery, "staging: objects ahead", self.ahead.run)
         start_for_life(nursery, "staging: clean-up", self._prepare)
 
     async def drain(self, at_most_s: float) -> None:

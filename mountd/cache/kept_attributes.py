@@ -1,129 +1,174 @@
 """Attributes that are kept: of staged files of a source that never changes, so that later mounts need not ask for them.
 
-Noted when a file is opened or warmed, written by and by, and read a directory at a time. What a kill costs is that the
-source is asked once more. Event loop only.
+Noted when a file is opened or warmed, written by and by, and read a directory at a time, as long as that directory is
+as it was (`index.attribute_rows`). A mount that does not believe that its source never changes has them all forgotten.
+What a kill costs is that the source is asked once more. Event loop only.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import trio
 
 from mountd.base.attributes import Attributes
-from mountd.base.kept_page import KeptPage
+from mountd.base.kept_page import KeptFile, KeptPage
 from mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
-from mountd.cache.index import AttributesRow, IndexFailed, StagedRow, Stamp
+from mountd.cache.index import AttributesRow, Folder, IndexFailed
 from mountd.cache.objects import CacheContext, StagedFile
-from mountd.cache.reading.whole_objects import right_objects
+from mountd.cache.reading.objects_ahead import ObjectsAhead
+
+Value = TypeVar("Value")
 
 _MAX_WAITING = 65_536
 """Noted and not written: their files are not staged yet."""
 
 _EVERY_S = 5.0
 _AT_ONCE = 4096
-"""Rows read or written together: some 20 ms."""
+"""Rows read, written or dropped together: some 20 ms of a thread."""
 
-READ_AT_ONCE = 32
-"""Objects that a thread should read and compare together: some 2 ms."""
-
-_ROOM = 64
-"""What is read ahead stops while so many times as much is still left."""
-
-_DEVICE = _SIZE = struct.Struct("=Q")
-_SIZE_AT, _DEVICE_AT = 32, 56
+_DEVICE = struct.Struct("=Q")
+_DEVICE_AT = 56
 """In a struct seen, mountd/native/seen.h."""
+
+
+class _Noted(NamedTuple):
+    directory: Attributes
+    name: bytes
+    attributes: Attributes
 
 
 class KeptAttributes:
     """`run` is a task of the cache's nursery."""
 
-    def __init__(self, context: CacheContext, *, on: bool) -> None:
+    def __init__(self, context: CacheContext, ahead: ObjectsAhead, *, on: bool) -> None:
         """`on`: the source never changes."""
-        self.on = on
+        self._on = on
         self._context = context
-        self._waiting: dict[StagedFile, Attributes] = {}
+        self._ahead = ahead
+        self._waiting: dict[StagedFile, _Noted] = {}
         self._known = bytearray()
         """A bit for each object whose attributes are kept already, as far as was read."""
+        self._identity: int | None = None
+        self._drops_lost = False
 
-    def note(self, file: StagedFile, attributes: Attributes) -> None:
-        """`file` has these, and the source says so."""
-        if not self.on or file in self._waiting or self._is_known(file.object_id):
+    def note(self, file: StagedFile, directory: Attributes, name: bytes, attributes: Attributes) -> None:
+        """`file` has these attributes and this name in `directory`, and the source says so."""
+        if not self._on or file in self._waiting or self._is_known(file.object_id):
             return
-        if is_plain(attributes) and not attributes.file_system:
-            self._waiting[file] = attributes
+        is_of_file = attributes.version(file.version.source_id) == file.version
+        if is_of_file and is_plain(attributes) and not attributes.file_system and not directory.file_system:
+            self._waiting[file] = _Noted(directory, name, attributes)
             if len(self._waiting) > _MAX_WAITING:
                 del self._waiting[next(iter(self._waiting))]  # it may never be staged
 
-    async def page(self, source_id: str, device: int, folder: bytes, after_id: int) -> KeptPage | None:
-        """The next names in this directory; None: there are no more. `device`: what its file system is called now."""
-        reader = self._context.index.reader
-        try:
-            rows = await self._context.threads.ask_index(reader.attributes_in, folder, source_id, after_id, _AT_ONCE)
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "looking for attributes")
+    def of_source(self, source_id: str, device: int, *, is_fresh: bool) -> KeptOfSource | None:
+        """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now.
+        `is_fresh`: no kernel holds anything that an earlier daemon has told."""
+        if not self._on:
             return None
+        try:
+            self._identity = self._context.index.attributes.identity_nowait()
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "opening the cache")
+            return None
+        self._drops_lost = is_fresh
+        return KeptOfSource(self, self._identity, source_id, device)
+
+    async def page(self, folder: Folder, device: int, after_name: bytes) -> KeptPage | None:
+        """The next names in this directory; None: there are no more."""
+        if not after_name:
+            self._ahead.add(folder.number)
+        asked = self._ask(self._context.index.attributes.after, folder.number, after_name, _AT_ONCE)
+        rows: list[AttributesRow] = await asked or []
         if not rows:
             return None
         for row in rows:
             self._know(row.object_id)
-        here = [row for row in rows if row.path.rpartition(b"/")[0] == folder and len(row.seen) == SEEN_BYTES]
+        here = [row for row in rows if len(row.seen) == SEEN_BYTES and folder.proves(row)]
         seen = bytearray(b"".join(row.seen for row in here))
         for index in range(len(here)):
             _DEVICE.pack_into(seen, index * SEEN_BYTES + _DEVICE_AT, device)
-        names = [row.path.rpartition(b"/")[2] for row in here]
-        return KeptPage(names, bytes(seen), [row.object_id for row in here], rows[-1].object_id)
+        return KeptPage([row.name for row in here], bytes(seen), [row.object_id for row in here], rows[-1].name)
 
-    async def right(self, objects: Sequence[int]) -> list[StagedRow]:
-        """Of these objects those that are right, and in memory then: see `whole_objects`."""
-        context = self._context
+    def named_nowait(self, folder: Folder, device: int, name: bytes) -> Attributes | None:
+        """Of the file with this name in this directory."""
         try:
-            rows = await context.threads.ask_index(context.index.reader.rows, objects)
+            row = self._context.index.attributes.named_nowait(folder.number, name)
         except IndexFailed as error:
-            context.health.index_failed(error, "looking for objects")
-            return []
-        return await context.threads.look(right_objects, context.disk, rows)
-
-    def of_source(self, source_id: str, device: int, room_bytes: Callable[[], int]) -> KeptOfSource | None:
-        """What is kept of this source; None: nothing is, or can be."""
-        if not self.on:
+            self._context.health.index_failed(error, "looking for attributes")
             return None
+        return _attributes(row, folder, device) if row is not None else None
+
+    def of_object_nowait(self, object_id: int) -> AttributesRow | None:
+        """What is kept of the file that is, or was, staged as this object. Not proven."""
         try:
-            identity = self._context.index.reader.identity()
+            return self._context.index.attributes.of_object_nowait(object_id)
         except IndexFailed as error:
-            self._context.health.index_failed(error, "opening the cache")
+            self._context.health.index_failed(error, "looking for attributes")
             return None
-        return KeptOfSource(self, identity, source_id, device, room_bytes)
-
-    def find_nowait(self, source_id: str, device: int, object_id: int) -> tuple[bytes, Attributes] | None:
-        """The path of a staged file, and its attributes, if they are kept."""
-        try:
-            row = self._context.index.reader.attributes_of_quickly(object_id, source_id)
-        except IndexFailed:
-            return None
-        attributes = attributes_of(row.seen, 0) if row is not None and len(row.seen) == SEEN_BYTES else None
-        return (row.path, attributes._replace(device=device)) if row is not None and attributes is not None else None
 
     async def flush(self) -> None:
         """Tell the index what was noted, of files that are complete. A failure is counted, and the notes are lost."""
-        ready = [file for file in self._waiting if file.has_row and file.complete and file.stored_path]
+        if self._identity is None:
+            return
+        ready = [file for file in self._waiting if file.has_row and file.complete]
         for start in range(0, len(ready), _AT_ONCE):
-            part = ready[start : start + _AT_ONCE]
-            rows = [_row(file, self._waiting.pop(file)) for file in part]
-            try:
-                await self._context.threads.change_index(self._context.index.writer.keep_attributes, rows)
-            except IndexFailed as error:
-                self._context.health.index_failed(error, "keeping attributes")
-                continue
-            for row in rows:
-                self._know(row.object_id)
+            rows = [row for file in ready[start : start + _AT_ONCE] if (row := self._take(file, self._identity))]
+            if await self._change(self._context.index.attributes.keep, rows):
+                for row in rows:
+                    self._know(row.object_id)
 
     async def run(self) -> None:
-        """Flush from time to time. Never returns."""
+        """Flush from time to time, after what is of no use any more has gone. Never returns."""
+        if not self._on:
+            await self._forget_all()
         while True:
             await trio.sleep(_EVERY_S)
+            if self._drops_lost:
+                self._drops_lost = False
+                await self._drop(lost_only=True)
             await self.flush()
+
+    async def _forget_all(self) -> None:
+        """What this mount does not see to stay right is never believed again."""
+        rows = self._context.index.attributes
+        if await self._ask(rows.last_object) and await self._change(rows.renew):
+            await self._drop(lost_only=False)
+
+    async def _drop(self, *, lost_only: bool) -> None:
+        rows = self._context.index.attributes
+        end = (await self._ask(rows.last_object) or 0) + 1
+        for start in range(1, end, _AT_ONCE):
+            objects = range(start, min(start + _AT_ONCE, end))
+            await self._change(partial(rows.drop, objects, lost_only=lost_only))
+
+    def _take(self, file: StagedFile, identity: int) -> AttributesRow | None:
+        """Its row, if it is still noted, and whole."""
+        noted = self._waiting.get(file)
+        if noted is None or file.object_id is None or not (file.has_row and file.complete):
+            return None
+        del self._waiting[file]
+        folder = Folder(identity, file.version.source_id, noted.directory)
+        return folder.row(file.object_id, noted.name, seen_as(noted.attributes._replace(device=0)))
+
+    async def _ask(self, function: Callable[..., Value], *args: object) -> Value | None:
+        try:
+            return await self._context.threads.ask_index(function, *args)
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "looking for attributes")
+            return None
+
+    async def _change(self, function: Callable[..., object], *args: object) -> bool:
+        try:
+            await self._context.threads.change_index(function, *args)
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "keeping attributes")
+            return False
+        return True
 
     def _is_known(self, object_id: int | None) -> bool:
         if object_id is None:
@@ -141,42 +186,43 @@ class KeptAttributes:
 class KeptOfSource:
     """What is kept of the source of one mount: `namespace.kept.KeptFiles`."""
 
-    def __init__(
-        self, kept: KeptAttributes, index_identity: int, source_id: str, device: int, room_bytes: Callable[[], int]
-    ) -> None:
-        """`device`: st_dev of its root. `room_bytes()`: memory for pages that nobody has asked for yet."""
+    def __init__(self, kept: KeptAttributes, index_identity: int, source_id: str, device: int) -> None:
+        """`device`: st_dev of its root."""
         self.identity = index_identity
         self._kept = kept
         self._source_id = source_id
         self._device = device
-        self._room_bytes = room_bytes
 
-    async def page(self, folder: bytes, after_id: int) -> KeptPage | None:
+    def folder(self, directory: Attributes) -> int:
+        """The number of a directory as it is."""
+        return self._folder(directory).number
+
+    async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
         """The next names in this directory; None: there are no more."""
-        return await self._kept.page(self._source_id, self._device, folder, after_id)
+        return await self._kept.page(self._folder(directory), self._device, after_name)
 
-    async def right(self, page: KeptPage, begin: int) -> tuple[list[tuple[bytes, Stamp]], int]:
-        """Of some of its names from index `begin` on those whose objects are right, with their stamps; where the next
-        ones begin. None are, and it is the end, where there is no memory for their bytes."""
-        end = min(begin + READ_AT_ONCE, len(page.names))
-        objects = page.objects[begin:end]
-        sizes = sum(_size(page.seen, index) for index in range(begin, end))
-        if sizes * _ROOM > self._room_bytes():
-            return [], len(page.names)
-        names = dict(zip(objects, page.names[begin:end], strict=True))
-        found = await self._kept.right(objects)
-        return [(names[row.object_id], row.stamp) for row in found if row.stamp is not None], end
+    def named_nowait(self, directory: Attributes, name: bytes) -> Attributes | None:
+        """Of the file with this name in this directory, if they are kept."""
+        return self._kept.named_nowait(self._folder(directory), self._device, name)
 
-    def find_nowait(self, object_id: int) -> tuple[bytes, Attributes] | None:
-        """The path and the attributes of a staged file."""
-        return self._kept.find_nowait(self._source_id, self._device, object_id)
+    def of_object_nowait(
+        self, object_id: int, attributes_of_folder: Callable[[int], Attributes | None]
+    ) -> KeptFile | None:
+        """The file that is, or was, staged as this object."""
+        row = self._kept.of_object_nowait(object_id)
+        directory = attributes_of_folder(row.folder) if row is not None else None
+        if row is None or directory is None:
+            return None
+        attributes = _attributes(row, self._folder(directory), self._device)
+        return KeptFile(row.folder, row.name, attributes) if attributes is not None else None
 
-
-def _size(seen: bytes, index: int) -> int:
-    return int(_SIZE.unpack_from(seen, index * SEEN_BYTES + _SIZE_AT)[0])
+    def _folder(self, directory: Attributes) -> Folder:
+        return Folder(self.identity, self._source_id, directory)
 
 
-def _row(file: StagedFile, attributes: Attributes) -> AttributesRow:
-    assert file.object_id is not None
-    assert file.stored_path is not None
-    return AttributesRow(file.object_id, file.stored_path, seen_as(attributes._replace(device=0)))
+def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes | None:
+    """None if it is not a row that was written of a file in this directory."""
+    if len(row.seen) != SEEN_BYTES or not folder.proves(row):
+        return None
+    found = attributes_of(row.seen, 0)
+    return found._replace(device=device) if found is not None else None

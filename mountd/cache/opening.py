@@ -17,6 +17,7 @@ from functools import partial
 import trio
 
 from mountd.base.errors import MountError
+from mountd.base.object_answers import ObjectAnswers
 from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.index import Connect, Index, IndexFailed, lock_cache
 from mountd.cache.objects import (
@@ -59,13 +60,14 @@ async def open_cache(
     drain_s: float = _DRAIN_S,
     trust: Trust | None = None,
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
+    answers: ObjectAnswers | None = None,
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
-    `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `planned`: as of the context. Leaving waits at
-    most `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError;
-    ConfigError where others could have written to the directory.
+    `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `planned`: as of the context.
+    Leaving waits at most `drain_s` seconds for what was put to become durable. Raises CacheInUse,
+    CacheFormatError, MountError; ConfigError where others could have written to the directory.
     """
     capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
     if capacity_bytes is not None and capacity_bytes < chunk_bytes:
@@ -88,6 +90,7 @@ async def open_cache(
             clock,
             trust=trust,
             lost_under_readers=lost_under_readers,
+            answers=answers,
             planned=planned,
         )
         async with _running(context, settings, drain_s) as cache:

@@ -184,7 +184,8 @@ class Warming:
         assert node.version is not None
         path = node.path
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
-        self._cache.attributes.note(file, node.attributes)
+        if node.parent is not None:
+            self._cache.attributes.note(file, node.parent.attributes, node.name, node.attributes)
         return file
 
     async def _fetch(self, entry: PendingFile) -> None:

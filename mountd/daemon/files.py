@@ -77,7 +77,7 @@ async def open_file_service(
         )
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, names, passthrough)
-        plane = names.plane
+        plane = storage.plane
         await _open_again(basics, storage, names, passthrough)
         hints = hinting(basics, storage, namespace, fetch, io_mode)
         residency = Residency(namespace, config.mountpoint, nursery)
@@ -121,7 +121,7 @@ async def _open_again(basics: Basics, storage: Storage, names: NameService, pass
         storage.handles,
         storage.cache,
         passthrough,
-        names.plane,
+        storage.plane,
         counts_fd,
     )
 
@@ -146,6 +146,11 @@ def _delegations(
 
 
 def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> IoMode:
+    def becomes_stateless() -> None:
+        names.namespace.becomes_stateless()
+        # Half: what the job itself needs is not known.
+        storage.cache.ahead.begin(basics.memory.available_bytes() // 2)
+
     return IoMode(
         basics.config.io_mode,
         immutable=basics.config.immutable,
@@ -153,7 +158,7 @@ def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: 
         passthrough=passthrough,
         journal=basics.journal,
         why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
-        becomes_stateless=names.namespace.becomes_stateless,
+        becomes_stateless=becomes_stateless,
     )
 
 

@@ -12,7 +12,7 @@ from mountd.core.background import start_guarded
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
 from mountd.daemon.storage import Storage
-from mountd.kernel import DataPlane, PlaneLeaves
+from mountd.kernel import PlaneLeaves
 from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
 from mountd.source import open_as_user
 
@@ -31,7 +31,6 @@ class NameService:
     xattrs: Xattrs
     inherited: Inherited
     """What the daemon before has left of open files."""
-    plane: DataPlane
     leaf_table: PlaneLeaves
 
 
@@ -50,8 +49,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
 
     inherited = basics.journal.take_inherited()
     device = source.directories.root.device
-    plane = DataPlane()
-    leaf_table = PlaneLeaves(plane)
+    leaf_table = PlaneLeaves(storage.plane)
     namespace = await open_namespace(
         source,
         metrics,
@@ -61,7 +59,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
         leaf_table=leaf_table,
-        kept=storage.cache.attributes.of_source(source.source_id, device, basics.memory.available_bytes),
+        kept=storage.cache.attributes.of_source(source.source_id, device, is_fresh=not inherited.nodes),
         inherited=inherited.nodes,
         changed=changed,
         gone=(storage.learners.plans.forget, storage.sent_away.forget),
@@ -71,7 +69,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
     async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
         permissions = Permissions(source.metadata, as_user, answers, namespace.root, metrics, others=config.allow_other)
         await permissions.start()
-        yield NameService(namespace, permissions, xattrs, inherited, plane, leaf_table)
+        yield NameService(namespace, permissions, xattrs, inherited, leaf_table)
 
 
 def _names_at_most(memory: Memory) -> int:

@@ -19,6 +19,7 @@ from mountd.daemon.basics import Basics
 from mountd.fetch import PrefetchQueue
 from mountd.files import Handles, Refetching, SentAway
 from mountd.hints import Learners, PlanChanges
+from mountd.kernel import DataPlane
 from mountd.namespace import seconds
 from mountd.source import Source, SourceThreads, identify
 
@@ -31,6 +32,7 @@ _COALESCE_SHARE = 4
 class Storage:
     source: Source
     cache: Cache
+    plane: DataPlane
     handles: Handles
     sent_away: SentAway
     queue: PrefetchQueue
@@ -49,6 +51,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
     source = _open_source(basics)
     try:
         handles = Handles(basics.journal)
+        plane = DataPlane()
         queue = PrefetchQueue(metrics)
         plan_changes = PlanChanges(queue.hints_nowait)
         coalesce_bytes = _coalesce_bytes(config, basics.memory)
@@ -61,9 +64,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             eviction=config.eviction,
             writers=config.staging_threads,
             kept_source=source.source_id,
-            # Attributes are not kept yet: their rows do not say below which SOURCE, so that two sources of one file
-            # system would be shown each other's files. See KeptAttributes.
-            immutable=False,
+            immutable=config.immutable,
             verify=config.verify,
             scrub_bytes_s=config.scrub_bytes_s,
             # Above the half that prefetch may fill, below what readers and pushes need besides.
@@ -77,9 +78,10 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             run_in_thread=run_in_thread,
             trust=source.doubts,
             lost_under_readers=Refetching(handles, queue).lost,
+            answers=plane,
             planned=learners.plans.planned,
         ) as cache:
-            yield Storage(source, cache, handles, SentAway(), queue, plan_changes, learners)
+            yield Storage(source, cache, plane, handles, SentAway(), queue, plan_changes, learners)
     finally:
         source.close()
 

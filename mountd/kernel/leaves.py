@@ -20,8 +20,6 @@ _Taken = tuple[int, int, bytes, int, int, bytes]
 class _Extension(Protocol):
     def plane_leaves_begin(self, first_id: int, first_kept_id: int, /) -> None: ...
 
-    def plane_leaves_object(self, directory: int, name: bytes, inode: int, ctime_ns: int, /) -> bool: ...
-
     def plane_leaves_end(self) -> None: ...
 
     def plane_leaves_put(
@@ -66,11 +64,6 @@ class PlaneLeaves:
         """See `LeafTable`."""
         if self._extension is not None:
             self._extension.plane_leaves_begin(first_id, first_kept_id)
-
-    def object(self, directory_id: int, name: bytes, inode: int, ctime_ns: int) -> None:
-        """See `LeafTable`."""
-        if self._extension is not None:
-            self._extension.plane_leaves_object(directory_id, name, inode, ctime_ns)
 
     def end(self) -> None:
         """See `LeafTable`."""

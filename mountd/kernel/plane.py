@@ -60,6 +60,10 @@ class _Extension(Protocol):
 
     def plane_staged_in(self, fd: int, /) -> None: ...
 
+    def plane_put_object(self, number: int, inode: int, ctime_ns: int, size: int, /) -> bool: ...
+
+    def plane_take_object(self, number: int, /) -> bool: ...
+
     def plane_served(self) -> bytes: ...
 
     def plane_count(self, slot: int, /) -> int: ...
@@ -139,6 +143,7 @@ class PlaneFigures(NamedTuple):
     opens_of: int = 0
     """Nodes whose opens are answered."""
     reads_of: int = 0
+    """Nodes whose reads are answered, and objects."""
     opens_cached: int = 0
     opens_passed: int = 0
     releases: int = 0
@@ -242,6 +247,17 @@ class DataPlane:
         """In a stateless mount: answer reads of leaves from their objects in this directory; -1: not any more."""
         if self._extension is not None:
             self._extension.plane_staged_in(directory_fd)
+
+    def put_object(self, number: int, inode: int, ctime_ns: int, size: int) -> bool:
+        """See `base.object_answers`: of nodes whose ids were made of this number."""
+        if self._extension is None or not self._runs:
+            return False
+        return self._extension.plane_put_object(number, inode, ctime_ns, size)
+
+    def take_object(self, number: int) -> None:
+        """See `base.object_answers`."""
+        if self._extension is not None:
+            self._extension.plane_take_object(number)
 
     def take_served(self) -> list[Served]:
         """Whose reads were answered since the last call, some hundreds at most."""

@@ -52,8 +52,8 @@ class Lookups:
         if dentry is None:
             if self._asking.is_coming(parent, name):
                 return None  # what is on its way is older than what we would find, and would come after it
-            if self._kept.may_come(parent):
-                return None
+            dentry = self._kept.look_up_nowait(parent, name)
+        if dentry is None:
             attributes = self._metadata.stat_nowait(parent.path, name)
             if attributes is None:
                 return None
@@ -66,9 +66,8 @@ class Lookups:
         exist."""
         dentry = self._names.known_nowait(parent, name)
         self._stat_ahead.looked_up(parent, name)
-        if dentry is None and self._kept.may_come(parent):
-            await self._kept.wait(parent, lambda: self._names.remembered(parent, name))
-            dentry = self._names.known_nowait(parent, name)
+        if dentry is None and not self._asking.is_coming(parent, name):
+            dentry = self._kept.look_up_nowait(parent, name)
         if dentry is not None:
             return dentry
         known = self._names.remembered(parent, name)
@@ -115,7 +114,7 @@ class Lookups:
 
     async def _learn(self, parent: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         asking = self._asking
-        await self._kept.wait(parent)
+        await self._kept.wait(parent, lambda: not self._names.unknown_nowait(parent, names))
         unknown = self._names.unknown_nowait(parent, names)
         coming = asking.coming(parent, unknown)
         await asking.many(parent, [name for name in unknown if name not in coming], as_leaves=as_leaves)

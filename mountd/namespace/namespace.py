@@ -74,7 +74,6 @@ class Namespace:
     def becomes_stateless(self) -> None:
         """The kernel is about to be told to open files without asking."""
         self.leaves.end()
-        self.kept.answer_reads()
 
     async def sweep(self) -> None:
         """Let go of what is past its time and not held. Called now and then."""

@@ -331,11 +331,12 @@ static PyMethodDef methods[] = {
     {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
      "plane_leaves_begin(first_id, first_kept_id): there are no leaves; ids from here on are theirs, and those of leaves with "
      "the number of an object, which are made of it; 0: there are none of these."},
-    {"plane_leaves_object", plane_leaves_object, METH_VARARGS,
-     "plane_leaves_object(directory, name, inode, ctime_ns) -> bool: what is staged of this leaf is right as long as its "
-     "object is as described."},
+    {"plane_put_object", plane_put_object, METH_VARARGS,
+     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of nodes whose id was made of this number may be answered "
+     "from the object, as long as it has these."},
+    {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
     {"plane_staged_in", plane_staged_in, METH_O,
-     "plane_staged_in(fd): reads of such leaves are answered from the objects in this directory; -1: not any more."},
+     "plane_staged_in(fd): such objects lie in this directory; -1: not any more."},
     {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python from now on."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
      "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "

@@ -24,6 +24,23 @@ HUGE_BYTES = (5 << 30) + 4321
 HUGE_EXTENTS = ((0, 300_000), ((4 << 30) - 70_000, 140_000), (HUGE_BYTES - 100_000, 100_000))
 
 
+FOLDERS, FILES = 8, 300
+
+
+def seed(folder: int, number: int) -> int:
+    """Of a file of `numbered_tree`."""
+    return 1 + folder * FILES + number
+
+
+def numbered_tree(root: Path) -> Path:
+    """FOLDERS directories with FILES files each, of 1 byte and more."""
+    for folder in range(FOLDERS):
+        (root / f"{folder}").mkdir(parents=True)
+        for number in range(FILES):
+            (root / f"{folder}" / f"{number:04d}").write_bytes(pattern(seed(folder, number), 0, 1 + number))
+    return root
+
+
 def odd_sizes(chunk_bytes: int) -> dict[str, int]:
     """Names and sizes at every edge of a chunk."""
     return {

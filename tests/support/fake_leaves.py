@@ -25,7 +25,6 @@ class Kept:
     until_s: float
     seen: bytes
     look_ups: int = 0
-    object: tuple[int, int] | None = None
 
     @property
     def version(self) -> Version:
@@ -49,11 +48,6 @@ class FakeLeafTable:
         self.leaves.clear()
         self._next_id = first_id
         self._first_kept_id = first_kept_id
-
-    def object(self, directory_id: int, name: bytes, inode: int, ctime_ns: int) -> None:
-        kept = self.leaves.get((directory_id, name))
-        if kept is not None and self._is_kept(kept):
-            kept.object = inode, ctime_ns
 
     def _is_kept(self, kept: Kept) -> bool:
         return kept.node_id >= self._first_kept_id > 0

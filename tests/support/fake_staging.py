@@ -53,7 +53,7 @@ class FakeStaging:
         self.evictor = FakeEvictor()
         self.ahead: list[tuple[bytes, Extent]] = []
 
-    def note(self, file: StagedFile, attributes: Attributes) -> None:
+    def note(self, file: StagedFile, _directory: Attributes, _name: bytes, attributes: Attributes) -> None:
         self.noted.append((file, attributes))
 
     def was_put(self, path: bytes) -> bool:

@@ -22,6 +22,7 @@ import trio
 import trio.testing
 
 from mountd.base.errors import StagingError
+from mountd.base.object_answers import ObjectAnswers
 from mountd.base.version import Version
 from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache.objects import Shrinker
@@ -231,6 +232,8 @@ async def healthy_staging(
     scrub_bytes_s: int = 0,
     verify: VerifyWanted = "first-use",
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
+    immutable: bool = False,
+    answers: ObjectAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
@@ -246,6 +249,7 @@ async def healthy_staging(
         in_flight_bytes=in_flight_bytes,
         verify=verify,
         scrub_bytes_s=scrub_bytes_s,
+        immutable=immutable,
     )
     async with open_cache(
         cache,
@@ -256,6 +260,7 @@ async def healthy_staging(
         run_in_thread=inline,
         clock=clock,
         trust=trust,
+        answers=answers,
         planned=planned,
     ) as staging:
         if encoding:

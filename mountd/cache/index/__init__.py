@@ -3,9 +3,10 @@
 Nobody else opens it. It never touches an object; what it does not know is garbage.
 """
 
+from mountd.cache.index.attribute_rows import AttributesRow, Folder
 from mountd.cache.index.database import IndexFailed
 from mountd.cache.index.index import Index
-from mountd.cache.index.rows import AttributesRow, ChunkRow, Committed, ScrubRow, StagedRow, Stamp
+from mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
 from mountd.cache.index.schema import Connect, lock_cache
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "ChunkRow",
     "Committed",
     "Connect",
+    "Folder",
     "Index",
     "IndexFailed",
     "ScrubRow",

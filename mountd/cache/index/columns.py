@@ -49,16 +49,6 @@ def stamp_values(
     return (None, None, proof) if stamp is None else (signed(stamp.inode), stamp.ctime_ns, proof)
 
 
-def folder_number(folder: bytes) -> int:
-    """What stands for the path of a directory."""
-    return xxhash.xxh3_64_intdigest(folder)
-
-
-def attributes_proof(path: bytes, seen: bytes) -> int:
-    """What proves that attributes are those that were written."""
-    return xxhash.xxh3_64_intdigest(seen + path)
-
-
 def staged_row(columns: tuple[Any, ...], source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
     """The row with these values of COLUMNS. `database`: where its chunks are counted."""
     try:

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable
 
 from mountd.base.version import is_lasting
+from mountd.cache.index.attribute_rows import AttributeRows
 from mountd.cache.index.counts import Counts
 from mountd.cache.index.database import IndexDatabase
 from mountd.cache.index.reader import IndexReader
@@ -51,6 +52,7 @@ class Index:
         """As of the last commit; may be read by any thread."""
         self.reader = IndexReader(self.database, self.sources)
         self.writer = IndexWriter(self.database, self.sources, self.counts)
+        self.attributes = AttributeRows(self.database)
 
     def close(self) -> None:
         """Close all connections. May be called twice. Raises IndexFailed."""

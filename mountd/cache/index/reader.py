@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mountd.base.version import Version
-from mountd.cache.index.columns import COLUMNS, attributes_proof, folder_number, read_state, staged_row
+from mountd.cache.index.columns import COLUMNS, read_state, staged_row
 from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.rows import AttributesRow, ChunkRow, IndexState, ScrubRow, StagedRow
+from mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow
 from mountd.cache.index.schema import signed, unsigned
 from mountd.cache.index.sources import Sources
 
@@ -47,32 +47,6 @@ class IndexReader:
         with self._database.guarded():
             found = self._database.reader.execute(sql, (object_id,))
             return [ChunkRow(number, unsigned(checksum), stored) for number, checksum, stored in found]
-
-    def identity(self) -> int:
-        """A number below 2**21 that another index hardly has."""
-        with self._database.guarded():
-            return int(self._database.reader.execute("SELECT number FROM identity").fetchone()[0])
-
-    def attributes_of_quickly(self, object_id: int, source_id: str) -> AttributesRow | None:
-        """Those of one complete file, as `find_quickly`."""
-        sql = (
-            "SELECT path, seen, attributes.proof FROM attributes JOIN files ON id = file "
-            "WHERE file = ? AND complete = 1 AND source = ?"
-        )
-        with self._database.guarded():
-            found = self._database.quick.execute(sql, (object_id, self._sources.number(source_id))).fetchone()
-        return _attributes_row(object_id, *found) if found is not None else None
-
-    def attributes_in(self, folder: bytes, source_id: str, after_id: int, limit: int) -> list[AttributesRow]:
-        """The next of the complete files in this directory whose attributes are kept, by object number."""
-        sql = (
-            "SELECT file, path, seen, attributes.proof FROM attributes JOIN files ON id = file "
-            "WHERE folder = ? AND file > ? AND complete = 1 AND source = ? ORDER BY file LIMIT ?"
-        )
-        key = (signed(folder_number(folder)), after_id, self._sources.number(source_id), limit)
-        with self._database.guarded():
-            found = self._database.reader.execute(sql, key).fetchall()
-        return [row for columns in found if (row := _attributes_row(*columns)) is not None]
 
     def page(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""
@@ -131,10 +105,3 @@ class IndexReader:
         with self._database.guarded():
             found = database.execute(f"SELECT {COLUMNS} FROM files WHERE {where}", values).fetchall()
             return [staged_row(row, self._sources.names, database) for row in found]
-
-
-def _attributes_row(object_id: int, path: bytes, seen: object, proof: int) -> AttributesRow | None:
-    """None if it is not the row that was written."""
-    if not isinstance(seen, bytes) or proof != signed(attributes_proof(bytes(path), seen)):
-        return None
-    return AttributesRow(object_id, bytes(path), seen)

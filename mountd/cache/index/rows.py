@@ -32,16 +32,6 @@ class ScrubRow(NamedTuple):
     """The last round that came to its end."""
 
 
-class AttributesRow(NamedTuple):
-    """What stat(2) said of a staged file."""
-
-    object_id: int
-    path: bytes
-    """Relative to the source."""
-    seen: bytes
-    """SEEN_BYTES of `base.seen`, without the device."""
-
-
 class ChunkRow(NamedTuple):
     """One chunk of a file."""
 

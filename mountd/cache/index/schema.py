@@ -38,16 +38,15 @@ _ATTRIBUTES = (
     # A number that another index hardly has: node ids of the kernel are made of it.
     "CREATE TABLE identity (number INTEGER NOT NULL)",
     "INSERT INTO identity VALUES (abs(random()) % 2097152)",
-    # For sources that never change: what stat(2) said of files with a row, so that nobody asks the source again.
+    # For sources that never change: what stat(2) said of staged files, so that nobody asks the source again.
     """CREATE TABLE attributes (
-        file INTEGER PRIMARY KEY,       -- files.id
-        folder INTEGER NOT NULL,        -- xxh3_64 of the path of its directory
+        file INTEGER PRIMARY KEY,       -- files.id, also of one that has gone since
+        folder INTEGER NOT NULL,        -- the directory, and as what: see attribute_rows
+        name BLOB NOT NULL,
         seen BLOB NOT NULL,             -- see base/seen.py; no device
-        proof INTEGER NOT NULL          -- xxh3_64 of its path and of `seen`
+        proof INTEGER NOT NULL
     )""",
-    "CREATE INDEX attributes_by_folder ON attributes (folder, file)",
-    """CREATE TRIGGER attributes_go_with_their_file AFTER DELETE ON files
-        BEGIN DELETE FROM attributes WHERE file = OLD.id; END""",
+    "CREATE INDEX attributes_by_name ON attributes (folder, name)",
 )
 
 TABLES = (

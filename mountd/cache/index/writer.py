@@ -14,15 +14,13 @@ from mountd.base.version import Version
 from mountd.cache.index.columns import (
     COLUMNS,
     SET_STAMP,
-    attributes_proof,
-    folder_number,
     shrunk_in,
     staged_row,
     stamp_values,
 )
 from mountd.cache.index.counts import Counts
 from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.rows import AttributesRow, Committed, ScrubRow, StagedRow, Stamp
+from mountd.cache.index.rows import Committed, ScrubRow, StagedRow, Stamp
 from mountd.cache.index.schema import signed
 from mountd.cache.index.sources import Sources
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes
@@ -150,25 +148,6 @@ class IndexWriter:
         with self._database.transaction(durable=False) as database:
             database.executemany("UPDATE files SET last_use = ? WHERE id = ?", uses)
             database.executemany("UPDATE files SET path = ? WHERE id = ?", paths)
-
-    def keep_attributes(self, rows: Sequence[AttributesRow]) -> None:
-        """Of files that have a row, by this path; all others are ignored."""
-        sql = (
-            "INSERT OR REPLACE INTO attributes (file, folder, seen, proof) "
-            "SELECT id, ?, ?, ? FROM files WHERE id = ? AND path = ?"
-        )
-        values = [
-            (
-                signed(folder_number(row.path.rpartition(b"/")[0])),
-                row.seen,
-                signed(attributes_proof(row.path, row.seen)),
-                row.object_id,
-                row.path,
-            )
-            for row in rows
-        ]
-        with self._database.transaction(durable=False) as database:
-            database.executemany(sql, values)
 
     def stamp(self, stamps: Sequence[tuple[int, Version, Stamp]]) -> None:
         """Objects, (number, version, stamp), were found right as a whole. Those with another row are left out."""

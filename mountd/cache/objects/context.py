@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
+from mountd.base.object_answers import ObjectAnswers
 from mountd.base.version import Version
 from mountd.cache.index import Index
 from mountd.cache.objects.disk import Disk
@@ -127,5 +128,7 @@ class CacheContext:
     """None: the source is always right."""
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
     """Told of chunks of a file that the kernel reads by itself: they were given up, and may be put again."""
+    answers: ObjectAnswers | None = None
+    """Who answers reads of staged objects without asking us; None: nobody."""
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
     """Those of the objects that an order of a learner names: they go when it says so."""

@@ -7,7 +7,7 @@ nobody can pin or use a file between the look at it and the mark on it. The disk
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -28,7 +28,9 @@ class Repair:
 class ReclaimQueue:
     """`more` is set whenever something is added; the reclaimer takes out of the other public attributes."""
 
-    def __init__(self, context: CacheContext, descriptors: Descriptors) -> None:
+    def __init__(self, context: CacheContext, descriptors: Descriptors, changing: Callable[[int], object]) -> None:
+        """`changing` is told of each object before it changes or goes."""
+        self.changing = changing
         self._context = context
         self._descriptors = descriptors
         self.more = trio.Event()
@@ -56,6 +58,7 @@ class ReclaimQueue:
         for index in dropped:
             file.drop(index)
             file.bar(index)
+        self.changing(file.object_id)
         file.unsettled += 1
         self.repairs.append(Repair(file, file.object_id, dropped))
         self.more.set()

@@ -163,11 +163,6 @@ class Leaves:
     def _is_rewritten(self, attributes: Attributes | None) -> bool:
         return attributes is not None and self._rewritten.named(attributes, self._source_id) is not attributes
 
-    def found_right(self, directory: Node, name: bytes, inode: int, ctime_ns: int) -> None:
-        """What is staged of this leaf is right as long as its object has these."""
-        if self._table is not None and self._counts.get(directory):
-            self._table.object(directory.id, name, inode, ctime_ns)
-
     def object_of(self, node_id: int) -> int | None:
         """The number of the object that this id was made of."""
         offset = node_id - self._first_kept_id

@@ -21,8 +21,6 @@ struct leaf {
     struct leaf *next_by_name, *next_by_id;
     uint64_t directory;
     struct leaf_facts facts;
-    uint64_t object_inode;   /* of what is staged of it, and was found right; 0: not known */
-    int64_t object_ctime_ns;
     uint32_t lookups; /* atomic */
     uint8_t name_size;
     char name[];
@@ -304,30 +302,7 @@ int leaves_forget(uint64_t id, uint64_t count) {
     return 1;
 }
 
-int leaves_object(uint64_t directory, const char *name, size_t size, uint64_t inode, int64_t ctime_ns, int wait) {
-    uint64_t hash = hash_of(directory, name, size);
-    unsigned shard = (unsigned)(hash % SHARDS);
-    int error = lock_to_change(shard, wait);
-    if (error) return error;
-    struct leaf **at = place_of_name(shard, hash, directory, name, size);
-    if (at && *at && is_kept((*at)->facts.id))
-        (*at)->object_inode = inode, (*at)->object_ctime_ns = ctime_ns;
-    else
-        error = ENOENT;
-    unlock(shard);
-    return error;
-}
-
-int leaves_find_object(uint64_t id, uint64_t *number, uint64_t *inode, uint64_t *size, int64_t *ctime_ns) {
-    struct leaf *leaf = is_kept(id) ? hold_id(id) : NULL;
-    if (!leaf) return 0;
-    *number = (id - first_kept_id) / SHARDS;
-    *inode = leaf->object_inode;
-    *size = leaf->facts.seen.size;
-    *ctime_ns = leaf->object_ctime_ns;
-    unlock(shard_of_id(id));
-    return *inode != 0;
-}
+uint64_t leaves_object(uint64_t id) { return is_kept(id) ? (id - first_kept_id) / SHARDS : 0; }
 
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns) {
     if (!leaves_count()) return 0;

@@ -162,9 +162,7 @@ void leaves_end(void); /* look-ups are answered no more, but of those with a num
 /* `object`: the number of what is staged of it, 0: none. */
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
                int wait);
-/* What is staged of it is right, as long as it is as described here. 0, or EBUSY, ENOENT. */
-int leaves_object(uint64_t directory, const char *name, size_t size, uint64_t inode, int64_t ctime_ns, int wait);
-int leaves_find_object(uint64_t id, uint64_t *number, uint64_t *inode, uint64_t *size, int64_t *ctime_ns); /* 1: found */
+uint64_t leaves_object(uint64_t id); /* the number of the object that this id was made of; 0: of none */
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
 int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
 /* One shard of 1024, in turn: those go that the kernel does not hold, if they are past their time or too many.
@@ -183,7 +181,11 @@ int leaves_forget(uint64_t id, uint64_t count); /* 1: done */
 /* ---- staged.c ----------------------------------------------------------------------------------------------------- */
 
 void staged_in(int directory_fd); /* objects lie there; -1: none is read */
-/* As reads_read, of a leaf whose object was found right. */
+/* This object is right as long as it has these. As table_put. */
+int staged_put(uint64_t number, uint64_t inode, uint64_t size, int64_t ctime_ns, int wait);
+int staged_take(uint64_t number, int wait); /* as table_take */
+size_t staged_count(void);
+/* As reads_read, of a node whose id was made of the number of such an object. */
 ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */

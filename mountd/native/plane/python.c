@@ -130,6 +130,33 @@ PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
     return PyBool_FromLong(!error);
 }
 
+PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
+    (void)self;
+    long fd = PyLong_AsLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    staged_in((int)fd);
+    Py_RETURN_NONE;
+}
+
+PyObject *plane_put_object(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long number, inode, size;
+    long long ctime_ns;
+    if (!PyArg_ParseTuple(args, "KKLK", &number, &inode, &ctime_ns, &size)) return NULL;
+    int error = staged_put(number, inode, size, ctime_ns, 0);
+    if (error == EBUSY) WITHOUT_GIL(error = staged_put(number, inode, size, ctime_ns, 1));
+    return PyBool_FromLong(!error);
+}
+
+PyObject *plane_take_object(PyObject *self, PyObject *arg) {
+    (void)self;
+    uint64_t number = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    int error = staged_take(number, 0);
+    if (error == EBUSY) WITHOUT_GIL(error = staged_take(number, 1));
+    return PyBool_FromLong(!error);
+}
+
 PyObject *plane_served(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     static struct served found[SERVED_READERS]; /* with the GIL held */
@@ -175,7 +202,7 @@ PyObject *plane_events(PyObject *self, PyObject *noargs) {
 
 PyObject *plane_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(innLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)reads_count(),
+    return Py_BuildValue("(innLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
                          (long long)__atomic_load_n(&answered.cached, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.passed, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.releases, __ATOMIC_RELAXED),

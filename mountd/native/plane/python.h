@@ -19,7 +19,8 @@ PyObject *plane_closed(PyObject *self, PyObject *arg);
 PyObject *plane_free(PyObject *self, PyObject *arg);
 PyObject *plane_events(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_begin(PyObject *self, PyObject *args); /* these in python_leaves.c */
-PyObject *plane_leaves_object(PyObject *self, PyObject *args);
+PyObject *plane_put_object(PyObject *self, PyObject *args);
+PyObject *plane_take_object(PyObject *self, PyObject *arg);
 PyObject *plane_staged_in(PyObject *self, PyObject *arg);
 PyObject *plane_leaves_end(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_put(PyObject *self, PyObject *args);

@@ -19,30 +19,6 @@ PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_leaves_object(PyObject *self, PyObject *args) {
-    (void)self;
-    unsigned long long directory, inode;
-    long long ctime_ns;
-    const char *name;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "Ky#KL", &directory, &name, &size, &inode, &ctime_ns)) return NULL;
-    int error = leaves_object(directory, name, (size_t)size, inode, ctime_ns, 0);
-    if (error == EBUSY) {
-        Py_BEGIN_ALLOW_THREADS
-        error = leaves_object(directory, name, (size_t)size, inode, ctime_ns, 1);
-        Py_END_ALLOW_THREADS
-    }
-    return PyBool_FromLong(!error);
-}
-
-PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
-    (void)self;
-    long fd = PyLong_AsLong(arg);
-    if (PyErr_Occurred()) return NULL;
-    staged_in((int)fd);
-    Py_RETURN_NONE;
-}
-
 PyObject *plane_leaves_end(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     leaves_end();

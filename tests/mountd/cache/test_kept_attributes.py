@@ -1,50 +1,224 @@
-"""Attributes that the index keeps for later mounts of a source that never changes."""
+"""Attributes that one mount of a source that never changes keeps for the next; objects that are read ahead then."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
-from mountd.base.version import Version
-from mountd.cache.index import AttributesRow, ChunkRow, Committed, Index
-from mountd.core.cache_directory import open_cache_directory
+from mountd.base.attributes import Attributes
+from mountd.base.seen import attributes_of
+from mountd.cache import Cache, StagedFile
+from mountd.cache.kept_attributes import KeptOfSource
+from tests.conftest import Logs
+from tests.support.faults import CHUNK_BYTES, Operations, fail, healthy_staging, put, version_of
 
-CHUNK = 1 << 16
-
-
-def committed(number: int, size: int, *, complete: bool = True) -> Committed:
-    version = Version("aa", number, size, 1, 1)
-    return Committed(number, True, version, b"p/%d" % number, CHUNK, complete, 5, 8192, 7, [ChunkRow(0, 1, 0)])
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    directory = open_cache_directory(str(tmp_path), make=False)
-    opened = Index(directory)
-    yield opened
-    opened.close()
-    directory.close()
+SOURCE = "00000000000000aa"
+DEVICE = 33
+DIRECTORY = Attributes(0o40755, 7, 2, 0, 0, 0, 0, 0, 0, 1, 2, 3, DEVICE)
+ROOM = 1 << 20
 
 
-def test_attributes_go_with_their_file(index: Index) -> None:
-    index.writer.commit_chunks([committed(number, 5) for number in range(1, 5)])
-    index.writer.commit_chunks([committed(5, 2 * CHUNK, complete=False)])
-    rows = [AttributesRow(number, b"p/%d" % number, b"seen of %d" % number) for number in range(1, 7)]
-    index.writer.keep_attributes(rows)
-    assert index.reader.attributes_in(b"p", "aa", 0, 9) == rows[:4], "complete files with a row"
-    assert index.reader.attributes_in(b"p", "aa", 2, 1) == [rows[2]]
-    assert index.reader.attributes_in(b"q", "aa", 0, 9) == index.reader.attributes_in(b"p", "bb", 0, 9) == []
-    index.writer.keep_attributes(
-        [AttributesRow(2, b"p/2", b"seen again"), AttributesRow(3, b"elsewhere/3", b"renamed")]
-    )
-    assert [row.seen for row in index.reader.attributes_in(b"p", "aa", 1, 2)] == [b"seen again", b"seen of 3"]
-    index.writer.doom([1])
-    assert [row.object_id for row in index.reader.attributes_in(b"p", "aa", 0, 9)] == [2, 3, 4]
-    index.writer.touch([], [(b"p/33", 3)])
-    with index.database.transaction(durable=False) as database:
-        database.execute("UPDATE attributes SET seen = 'seen of 5' WHERE file = 4")
-    assert [row.object_id for row in index.reader.attributes_in(b"p", "aa", 0, 9)] == [2], (
-        "a row that nobody has written"
-    )
+def attributes(seed: int, size: int) -> Attributes:
+    return Attributes(0o100644, seed, 1, 5, 6, 0, size, 8, 4096, 1, 1, 1, DEVICE)
+
+
+async def stage(staging: Cache, seed: int, size: int = 3000) -> StagedFile:
+    """A whole file, noted as an open would."""
+    file = await staging.files.get(version_of(seed, size), b"d/%d" % seed)
+    for index in range(file.present.count):
+        assert put(staging, file, index)
+    staging.attributes.note(file, DIRECTORY, b"%d" % seed, attributes(seed, size))
+    await staging.committer.wait_committed()
+    return file
+
+
+def kept_of(staging: Cache, *, is_fresh: bool = True) -> KeptOfSource:
+    kept = staging.attributes.of_source(SOURCE, DEVICE, is_fresh=is_fresh)
+    assert kept is not None
+    return kept
+
+
+async def names(kept: KeptOfSource, directory: Attributes = DIRECTORY) -> dict[bytes, Attributes | None]:
+    found: dict[bytes, Attributes | None] = {}
+    last = b""
+    while (page := await kept.page(directory, last)) is not None:
+        found |= {name: attributes_of(page.seen, index) for index, name in enumerate(page.names)}
+        last = page.last_name
+    return found
+
+
+async def test_a_later_mount_has_what_was_seen_of_files_that_are_whole(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        kept_of(staging)
+        for seed in (1, 2, 3):
+            await stage(staging, seed)
+        part = await staging.files.get(version_of(4, CHUNK_BYTES * 2))
+        assert put(staging, part, 0)
+        staging.attributes.note(part, DIRECTORY, b"4", attributes(4, CHUNK_BYTES * 2))
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        kept = kept_of(staging)
+        assert await names(kept) == {b"%d" % seed: attributes(seed, 3000) for seed in (1, 2, 3)}
+        assert await names(kept, DIRECTORY._replace(mtime_ns=99)) == {}
+        assert kept.named_nowait(DIRECTORY, b"2") == attributes(2, 3000)
+        assert kept.named_nowait(DIRECTORY, b"4") is None
+
+
+async def test_other_attributes_than_those_of_the_version_are_not_kept(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        kept = kept_of(staging)
+        file = await stage(staging, 1)
+        await staging.attributes.flush()
+        others = [attributes(2, 3000), attributes(1, 3001), attributes(1, 3000)._replace(nlink=2)]
+        for seed, wrong in enumerate(others, 5):
+            other = await staging.files.get(version_of(seed, 10), b"d/5")
+            assert put(staging, other, 0)
+            staging.attributes.note(other, DIRECTORY, b"%d" % seed, wrong)
+        staging.attributes.note(file, DIRECTORY, b"twice", attributes(1, 3000))
+        await staging.committer.wait_committed()
+        await staging.attributes.flush()
+        assert list(await names(kept)) == [b"1"]
+
+
+async def test_a_mount_that_believes_nothing_forgets_it(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        identity = kept_of(staging).identity
+        await stage(staging, 1)
+    async with healthy_staging(tmp_path) as staging:
+        assert staging.attributes.of_source(SOURCE, DEVICE, is_fresh=True) is None
+        await trio.sleep(1)
+        assert staging.context.index.attributes.last_object() == 0
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        kept = kept_of(staging)
+        assert kept.identity != identity, "nor would a row that was left be found"
+        assert await names(kept) == {}
+
+
+async def test_what_an_evicted_file_leaves_goes_at_the_next_mount(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        kept = kept_of(staging)
+        number = (await stage(staging, 1)).object_id
+        assert number is not None
+        await staging.attributes.flush()
+        await staging.evictions.evict([version_of(1, 3000)])
+        assert await names(kept) == {}
+        found = kept.of_object_nowait(number, lambda folder: DIRECTORY if folder == kept.folder(DIRECTORY) else None)
+        assert found is not None
+        assert (found.name, found.attributes) == (b"1", attributes(1, 3000))
+        assert kept.of_object_nowait(number, lambda _: None) is None
+        assert kept.of_object_nowait(number, lambda _: DIRECTORY._replace(ctime_ns=8)) is None
+    for is_fresh in (False, True):
+        async with healthy_staging(tmp_path, immutable=True) as staging:
+            kept_of(staging, is_fresh=is_fresh)
+            await trio.sleep(20)
+            left = staging.context.index.attributes.last_object()
+            assert left == (0 if is_fresh else number)
+
+
+async def test_files_that_go_while_they_are_noted_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two writes anything may happen to those that are still to be written."""
+    monkeypatch.setattr("mountd.cache.kept_attributes._AT_ONCE", 1)
+    async with healthy_staging(tmp_path, immutable=True) as staging:
+        kept = kept_of(staging)
+        for seed in (1, 2, 3):
+            await stage(staging, seed)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(staging.attributes.flush)
+            nursery.start_soon(staging.attributes.flush)
+            await staging.evictions.evict([version_of(2, 3000), version_of(3, 3000)])
+        assert list(await names(kept)) == [b"1"]
+
+
+async def test_an_index_that_fails_costs_only_what_was_kept(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("serving from the source")
+    operations = Operations(0, fail)
+    async with healthy_staging(tmp_path, immutable=True, operations=operations) as staging:
+        kept = kept_of(staging)
+        file = await stage(staging, 1)
+        operations.act_after(1, for_ever=True)
+        await staging.attributes.flush()
+        assert await kept.page(DIRECTORY, b"") is None
+        assert kept.named_nowait(DIRECTORY, b"1") is None
+        assert kept.of_object_nowait(file.object_id or 0, lambda _: DIRECTORY) is None
+        assert staging.attributes.of_source(SOURCE, DEVICE, is_fresh=True) is None
+        operations.act_no_more()
+        assert staging.context.metrics["staging_errors"] == 5
+
+
+# -- objects that are read ahead ---------------------------------------------------------------------------------------
+
+
+class Answers:
+    """Who answers reads: objects by number, and what was said of them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[int, tuple[int, int, int]] = {}
+
+    def put_object(self, number: int, *described: Any) -> bool:
+        self.objects[number] = described
+        return True
+
+    def take_object(self, number: int) -> None:
+        self.objects.pop(number, None)
+
+
+async def test_objects_are_read_ahead_once_files_are_read_without_being_opened(tmp_path: Path) -> None:
+    answers = Answers()
+    async with healthy_staging(tmp_path, immutable=True, answers=answers) as staging:
+        kept = kept_of(staging)
+        files = [await stage(staging, seed, size) for seed, size in ((1, 3000), (2, 5000), (3, CHUNK_BYTES + 1))]
+        await staging.attributes.flush()
+        await names(kept)
+        await trio.sleep(10)
+        assert not answers.objects
+        staging.ahead.begin(ROOM)
+        await trio.sleep(1)
+        found = [os.stat(staging.context.disk.path(file.object_id or 0)) for file in files[:2]]
+        expected = {
+            file.object_id: (st.st_ino, st.st_ctime_ns, st.st_size) for file, st in zip(files, found, strict=False)
+        }
+        assert answers.objects == expected, "those of one chunk"
+        staging.reclaim_queue.give_up(files[0], [0])
+        assert list(answers.objects) == [files[1].object_id], "before anything is punched"
+        await staging.evictions.evict([files[1].version])
+        assert not answers.objects
+
+
+async def test_what_is_damaged_or_changes_meanwhile_is_not_answered_with(tmp_path: Path) -> None:
+    answers = Answers()
+    async with healthy_staging(tmp_path, immutable=True, answers=answers) as staging:
+        kept = kept_of(staging)
+        files = [await stage(staging, seed) for seed in (1, 2, 3)]
+        await staging.attributes.flush()
+        path = staging.context.disk.path(files[0].object_id or 0)
+        with open(path, "r+b") as damaged:
+            damaged.write(b"?")
+        look = staging.context.threads.look
+
+        async def given_up_meanwhile(function: Any, *args: Any) -> Any:
+            found = await look(function, *args)
+            staging.reclaim_queue.give_up(files[1], [0])
+            return found
+
+        staging.context.threads.look = given_up_meanwhile  # type: ignore[method-assign]
+        await names(kept)
+        staging.ahead.begin(ROOM)
+        await trio.sleep(1)
+        assert list(answers.objects) == [files[2].object_id]
+
+
+async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mountd.cache.reading.objects_ahead._OBJECTS", 1)
+    answers = Answers()
+    async with healthy_staging(tmp_path, immutable=True, answers=answers) as staging:
+        kept = kept_of(staging)
+        for seed in range(1, 6):
+            await stage(staging, seed)
+        await staging.attributes.flush()
+        await names(kept)
+        staging.ahead.begin(2 * 3000 + 1)
+        await trio.sleep(1)
+        assert len(answers.objects) == 3

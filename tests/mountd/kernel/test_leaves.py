@@ -169,8 +169,8 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     assert (told[0] - KEPT) // 1024 == 300
     assert kernel.read(told[0], 0, 100, 0) is None, "nobody has said that it is right"
     stamp = os.stat(path)
-    leaves.object(3, b"a", stamp.st_ino, stamp.st_ctime_ns)
-    leaves.object(3, b"c", stamp.st_ino, stamp.st_ctime_ns)
+    assert plane.put_object(300, stamp.st_ino, stamp.st_ctime_ns - 1, len(data))
+    assert plane.put_object(300, stamp.st_ino, stamp.st_ctime_ns, len(data))
     assert kernel.read(told[0], 0, 100, 0) is None, "nor where it lies"
     plane.read_staged(directory_fd)
     assert kernel.read(told[0], 0, 4096, 0) == data
@@ -182,6 +182,11 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     assert kernel.look_up(3, b"c") is None, "it is to be noted"
     assert kernel.look_up(3, b"a") == told
     assert kernel.read(told[0], 0, 100, 1) is None, "somebody has it open"
+    plane.take_object(300)
+    assert kernel.read(told[0], 0, 4096, 0) is None, "it is about to change"
+    plane.take_object(300)
+    assert plane.put_object(300, stamp.st_ino, stamp.st_ctime_ns, len(data))
+    assert kernel.read(told[0], 0, 4096, 0) == data
     path.write_bytes(data)
     assert kernel.read(told[0], 0, 4096, 0) is None, "somebody has changed it"
     path.unlink()

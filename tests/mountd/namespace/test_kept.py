@@ -10,7 +10,7 @@ import trio
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError
-from mountd.base.kept_page import KeptPage
+from mountd.base.kept_page import KeptFile, KeptPage
 from mountd.base.seen import seen_as
 from mountd.core.metrics import Metrics
 from mountd.namespace import Namespace, open_namespace
@@ -28,31 +28,39 @@ class Kept:
     identity = 5
 
     def __init__(self, source: FakeSource, kept: range, at_once: int = 3) -> None:
-        self.right_objects: set[int] = set()
-        self.asked: list[tuple[bytes, int]] = []
+        self.asked: list[tuple[int, bytes]] = []
+        self.asked_by_name: list[bytes] = []
         self._source = source
-        self._kept = kept
+        self._kept = [b"%d" % number for number in kept]
         self._at_once = at_once
 
-    async def page(self, folder: bytes, after_id: int, /) -> KeptPage | None:
-        self.asked.append((folder, after_id))
+    def folder(self, directory: Attributes, /) -> int:
+        return directory.inode + directory.mtime_ns
+
+    def _has(self, directory: Attributes) -> bool:
+        return self.folder(directory) == self.folder(self._source.tree[b"d"])
+
+    async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
+        self.asked.append((directory.inode, after_name))
         await trio.sleep(0.01)
-        numbers = [number for number in self._kept if number + 1 > after_id][: self._at_once] if folder == b"d" else []
-        if not numbers:
+        names = [name for name in self._kept if name > after_name][: self._at_once] if self._has(directory) else []
+        if not names:
             return None
-        seen = [seen_as(self._source.tree[b"d/%d" % number]) for number in numbers]
-        objects = [number + 1 for number in numbers]
-        return KeptPage([b"%d" % number for number in numbers], b"".join(seen), objects, objects[-1])
+        seen = [seen_as(self._source.tree[b"d/" + name]) for name in names]
+        return KeptPage(names, b"".join(seen), [int(name) + 1 for name in names], names[-1])
 
-    async def right(self, page: KeptPage, begin: int, /) -> tuple[list[tuple[bytes, tuple[int, int]]], int]:
-        await trio.sleep(0.01)
-        is_right = page.objects[begin] in self.right_objects
-        return ([(page.names[begin], (page.objects[begin], 77))] if is_right else []), begin + 1
+    def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
+        self.asked_by_name.append(name)
+        return self._source.tree[b"d/" + name] if self._has(directory) and name in self._kept else None
 
-    def find_nowait(self, object_id: int, /) -> tuple[bytes, Attributes] | None:
-        path = b"d/%d" % (object_id - 1)
-        found = self._source.tree.get(path) if object_id - 1 in self._kept else None
-        return (path, found) if found is not None else None
+    def of_object_nowait(
+        self, object_id: int, attributes_of_folder: Callable[[int], Attributes | None], /
+    ) -> KeptFile | None:
+        name = b"%d" % (object_id - 1)
+        directory = attributes_of_folder(self.folder(self._source.tree[b"d"]))
+        if name not in self._kept or directory is None:
+            return None
+        return KeptFile(self.folder(directory), name, self._source.tree[b"d/" + name])
 
 
 def tree() -> FakeSource:
@@ -83,36 +91,47 @@ async def test_what_is_kept_is_not_asked_for(make: Make) -> None:
     d = await looked_up(namespace, b"d")
     asked = list(source.calls)
     for number in (7, 0, 9):
-        assert namespace.lookups.child_nowait(d, b"%d" % number) is None or number != 7
         node = (await namespace.lookups.child(d, b"%d" % number)).node
         assert node is not None
         assert node.attributes == source.tree[b"d/%d" % number]
         await namespace.freshness.fresh(node)
     assert len(await namespace.lookups.children(d, [b"%d" % number for number in range(FILES)])) == FILES
     assert source.calls == asked
-    assert [asked for asked in pages.asked if asked[0] == b"d"] == [
-        (b"d", 0),
-        (b"d", 3),
-        (b"d", 6),
-        (b"d", 9),
-        (b"d", 10),
-    ]
+    await trio.sleep(1)
+    assert [after for inode, after in pages.asked if inode == d.attributes.inode] == [b"", b"2", b"5", b"8", b"9"]
 
 
-async def test_who_looks_a_name_up_waits_for_its_page_only(make: Make) -> None:
-    namespace, _, pages = await make()
+async def test_a_name_whose_page_has_not_come_is_asked_for_by_itself(make: Make) -> None:
+    namespace, source, pages = await make()
     d = await looked_up(namespace, b"d")
-    assert (await namespace.lookups.child(d, b"1")).node is not None
-    assert [after for folder, after in pages.asked if folder == b"d"] in ([0], [0, 3])
+    asked = list(source.calls)
+    found = namespace.lookups.child_nowait(d, b"9")
+    assert found is not None
+    assert found.node is not None
+    assert (pages.asked_by_name[-1], source.calls) == (b"9", asked)
     assert namespace.lookups.may_be_kept(d)
+    await trio.sleep(1)
+    assert not namespace.lookups.may_be_kept(d)
+    by_name = len(pages.asked_by_name)
+    assert (await namespace.lookups.child(d, b"3")).node is not None
+    assert (len(pages.asked_by_name), source.calls) == (by_name, asked), "it has come meanwhile"
 
 
-async def test_what_is_not_kept_is_asked_for_once_all_is_known(make: Make) -> None:
+async def test_a_directory_that_has_changed_since_is_asked_for(make: Make) -> None:
+    namespace, source, _ = await make()
+    d = await looked_up(namespace, b"d")
+    source.tree[b"d"] = source.tree[b"d"]._replace(mtime_ns=77)
+    assert (await namespace.lookups.child(d, b"9")).node is not None
+    assert source.calls[-1] == ("stat", b"d/9")
+
+
+async def test_what_is_not_kept_is_asked_for(make: Make) -> None:
     namespace, source, _ = await make(range(4))
     d = await looked_up(namespace, b"d")
     assert (await namespace.lookups.child(d, b"9")).node is not None
     assert source.calls[-1] == ("stat", b"d/9")
     assert (await namespace.lookups.child(d, b"none")).node is None
+    await trio.sleep(1)
     assert not namespace.lookups.may_be_kept(d)
 
 
@@ -124,10 +143,21 @@ async def test_many_who_look_bring_it_in_once(make: Make) -> None:
         for number in range(FILES):
             nursery.start_soon(namespace.lookups.child, d, b"%d" % number)
     assert len(source.calls) == asked
-    assert len([asked for asked in pages.asked if asked[0] == b"d"]) == 5
+    await trio.sleep(1)
+    assert len([inode for inode, _ in pages.asked if inode == d.attributes.inode]) == 5
 
 
-# -- reads without Python, and the next daemon ------------------------------------------------------------------------
+async def test_a_listing_waits_for_what_is_kept_but_not_for_long(make: Make) -> None:
+    namespace, source, pages = await make()
+    d = await looked_up(namespace, b"d")
+    asked = list(source.calls)
+    names = [b"%d" % number for number in range(6)]
+    assert len(await namespace.lookups.children(d, names)) == 6
+    assert source.calls == asked
+    assert (d.attributes.inode, b"8") not in pages.asked, "all that it needs was there"
+
+
+# -- the next daemon -------------------------------------------------------------------------------------------------
 
 
 async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeLeafTable, Kept, FakeSource]:
@@ -135,33 +165,6 @@ async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeL
     kept = Kept(source, kept_files)
     namespace, _ = await made(source, math.inf, leaf_table=table, kept=kept)
     return namespace, table, kept, source
-
-
-async def test_objects_are_found_right_once_the_kernel_reads_without_opening() -> None:
-    namespace, table, kept, _ = await with_table()
-    kept.right_objects = {2, 4, 9}
-    d = await looked_up(namespace, b"d")
-    await namespace.lookups.child(d, b"0")
-    await trio.sleep(1)
-    assert not [leaf for leaf in table.leaves.values() if leaf.object]
-    namespace.becomes_stateless()
-    await trio.sleep(1)
-    assert {leaf.name: leaf.object for leaf in table.leaves.values() if leaf.object} == {
-        b"1": (2, 77),
-        b"3": (4, 77),
-        b"8": (9, 77),
-    }
-    assert table.look_up(d.id, b"5") is not None, "the next daemon finds it by its id"
-
-
-async def test_who_comes_to_a_directory_later_has_its_objects_found_right_too() -> None:
-    namespace, table, kept, _ = await with_table()
-    kept.right_objects = {1}
-    namespace.becomes_stateless()
-    d = await looked_up(namespace, b"d")
-    await namespace.lookups.child(d, b"9")
-    await trio.sleep(1)
-    assert [leaf.name for leaf in table.leaves.values() if leaf.object] == [b"0"]
 
 
 async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
@@ -188,6 +191,9 @@ async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
     node = again.node(told.node_id)
     assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
     assert (await again.lookups.child(again.nodes.node(d.id), b"6")).node is node
+    again.holds.forget(node.id, 1)
+    with pytest.raises(SourceError):
+        again.nodes.node(node.id)  # it is not held for ever
     for unknown in (told.node_id + 1024 * 50, told.node_id + (1 << 40), 1 << 62):
         with pytest.raises(SourceError):
             again.node(unknown)

@@ -1,0 +1,124 @@
+"""What stat(2) said of staged files, as the index keeps it for later mounts of a source that never changes.
+
+A row is found by the directory that it was seen in: a number made of the inode, mtime and ctime that this had. So it is
+found whatever SOURCE leads there, and no more once a name in that directory was made, renamed or removed. It outlives
+the row of its file: the kernel may know the file by the number of its object (`namespace.nodes.leaves`).
+
+All methods block, and raise IndexFailed; those called `_nowait` use the event loop's connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import xxhash
+
+from mountd.base.attributes import Attributes
+from mountd.cache.index.database import IndexDatabase
+from mountd.cache.index.schema import signed, unsigned
+
+_FOLDER = struct.Struct("<QQqq")
+_OBJECT = struct.Struct("<Q")
+
+_COLUMNS = "file, folder, name, seen, attributes.proof FROM attributes"
+_OF_WHOLE = "JOIN files ON id = file WHERE complete = 1 AND folder = ? AND name"
+
+
+class AttributesRow(NamedTuple):
+    """What was seen of a staged file."""
+
+    object_id: int
+    folder: int
+    """See `Folder`."""
+    name: bytes
+    seen: bytes
+    """SEEN_BYTES of `base.seen`, without the device."""
+    proof: int
+    """See `Folder.proof`."""
+
+
+class Folder:
+    """A directory as it was: what rows are found by, and proven with."""
+
+    def __init__(self, identity: int, source_id: str, attributes: Attributes) -> None:
+        """`identity`: see `AttributeRows.identity_nowait`."""
+        values = _FOLDER.pack(identity, attributes.inode, attributes.mtime_ns, attributes.ctime_ns)
+        self._key = values + b"\0".join((source_id.encode(), attributes.file_system.encode(), b""))
+        self.number: int = xxhash.xxh3_64_intdigest(self._key)
+
+    def row(self, object_id: int, name: bytes, seen: bytes) -> AttributesRow:
+        """What is to be kept of a file in it."""
+        return AttributesRow(object_id, self.number, name, seen, self.proof(object_id, name, seen))
+
+    def proves(self, row: AttributesRow) -> bool:
+        """Whether it is a row that was written of a file in this directory."""
+        return row.proof == self.proof(row.object_id, row.name, row.seen)
+
+    def proof(self, object_id: int, name: bytes, seen: bytes) -> int:
+        """A checksum of all that decides which file is shown as what."""
+        return xxhash.xxh3_64_intdigest(self._key + _OBJECT.pack(object_id) + seen + name)
+
+
+class AttributeRows:
+    """See the file's story."""
+
+    def __init__(self, database: IndexDatabase) -> None:
+        self._database = database
+
+    def identity_nowait(self) -> int:
+        """A number below 2**21 that another index hardly has, and this one until `renew`."""
+        with self._database.guarded():
+            return int(self._database.quick.execute("SELECT number FROM identity").fetchone()[0])
+
+    def renew(self) -> None:
+        """What is kept is not to be found any more, durably."""
+        with self._database.transaction(durable=True) as database:
+            database.execute("UPDATE identity SET number = (number + 1 + abs(random()) % 2097151) % 2097152")
+
+    def keep(self, rows: Sequence[AttributesRow]) -> None:
+        """Those of files that have a row; all others are ignored."""
+        sql = "INSERT OR REPLACE INTO attributes SELECT id, ?, ?, ?, ? FROM files WHERE id = ?"
+        values = [(signed(row.folder), row.name, row.seen, signed(row.proof), row.object_id) for row in rows]
+        with self._database.transaction(durable=False) as database:
+            database.executemany(sql, values)
+
+    def after(self, folder: int, name: bytes, limit: int) -> list[AttributesRow]:
+        """The next of the complete files in this directory, by name, after `name`."""
+        sql = f"SELECT {_COLUMNS} {_OF_WHOLE} > ? ORDER BY name LIMIT ?"
+        with self._database.guarded():
+            found = self._database.reader.execute(sql, (signed(folder), name, limit)).fetchall()
+        return [_row(*columns) for columns in found]
+
+    def named_nowait(self, folder: int, name: bytes) -> AttributesRow | None:
+        """That of the complete file with this name."""
+        sql = f"SELECT {_COLUMNS} {_OF_WHOLE} = ?"
+        with self._database.guarded():
+            found = self._database.quick.execute(sql, (signed(folder), name)).fetchone()
+        return _row(*found) if found is not None else None
+
+    def of_object_nowait(self, object_id: int) -> AttributesRow | None:
+        """That of a file that is, or was, staged as this object."""
+        with self._database.guarded():
+            found = self._database.quick.execute(f"SELECT {_COLUMNS} WHERE file = ?", (object_id,)).fetchone()
+        return _row(*found) if found is not None else None
+
+    def last_object(self) -> int:
+        """No row is of a later object; 0: there are none."""
+        with self._database.guarded():
+            return int(self._database.reader.execute("SELECT coalesce(max(file), 0) FROM attributes").fetchone()[0])
+
+    def drop(self, objects: range, *, lost_only: bool) -> None:
+        """Rows of these objects go. `lost_only`: those of files that have no row of their own."""
+        sql = "DELETE FROM attributes WHERE file >= ? AND file < ?"
+        values = [objects.start, objects.stop]
+        if lost_only:
+            sql += " AND file NOT IN (SELECT id FROM files WHERE id >= ? AND id < ?)"
+            values *= 2
+        with self._database.transaction(durable=False) as database:
+            database.execute(sql, values)
+
+
+def _row(object_id: int, folder: int, name: bytes, seen: bytes, proof: int) -> AttributesRow:
+    return AttributesRow(object_id, unsigned(folder), bytes(name), bytes(seen), unsigned(proof))
