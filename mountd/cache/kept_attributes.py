@@ -147,11 +147,10 @@ class KeptAttributes:
             await self._change(partial(rows.drop, objects, lost_only=lost_only))
 
     def _take(self, file: StagedFile, identity: int) -> AttributesRow | None:
-        """Its row, if it is still noted, and whole."""
-        noted = self._waiting.get(file)
-        if noted is None or file.object_id is None or not (file.has_row and file.complete):
+        """Its row, if it is still noted, and still has an object."""
+        noted = self._waiting.pop(file, None)
+        if noted is None or file.object_id is None:
             return None
-        del self._waiting[file]
         folder = Folder(identity, file.version.source_id, noted.directory)
         return folder.row(file.object_id, noted.name, seen_as(noted.attributes._replace(device=0)))
 

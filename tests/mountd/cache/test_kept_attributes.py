@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mountd.base.attributes import Attributes
 from mountd.base.seen import attributes_of
 from mountd.cache import Cache, StagedFile
 from mountd.cache.kept_attributes import KeptOfSource
+from mountd.cache.reading.whole_objects import right_objects
 from tests.conftest import Logs
 from tests.support.faults import CHUNK_BYTES, Operations, fail, healthy_staging, put, version_of
 
@@ -72,9 +74,9 @@ async def test_other_attributes_than_those_of_the_version_are_not_kept(tmp_path:
         kept = kept_of(staging)
         file = await stage(staging, 1)
         await staging.attributes.flush()
-        others = [attributes(2, 3000), attributes(1, 3001), attributes(1, 3000)._replace(nlink=2)]
+        others = [attributes(2, 10), attributes(6, 11), attributes(7, 10)._replace(nlink=2)]
         for seed, wrong in enumerate(others, 5):
-            other = await staging.files.get(version_of(seed, 10), b"d/5")
+            other = await staging.files.get(version_of(seed, 10), b"d/%d" % seed)
             assert put(staging, other, 0)
             staging.attributes.note(other, DIRECTORY, b"%d" % seed, wrong)
         staging.attributes.note(file, DIRECTORY, b"twice", attributes(1, 3000))
@@ -118,7 +120,10 @@ async def test_what_an_evicted_file_leaves_goes_at_the_next_mount(tmp_path: Path
             assert left == (0 if is_fresh else number)
 
 
-async def test_files_that_go_while_they_are_noted_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_files_that_go_while_they_are_noted_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     """Between two writes anything may happen to those that are still to be written."""
     monkeypatch.setattr("mountd.cache.kept_attributes._AT_ONCE", 1)
     async with healthy_staging(tmp_path, immutable=True) as staging:
@@ -126,8 +131,8 @@ async def test_files_that_go_while_they_are_noted_are_left_out(tmp_path: Path, m
         for seed in (1, 2, 3):
             await stage(staging, seed)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(staging.attributes.flush)
-            nursery.start_soon(staging.attributes.flush)
+            for _ in range(at_once):
+                nursery.start_soon(staging.attributes.flush)
             await staging.evictions.evict([version_of(2, 3000), version_of(3, 3000)])
         assert list(await names(kept)) == [b"1"]
 
@@ -156,9 +161,11 @@ class Answers:
 
     def __init__(self) -> None:
         self.objects: dict[int, tuple[int, int, int]] = {}
+        self.ever: list[int] = []
 
     def put_object(self, number: int, *described: Any) -> bool:
         self.objects[number] = described
+        self.ever.append(number)
         return True
 
     def take_object(self, number: int) -> None:
@@ -207,7 +214,15 @@ async def test_what_is_damaged_or_changes_meanwhile_is_not_answered_with(tmp_pat
         await names(kept)
         staging.ahead.begin(ROOM)
         await trio.sleep(1)
-        assert list(answers.objects) == [files[2].object_id]
+        assert answers.ever == [files[2].object_id]
+
+
+async def test_rot_that_no_stamp_tells_of_is_found(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path) as staging:
+        context = staging.context
+        numbers = [(await stage(staging, seed)).object_id or 0 for seed in (1, 2)]
+        right, rotten = context.index.reader.rows(numbers)
+        assert right_objects(context.disk, [right, replace(rotten, checksum=1)]) == [right]
 
 
 async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

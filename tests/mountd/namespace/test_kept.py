@@ -28,6 +28,7 @@ class Kept:
     identity = 5
 
     def __init__(self, source: FakeSource, kept: range, at_once: int = 3) -> None:
+        self.page_s = 0.01
         self.asked: list[tuple[int, bytes]] = []
         self.asked_by_name: list[bytes] = []
         self._source = source
@@ -42,7 +43,7 @@ class Kept:
 
     async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
         self.asked.append((directory.inode, after_name))
-        await trio.sleep(0.01)
+        await trio.sleep(self.page_s)
         names = [name for name in self._kept if name > after_name][: self._at_once] if self._has(directory) else []
         if not names:
             return None
@@ -155,6 +156,17 @@ async def test_a_listing_waits_for_what_is_kept_but_not_for_long(make: Make) -> 
     assert len(await namespace.lookups.children(d, names)) == 6
     assert source.calls == asked
     assert (d.attributes.inode, b"8") not in pages.asked, "all that it needs was there"
+
+
+async def test_a_listing_asks_the_source_where_the_index_is_slow(make: Make) -> None:
+    namespace, source, pages = await make()
+    pages.page_s = 3600
+    d = await looked_up(namespace, b"d")
+    asked = len(source.calls)
+    began_s = trio.current_time()
+    assert len(await namespace.lookups.children(d, [b"%d" % number for number in range(6)])) == 6
+    assert trio.current_time() < began_s + 60
+    assert len(source.calls) > asked
 
 
 # -- the next daemon -------------------------------------------------------------------------------------------------
