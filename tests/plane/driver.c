@@ -1,28 +1,19 @@
 /* Drives the data plane without Python and without a mount: a socket pair stands for the connection, and this program
  * for the kernel on one side of the plane and for Python on the other.
  *
- *   driver fuzz SECONDS SEED   random requests, right and wrong ones, while entries come and go
- *   driver fail                every call of the C library that may fail fails once; see `failing` below
- *
- * Ends with 1 and a line on standard error if the plane did what it must not. Built with each sanitizer by
- * test_driver.py, which says for how long it runs.
+ * Ends with 1 and a line on standard error if the plane did what it must not; see driving.h.
  */
+#include "driving.h"
 #include "plane.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define NODES 64       /* few, so that threads meet at them */
 #define HANDLES 4096   /* open at most */
@@ -30,35 +21,8 @@
 #define READERS 3      /* threads that stand for the kernel */
 #define PLANE_THREADS 3
 
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    _exit(1);
-}
-
 /* ---- calls that fail ---------------------------------------------------------------------------------------------- */
 
-static int fail_at, calls; /* the call with this number fails; 0: none */
-
-static int failing(void) { return fail_at && ++calls == fail_at; }
-
-/* Linked with --wrap: calls of the plane come here, and go on to the real ones. */
-#define WRAPPED(result, name, parameters, arguments, failed, error) \
-    result __real_##name parameters;                                \
-    result __wrap_##name parameters;                                \
-    result __wrap_##name parameters {                               \
-        if (failing()) {                                            \
-            errno = error;                                          \
-            return failed;                                          \
-        }                                                           \
-        return __real_##name arguments;                             \
-    }
-
-WRAPPED(void *, malloc, (size_t size), (size), NULL, ENOMEM)
-WRAPPED(void *, calloc, (size_t count, size_t size), (count, size), NULL, ENOMEM)
 WRAPPED(void *, mmap, (void *at, size_t size, int prot, int flags, int fd, off_t offset),
         (at, size, prot, flags, fd, offset), MAP_FAILED, ENOMEM)
 WRAPPED(int, eventfd, (unsigned count, int flags), (count, flags), -1, EMFILE)
@@ -362,7 +326,7 @@ static void fuzz(double seconds, unsigned seed) {
 /* ---- every call fails once ---------------------------------------------------------------------------------------- */
 
 /* 0, or an errno of what was refused. Leaves nothing behind in either case. */
-static int once(int device) {
+static int started(int device) {
     struct opens entry = {.handle = 1, .object.fd = -1, .until_ns = INT64_MAX}, taken;
     int error = counts_attach(-1);
     if (!error) error = queue_open();
@@ -379,28 +343,12 @@ static int once(int device) {
     return error;
 }
 
-static void fail_each(void) {
-    int pair[2], refused = 0;
+static int once(void) {
+    int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair)) fail("socketpair: %s", strerror(errno));
-    for (int number = 1;; number++) {
-        calls = 0, fail_at = number;
-        int error = once(pair[1]);
-        fail_at = 0;
-        refused += error != 0;
-        if (calls < number) break; /* there is no such call: all have failed once */
-        if (once(pair[1])) fail("call %d failed once, and nothing goes afterwards", number);
-    }
-    if (refused < 5) fail("only %d calls were refused", refused);
-    printf("%d refusals\n", refused);
+    int error = started(pair[1]);
     close(pair[0]), close(pair[1]);
+    return error;
 }
 
-int main(int count, char **arguments) {
-    if (count == 4 && !strcmp(arguments[1], "fuzz"))
-        fuzz(atof(arguments[2]), (unsigned)atoi(arguments[3]));
-    else if (count == 2 && !strcmp(arguments[1], "fail"))
-        fail_each();
-    else
-        fail("driver fuzz SECONDS SEED | driver fail");
-    return 0;
-}
+int main(int count, char **arguments) { return drive(count, arguments, fuzz, once); }

@@ -1,47 +1,18 @@
 /* Drives the table of leaves without Python and without a mount: threads that stand for the kernel look names up, ask for
  * attributes and forget, while one that stands for Python puts leaves in, takes them over and sweeps.
  *
- *   leaves_driver fuzz SECONDS SEED   and requests that are cut or lie about their length
- *   leaves_driver fail                every allocation fails once
- *
- * Ends with 1 and a line on standard error if the table did what it must not. Built with each sanitizer by
- * test_driver.py.
+ * Ends with 1 and a line on standard error if the table did what it must not; see driving.h.
  */
+#include "driving.h"
 #include "plane.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define DIRECTORIES 3
 #define NAMES 200 /* of a directory: few, so that threads meet at them */
 #define KERNELS 3
 #define FIRST (UINT64_C(1) << 62)
 #define IDS (1 << 22) /* given out at most */
-
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    _exit(1);
-}
-
-static int fail_at, calls; /* the allocation with this number fails; 0: none */
-
-static int failing(void) { return fail_at && ++calls == fail_at; }
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_malloc(size_t size) { return failing() ? NULL : __real_malloc(size); }
-void *__wrap_calloc(size_t count, size_t size) { return failing() ? NULL : __real_calloc(count, size); }
 
 /* What is written of a leaf tells where it belongs: a wrong one is seen wherever it comes from. */
 static struct seen seen_of(uint64_t directory, unsigned name, unsigned version) {
@@ -215,27 +186,4 @@ static int once(void) {
     return error;
 }
 
-static void fail_each(void) {
-    int refused = 0;
-    for (int number = 1;; number += number < 300 ? 1 : 97) {
-        calls = 0, fail_at = number;
-        int error = once();
-        fail_at = 0;
-        if (error && error != ENOMEM) fail("%s", strerror(error));
-        refused += error != 0;
-        if (calls < number) break;
-        if (once()) fail("call %d failed once, and nothing goes afterwards", number);
-    }
-    if (refused < 5) fail("only %d calls were refused", refused);
-    printf("%d refusals\n", refused);
-}
-
-int main(int count, char **arguments) {
-    if (count == 4 && !strcmp(arguments[1], "fuzz"))
-        fuzz(atof(arguments[2]), (unsigned)atoi(arguments[3]));
-    else if (count == 2 && !strcmp(arguments[1], "fail"))
-        fail_each();
-    else
-        fail("leaves_driver fuzz SECONDS SEED | leaves_driver fail");
-    return 0;
-}
+int main(int count, char **arguments) { return drive(count, arguments, fuzz, once); }

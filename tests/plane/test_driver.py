@@ -1,4 +1,4 @@
-"""The data plane's C under sanitizers, without Python and without a mount: see driver.c and leaves_driver.c."""
+"""The data plane's C under sanitizers, without Python and without a mount: see *driver.c."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ PLANE = ROOT / "mountd" / "native" / "plane"
 WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),
     "leaves_driver": ("malloc", "calloc"),
+    "staged_driver": ("malloc", "calloc", "fstat"),
 }
-"""Calls that each driver can have fail."""
+"""Calls that each driver stands before."""
 SANITIZERS = {"addresses": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 
 
