@@ -173,7 +173,10 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
     if (leaf && room && shards[shard].given < UINT64_C(1) << (IDS_BITS - SHARD_BITS)) {
         memset(leaf, 0, sizeof *leaf);
         leaf->directory = directory;
-        leaf->facts.id = object ? first_kept_id + object * SHARDS + shard : first_id + shards[shard].given++ * SHARDS + shard;
+        leaf->facts.id = first_kept_id + object * SHARDS + shard;
+        at = object ? place_of_id(shard, leaf->facts.id) : NULL;
+        if (!at || *at) /* of none; or it is seen in two directories, as where one is mounted below another */
+            leaf->facts.id = first_id + shards[shard].given++ * SHARDS + shard;
         leaf->facts.until_ns = until_ns;
         leaf->facts.seen = *seen;
         leaf->name_size = (uint8_t)size;

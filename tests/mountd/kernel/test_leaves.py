@@ -195,6 +195,21 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     os.close(directory_fd)
 
 
+def test_one_object_may_be_told_of_in_many_directories(served: tuple[DataPlane, Kernel]) -> None:
+    """Where a directory is mounted below another one: each leaf has an id of its own, and goes by it."""
+    leaves = PlaneLeaves(served[0])
+    leaves.begin(FIRST, KEPT)
+    directories = range(2, 4000)  # some of them in one shard
+    for directory in directories:
+        found = seen_names([b"a"], [of(70, 5)], 0)
+        assert leaves.put(directory, found, bytearray(1), valid_s=1000, objects=[300]) == (1, [])
+    taken = [leaves.take(directory, b"a") for directory in directories]
+    ids = {leaf.node_id for leaf in taken if leaf is not None}
+    assert len(ids) == len(directories)
+    assert not any(leaves.take_id(node_id) for node_id in ids)
+    assert leaves.figures().known == 0
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["put", "put past", "take", "take id", "look up", "attributes", "forget", "sweep"]),
