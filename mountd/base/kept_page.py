@@ -22,7 +22,7 @@ class KeptPage(NamedTuple):
 class KeptFile(NamedTuple):
     """A file that was told of by the number of its object."""
 
-    folder: int
-    """The number of the directory that it was seen in."""
+    directory: int
+    """The inode of the directory that it was seen in."""
     name: bytes
     attributes: Attributes

@@ -34,7 +34,7 @@ from mountd.cache.committer import Committer
 from mountd.cache.evictions import EvictionsByName
 from mountd.cache.evictor import Evictor
 from mountd.cache.index import IndexFailed
-from mountd.cache.kept_attributes import KeptAttributes
+from mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
 from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reading.findings import Findings
@@ -81,8 +81,9 @@ class CacheSettings:
     verify: VerifyWanted = "first-use"
     scrub_bytes_s: int = 0
     """What is staged is read again at this rate, to see what has rotted; 0 does not."""
-    immutable: bool = False
-    """The source never changes: attributes are kept for later mounts."""
+    attributes: AttributesWanted = "left"
+    """`kept` for later mounts, of a source that never changes; `forgotten`, where nobody believes that; `left` as they
+    are."""
     kept_source: str = ""
     """An identity of a source that is good for one run only, and that this run shares with the one before."""
 
@@ -102,8 +103,9 @@ class Cache:
         self.object_ids = ObjectIdAllocator(context)
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         doomed = DoomedRows()
-        self.ahead = ObjectsAhead(context, context.answers)
-        self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, self.ahead.take)
+        self.ahead = ahead = ObjectsAhead(context, context.answers)
+        self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
+        self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, (ahead.take, attributes.changing))
         self._updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self._updates, believes=settings.verify == "changed"
@@ -121,7 +123,6 @@ class Cache:
         self.lender = ObjectLender(context, findings)
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
-        self.attributes = KeptAttributes(context, self.ahead, on=settings.immutable)
         self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
         self.checker = Checker(context, self.files, self.committer, queue, self._updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)

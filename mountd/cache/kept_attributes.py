@@ -8,18 +8,19 @@ What a kill costs is that the source is asked once more. Event loop only.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 import trio
 
 from mountd.base.attributes import Attributes
 from mountd.base.kept_page import KeptFile, KeptPage
 from mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
-from mountd.cache.index import AttributesRow, Folder, IndexFailed
+from mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
 from mountd.cache.objects import CacheContext, StagedFile
 from mountd.cache.reading.objects_ahead import ObjectsAhead
+
+AttributesWanted = Literal["kept", "forgotten", "left"]
 
 Value = TypeVar("Value")
 
@@ -27,8 +28,10 @@ _MAX_WAITING = 65_536
 """Noted and not written: their files are not staged yet."""
 
 _EVERY_S = 5.0
-_AT_ONCE = 4096
-"""Rows read, written or dropped together: some 20 ms of a thread."""
+_AT_ONCE = 1024
+"""Rows read or written together: some 5 ms of a thread, and as much of the event loop."""
+
+_DROPPED_AT_ONCE = 4096
 
 _DEVICE = struct.Struct("=Q")
 _DEVICE_AT = 56
@@ -41,23 +44,46 @@ class _Noted(NamedTuple):
     attributes: Attributes
 
 
+class _Objects:
+    """A set of numbers, a bit for each below the largest."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+
+    def __contains__(self, number: int | None) -> bool:
+        if number is None:
+            return False
+        byte, bit = divmod(number, 8)
+        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
+
+    def add(self, number: int) -> None:
+        byte, bit = divmod(number, 8)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + 1 + (1 << 10) - len(self._bits)))
+        self._bits[byte] |= 1 << bit
+
+
 class KeptAttributes:
     """`run` is a task of the cache's nursery."""
 
-    def __init__(self, context: CacheContext, ahead: ObjectsAhead, *, on: bool) -> None:
-        """`on`: the source never changes."""
-        self._on = on
+    def __init__(self, context: CacheContext, ahead: ObjectsAhead, wanted: AttributesWanted) -> None:
+        self._wanted = wanted
+        self._on = wanted == "kept"
         self._context = context
         self._ahead = ahead
         self._waiting: dict[StagedFile, _Noted] = {}
-        self._known = bytearray()
-        """A bit for each object whose attributes are kept already, as far as was read."""
+        self._written = _Objects()
+        """Kept already, as far as we know."""
+        self._told = _Objects()
+        """Their numbers may be known to the kernel: what is kept of them stays as long as this mount."""
+        self._changed: list[int] = []
+        """May have gone since the last flush."""
         self._identity: int | None = None
-        self._drops_lost = False
+        self._is_fresh = False
 
     def note(self, file: StagedFile, directory: Attributes, name: bytes, attributes: Attributes) -> None:
         """`file` has these attributes and this name in `directory`, and the source says so."""
-        if not self._on or file in self._waiting or self._is_known(file.object_id):
+        if not self._on or file in self._waiting or file.object_id in self._written:
             return
         is_of_file = attributes.version(file.version.source_id) == file.version
         if is_of_file and is_plain(attributes) and not attributes.file_system and not directory.file_system:
@@ -75,7 +101,7 @@ class KeptAttributes:
         except IndexFailed as error:
             self._context.health.index_failed(error, "opening the cache")
             return None
-        self._drops_lost = is_fresh
+        self._is_fresh = is_fresh
         return KeptOfSource(self, self._identity, source_id, device)
 
     async def page(self, folder: Folder, device: int, after_name: bytes) -> KeptPage | None:
@@ -87,7 +113,8 @@ class KeptAttributes:
         if not rows:
             return None
         for row in rows:
-            self._know(row.object_id)
+            self._written.add(row.object_id)
+            self._told.add(row.object_id)
         here = [row for row in rows if len(row.seen) == SEEN_BYTES and folder.proves(row)]
         seen = bytearray(b"".join(row.seen for row in here))
         for index in range(len(here)):
@@ -111,47 +138,62 @@ class KeptAttributes:
             self._context.health.index_failed(error, "looking for attributes")
             return None
 
+    def changing(self, object_id: int) -> None:
+        """This object is about to change or go."""
+        if object_id in self._written:
+            self._changed.append(object_id)
+
     async def flush(self) -> None:
-        """Tell the index what was noted, of files that are complete. A failure is counted, and the notes are lost."""
+        """Tell the index what was noted, of files that are complete, and what has gone. A failure is counted, and the
+        notes are lost."""
         if self._identity is None:
             return
+        changed, self._changed = self._changed, []
+        await self._drop_those(changed)
         ready = [file for file in self._waiting if file.has_row and file.complete]
         for start in range(0, len(ready), _AT_ONCE):
             rows = [row for file in ready[start : start + _AT_ONCE] if (row := self._take(file, self._identity))]
             if await self._change(self._context.index.attributes.keep, rows):
                 for row in rows:
-                    self._know(row.object_id)
+                    self._written.add(row.object_id)
 
     async def run(self) -> None:
         """Flush from time to time, after what is of no use any more has gone. Never returns."""
-        if not self._on:
+        if self._wanted == "forgotten":
             await self._forget_all()
         while True:
             await trio.sleep(_EVERY_S)
-            if self._drops_lost:
-                self._drops_lost = False
-                await self._drop(lost_only=True)
             await self.flush()
+            if self._is_fresh:
+                self._is_fresh = False
+                await self._drop_lost()
 
     async def _forget_all(self) -> None:
-        """What this mount does not see to stay right is never believed again."""
+        """Nobody finds them any more: see `opening`."""
         rows = self._context.index.attributes
-        if await self._ask(rows.last_object) and await self._change(rows.renew):
-            await self._drop(lost_only=False)
+        for objects in await self._ranges():
+            await self._change(rows.drop, objects)
 
-    async def _drop(self, *, lost_only: bool) -> None:
-        rows = self._context.index.attributes
-        end = (await self._ask(rows.last_object) or 0) + 1
-        for start in range(1, end, _AT_ONCE):
-            objects = range(start, min(start + _AT_ONCE, end))
-            await self._change(partial(rows.drop, objects, lost_only=lost_only))
+    async def _drop_lost(self) -> None:
+        """What earlier mounts have left of files that went."""
+        for objects in await self._ranges():
+            await self._drop_those(await self._ask(self._context.index.attributes.lost, objects) or [])
+
+    async def _drop_those(self, objects: Sequence[int]) -> None:
+        untold = [number for number in objects if number not in self._told]
+        if untold:
+            await self._change(self._context.index.attributes.drop_lost, untold)
+
+    async def _ranges(self) -> list[range]:
+        end = (await self._ask(self._context.index.attributes.last_object) or 0) + 1
+        return [range(start, min(start + _DROPPED_AT_ONCE, end)) for start in range(1, end, _DROPPED_AT_ONCE)]
 
     def _take(self, file: StagedFile, identity: int) -> AttributesRow | None:
         """Its row, if it is still noted, and still has an object."""
         noted = self._waiting.pop(file, None)
         if noted is None or file.object_id is None:
             return None
-        folder = Folder(identity, file.version.source_id, noted.directory)
+        folder = Folder.of(identity, file.version.source_id, noted.directory)
         return folder.row(file.object_id, noted.name, seen_as(noted.attributes._replace(device=0)))
 
     async def _ask(self, function: Callable[..., Value], *args: object) -> Value | None:
@@ -169,18 +211,6 @@ class KeptAttributes:
             return False
         return True
 
-    def _is_known(self, object_id: int | None) -> bool:
-        if object_id is None:
-            return False
-        byte, bit = divmod(object_id, 8)
-        return byte < len(self._known) and bool(self._known[byte] >> bit & 1)
-
-    def _know(self, object_id: int) -> None:
-        byte, bit = divmod(object_id, 8)
-        if byte >= len(self._known):
-            self._known.extend(bytes(byte + 1 + (1 << 10) - len(self._known)))
-        self._known[byte] |= 1 << bit
-
 
 class KeptOfSource:
     """What is kept of the source of one mount: `namespace.kept.KeptFiles`."""
@@ -192,10 +222,6 @@ class KeptOfSource:
         self._source_id = source_id
         self._device = device
 
-    def folder(self, directory: Attributes) -> int:
-        """The number of a directory as it is."""
-        return self._folder(directory).number
-
     async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
         """The next names in this directory; None: there are no more."""
         return await self._kept.page(self._folder(directory), self._device, after_name)
@@ -204,19 +230,16 @@ class KeptOfSource:
         """Of the file with this name in this directory, if they are kept."""
         return self._kept.named_nowait(self._folder(directory), self._device, name)
 
-    def of_object_nowait(
-        self, object_id: int, attributes_of_folder: Callable[[int], Attributes | None]
-    ) -> KeptFile | None:
+    def of_object_nowait(self, object_id: int) -> KeptFile | None:
         """The file that is, or was, staged as this object."""
         row = self._kept.of_object_nowait(object_id)
-        directory = attributes_of_folder(row.folder) if row is not None else None
-        if row is None or directory is None:
+        if row is None:
             return None
-        attributes = _attributes(row, self._folder(directory), self._device)
-        return KeptFile(row.folder, row.name, attributes) if attributes is not None else None
+        attributes = _attributes(row, Folder.then(self.identity, self._source_id, row), self._device)
+        return KeptFile(inode_of(row), row.name, attributes) if attributes is not None else None
 
     def _folder(self, directory: Attributes) -> Folder:
-        return Folder(self.identity, self._source_id, directory)
+        return Folder.of(self.identity, self._source_id, directory)
 
 
 def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes | None:

@@ -77,7 +77,7 @@ async def open_cache(
         )
     disk = disk or Disk(cache_dir, open_files)
     threads = Threads(run_in_thread, settings.writers)
-    opened = await threads.sweep(_open, cache_dir, disk, capacity_bytes, connect)
+    opened = await threads.sweep(_open, cache_dir, disk, settings, connect)
     try:
         room = Room(capacity_bytes, opened.index.opened.used_bytes, opened.space, keeps_floor=settings.keeps_floor)
         context = CacheContext(
@@ -138,7 +138,7 @@ class _Opened:
     space: DiskSpace
 
 
-def _open(cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Connect | None) -> _Opened:
+def _open(cache_dir: str, disk: Disk, settings: CacheSettings, connect: Connect | None) -> _Opened:
     """In a thread."""
     with contextlib.ExitStack() as undo:
         try:
@@ -148,9 +148,11 @@ def _open(cache_dir: str, disk: Disk, capacity_bytes: int | None, connect: Conne
             aside = partial(set_objects_aside, directory)
             index = Index(directory, on_new=aside, **({} if connect is None else {"connect": connect}))
             undo.callback(index.close)
+            if settings.attributes == "forgotten":
+                index.attributes.forget()  # before anybody sees a change that a later mount would not
             disk.open(directory)
             undo.callback(disk.close)
-            if capacity_bytes is None and disk.in_memory():
+            if settings.capacity_bytes is None and disk.in_memory():
                 raise MountError(f"a cache on tmpfs needs --cache-size: {cache_dir} lies in memory")
             opened = _Opened(directory, lock_fd, index, disk.space())
         except IndexFailed as error:

@@ -110,7 +110,7 @@ class Reclaimer:
                 stray_bytes[number] = sum(file.stray.values()) if file.stray is not None else 0
                 file.detach()
             numbers.append(number)
-            self._queue.changing(number)
+            self._queue.changes(number)
             fd = self._descriptors.discard(number)
             if fd is not None:
                 fds.append(fd)

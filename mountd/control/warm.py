@@ -184,7 +184,7 @@ class Warming:
         assert node.version is not None
         path = node.path
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
-        if node.parent is not None:
+        if node.parent is not None and not node.parent.changes:
             self._cache.attributes.note(file, node.parent.attributes, node.name, node.attributes)
         return file
 

@@ -64,7 +64,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             eviction=config.eviction,
             writers=config.staging_threads,
             kept_source=source.source_id,
-            immutable=config.immutable,
+            attributes="kept" if config.immutable else "forgotten",
             verify=config.verify,
             scrub_bytes_s=config.scrub_bytes_s,
             # Above the half that prefetch may fill, below what readers and pushes need besides.

@@ -50,7 +50,7 @@ class OpenedFiles:
 
     def told(self, node: Node, file: StagedFile, thread_id: int) -> None:
         """Those who want to know of opens hear of one, by thread `thread_id`."""
-        if node.parent is not None:
+        if node.parent is not None and not node.parent.changes:
             self._cache.attributes.note(file, node.parent.attributes, node.name, node.attributes)
         self._small_demand.opened(node, thread_id)
         self._observers.opened(node, file, thread_id)

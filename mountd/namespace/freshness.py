@@ -79,5 +79,6 @@ class Freshness:
                 raise
             self._silence.served()
             return root.attributes
-        root.attributes, root.expires_s = attributes, self._clock() + self._ttl_s
+        root.see_again(attributes)
+        root.expires_s = self._clock() + self._ttl_s
         return attributes

@@ -40,19 +40,14 @@ class KeptFiles(Protocol):
     def identity(self) -> int:
         """Of the index whose numbers these are, below 2**21."""
 
-    def folder(self, directory: Attributes, /) -> int:
-        """The number of a directory."""
-
     async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
         """Some names of a directory, after this `last_name`, or the first; None: the end."""
 
     def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
         """Of the staged file with this name."""
 
-    def of_object_nowait(
-        self, object_id: int, attributes_of_folder: Callable[[int], Attributes | None], /
-    ) -> KeptFile | None:
-        """The file that is, or was, staged as this object, in a directory that has this number."""
+    def of_object_nowait(self, object_id: int, /) -> KeptFile | None:
+        """The file that is, or was, staged as this object, where it was seen."""
 
 
 class _Loading:
@@ -78,11 +73,10 @@ class KeptNames:
         self._tree = tree
         self._nursery = nursery
         self._directories: dict[Node, _Loading] = {}
-        self._folders: dict[int, Node] | None = None
 
     def may_come(self, directory: Node) -> bool:
         """Whether names of `directory` may be kept that are not brought in yet."""
-        if self._kept is None or directory.children is None:
+        if self._kept is None or directory.children is None or directory.changes:
             return False
         loading = self._directories.get(directory)
         return loading is None or not loading.ended
@@ -126,8 +120,10 @@ class KeptNames:
 
     def _put(self, directory: Node, page: KeptPage) -> None:
         found = SeenNames(page.names, page.seen, bytearray(b"\1") * len(page.names), {})
-        for name, attributes in self._leaves.put(directory, found, objects=page.objects):
-            if attributes is not None and name not in (directory.children or {}):
+        left = dict(self._leaves.put(directory, found, objects=page.objects))
+        for name in self._names.unknown_nowait(directory, list(left)):  # of all others something newer is known
+            attributes = left[name]
+            if attributes is not None:
                 self._tree.seen(directory, name, attributes)
 
     # -- the next daemon ----------------------------------------------------------------------------------------------
@@ -135,15 +131,12 @@ class KeptNames:
     def node(self, node_id: int) -> Node | None:
         """The node of a leaf that an earlier daemon has told the kernel of; None: it is none of these, or has gone."""
         number = self._leaves.object_of(node_id)
-        if self._kept is None or number is None:
-            return None
-        folders = self._folders = self._folders or self._all_folders(self._kept)
-        found = self._kept.of_object_nowait(
-            number, lambda folder: folders[folder].attributes if folder in folders else None
-        )
+        found = self._kept.of_object_nowait(number) if self._kept is not None and number is not None else None
         if found is None:
             return None
-        directory = folders[found.folder]
+        directory = self._nodes.directory_at(self._nodes.root.attributes._replace(inode=found.directory))
+        if directory is None:
+            return None
         version = self._leaves.version_of(found.attributes)
         node = Node(found.attributes, version, directory, found.name)
         node.lookups = 1  # as if, see `inherited`
@@ -155,7 +148,3 @@ class KeptNames:
         else:
             node.retired = True  # looked up anew, it has another id: who has this one open goes on with it
         return node
-
-    def _all_folders(self, kept: KeptFiles) -> dict[int, Node]:
-        """The directories that the kernel may have told files of: it has all of them from earlier daemons."""
-        return {kept.folder(node.attributes): node for node in self._nodes.known() if node.attributes.is_directory}

@@ -53,6 +53,8 @@ class Lookups:
             if self._asking.is_coming(parent, name):
                 return None  # what is on its way is older than what we would find, and would come after it
             dentry = self._kept.look_up_nowait(parent, name)
+            if dentry is not None:
+                return dentry  # and so will be those that come next
         if dentry is None:
             attributes = self._metadata.stat_nowait(parent.path, name)
             if attributes is None:
@@ -65,9 +67,11 @@ class Lookups:
         """What `name` in `parent` is now, within the time-to-live. A dentry without node means that it does not
         exist."""
         dentry = self._names.known_nowait(parent, name)
-        self._stat_ahead.looked_up(parent, name)
         if dentry is None and not self._asking.is_coming(parent, name):
             dentry = self._kept.look_up_nowait(parent, name)
+            if dentry is not None:
+                return dentry
+        self._stat_ahead.looked_up(parent, name)
         if dentry is not None:
             return dentry
         known = self._names.remembered(parent, name)

@@ -89,7 +89,7 @@ class Tree:
         before = dentry.node if dentry is not None else None
         if attributes.is_directory:
             if before is not None and is_at(before, attributes):
-                before.attributes = attributes
+                before.see_again(attributes)
                 return before
             return self._directory_of(directory, name, attributes)
         if not attributes.is_file:
@@ -119,7 +119,7 @@ class Tree:
         self._source.directories.forget(known.path)
         self._source.directories.forget(node.path)
         self._listings.drop(known)
-        known.attributes = attributes
+        known.see_again(attributes)
         return known
 
     def _replaced(self, node: Node, new: Node | None) -> None:

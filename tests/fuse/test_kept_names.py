@@ -133,3 +133,56 @@ def test_reads_of_a_later_stateless_job_are_right_whatever_becomes_of_the_object
         os.close(fd)
     right(3)
     right(5)
+
+
+def _files_open(hfs: Hfs, folder: str) -> dict[int, int]:
+    """Of a later stateless job, through names from the index: descriptors by number."""
+    assert hfs.cache_command("warm", hfs.path).returncode == 0
+    hfs.umount()
+    hfs.mount()
+    os.listdir(hfs.path / folder)
+    (hfs.path / folder / "0000").stat()
+    while hfs.status()["leaves"]["known"] < FILES - 1:
+        pass
+    return {n: os.open(hfs.path / folder / f"{n:04d}", os.O_RDONLY) for n in range(1, FILES, 7)}
+
+
+@needs_extension
+@pytest.mark.parametrize("change", ["a name more", "renamed"])
+def test_who_has_files_open_reads_on_after_a_kill_whatever_became_of_their_directory(
+    tmp_path: Path, hfs_mount: HfsMount, change: str
+) -> None:
+    source = numbered_tree(tmp_path / "source")
+    hfs = hfs_mount(source, "--immutable", "--io-mode", "stateless")
+    opened = _files_open(hfs, "3")
+    if change == "renamed":
+        (source / "3").rename(source / "4" / "away")
+        assert (hfs.path / "4" / "away" / "0000").stat().st_size == 1
+    else:
+        (source / "3" / "new").write_bytes(b"x")
+    hfs.crash()
+    os.listdir(hfs.path / "4")
+    assert hfs.cache_command("warm", hfs.path / "4").returncode == 0
+    for number, fd in opened.items():
+        assert os.pread(fd, 1000, 0) == pattern(seed(3, number), 0, 1 + number)
+        os.close(fd)
+
+
+@needs_extension
+def test_what_was_seen_before_a_change_is_not_kept_as_if_seen_after_it(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    """The source changes under a job that was told that it never does; the next job sees the change."""
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    (source / "d" / "f").write_bytes(b"o" * 5000)
+    before = hfs_mount(source)
+    assert (before.path / "d" / "f").read_bytes() == b"o" * 5000
+    before.umount()
+    hfs = hfs_mount(source, "--immutable", cache=before.cache)
+    assert (hfs.path / "d" / "f").stat().st_size == 5000
+    (source / "d" / "tmp").write_bytes(b"n" * 5000)
+    (source / "d" / "tmp").rename(source / "d" / "f")
+    (source / "d").rename(source / "e")
+    assert (hfs.path / "e" / "f").read_bytes() == b"o" * 5000
+    hfs.umount()
+    hfs.mount()
+    assert (hfs.path / "e" / "f").read_bytes() == b"n" * 5000

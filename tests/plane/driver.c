@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -20,6 +21,8 @@
 #define OBJECT_BYTES 10000
 #define READERS 3      /* threads that stand for the kernel */
 #define PLANE_THREADS 3
+#define UNDER_WAY 64    /* requests at a time: a socket that has no room for a reply loses it, which the kernel never does */
+#define READ_BYTES 2000
 
 /* ---- calls that fail ---------------------------------------------------------------------------------------------- */
 
@@ -69,8 +72,9 @@ static void send_request(unsigned *seed) {
     size_t size = sizeof request.header;
     uint64_t node = 1 + (uint64_t)(rand_r(seed) % NODES);
     pthread_mutex_lock(&kernel.lock);
-    if (kernel.under_way >= HANDLES / 4) {
+    if (kernel.under_way >= UNDER_WAY) {
         pthread_mutex_unlock(&kernel.lock);
+        sched_yield();
         return;
     }
     request.header.unique = kernel.unique += 2;
@@ -102,7 +106,7 @@ static void send_request(unsigned *seed) {
     } else if (rand_r(seed) % 4) {
         request.header.opcode = FUSE_READ;
         request.in.read.offset = (uint64_t)(rand_r(seed) % (2 * OBJECT_BYTES));
-        request.in.read.size = (uint32_t)(rand_r(seed) % 20000);
+        request.in.read.size = (uint32_t)(rand_r(seed) % READ_BYTES);
         size += sizeof request.in.read;
     } else { /* what nobody has seen yet, cut anywhere */
         request.header.opcode = (uint32_t)(100 + rand_r(seed) % 100);
@@ -160,7 +164,7 @@ static void take_replies(void) {
         struct fuse_out_header header;
         union {
             uint64_t handle;
-            unsigned char bytes[20000];
+            unsigned char bytes[READ_BYTES];
         };
     } reply;
     ssize_t size;
@@ -265,6 +269,7 @@ static void take(uint64_t node) {
 static void fuzz(double seconds, unsigned seed) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair)) fail("socketpair: %s", strerror(errno));
+    setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &(int){UNDER_WAY * 4096}, sizeof(int));
     fcntl(pair[0], F_SETFL, 0); /* the kernel waits until its requests are taken */
     kernel.fd = pair[0];
     make_object();

@@ -12,7 +12,8 @@
 #define NAMES 200 /* of a directory: few, so that threads meet at them */
 #define KERNELS 3
 #define FIRST (UINT64_C(1) << 62)
-#define IDS (1 << 22) /* given out at most */
+#define SHARDS 1024    /* each gives out ids of its own */
+#define IDS (1 << 21)  /* given out at most */
 
 /* What is written of a leaf tells where it belongs: a wrong one is seen wherever it comes from. */
 static struct seen seen_of(uint64_t directory, unsigned name, unsigned version) {
@@ -121,45 +122,50 @@ static void took(const struct leaf_taken *leaf) {
     taken_over++;
 }
 
-static void fuzz(double seconds, unsigned seed) {
-    held = __real_calloc(IDS, sizeof *held);
-    python_holds = __real_calloc(IDS, sizeof *python_holds);
-    if (!held || !python_holds) fail("no memory");
-    leaves_begin(FIRST, 0);
-    pthread_t kernels[KERNELS];
-    unsigned seeds[KERNELS];
-    for (int i = 0; i < KERNELS; i++) {
-        seeds[i] = seed * 31 + (unsigned)i;
-        pthread_create(&kernels[i], NULL, kernel, &seeds[i]);
-    }
-    char text[64];
-    long put = 0;
+static long put;
+
+static void change_something(unsigned *seed) {
     static struct leaf_taken leaf;
     static uint64_t directories[64];
-    for (int64_t end_ns = monotonic_ns() + (int64_t)(seconds * 1e9); monotonic_ns() < end_ns;) {
-        uint64_t directory = 1 + (uint64_t)(rand_r(&seed) % DIRECTORIES);
-        unsigned name = (unsigned)rand_r(&seed) % NAMES;
-        size_t size = name_of(name, text);
-        int error = 0;
-        switch (rand_r(&seed) % 8) {
-        case 0:
-            if (!(error = leaves_take(directory, text, size, 1, &leaf))) took(&leaf);
-            break;
-        case 1:
-            if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(&seed) % (uint64_t)(put + 1), 1, &leaf))) took(&leaf);
-            break;
-        case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64); break;
-        default: {
-            if (put > IDS / 1024 / 2) break; /* ids are given out by shard */
-            struct seen seen = seen_of(directory, name, (unsigned)rand_r(&seed) % 3);
-            int64_t until_ns = rand_r(&seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(&seed) % 1000000;
-            error = leaves_put(directory, text, size, &seen, 0, until_ns, rand_r(&seed) % 2);
-            put += !error;
-            if (error == EEXIST || error == ESTALE || error == EBUSY) error = 0;
-        }
-        }
-        if (error && error != ENOENT) fail("%s", strerror(error));
+    uint64_t directory = 1 + (uint64_t)(rand_r(seed) % DIRECTORIES);
+    unsigned name = (unsigned)rand_r(seed) % NAMES;
+    char text[64];
+    size_t size = name_of(name, text);
+    int error = 0;
+    switch (rand_r(seed) % 8) {
+    case 0:
+        if (!(error = leaves_take(directory, text, size, 1, &leaf))) took(&leaf);
+        break;
+    case 1:
+        if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1), 1, &leaf))) took(&leaf);
+        break;
+    case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64); break;
+    default: {
+        struct seen seen = seen_of(directory, name, (unsigned)rand_r(seed) % 3);
+        int64_t until_ns = rand_r(seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;
+        error = leaves_put(directory, text, size, &seen, 0, until_ns, rand_r(seed) % 2);
+        put += !error;
+        if (error == EEXIST || error == ESTALE || error == EBUSY) error = 0;
     }
+    }
+    if (error && error != ENOENT) fail("%s", strerror(error));
+}
+
+/* Until so many were put in that a shard may have given out the ids that are counted here, or the time is over. */
+static void round_of(int64_t end_ns, unsigned *seed) {
+    static struct leaf_taken leaf;
+    pthread_t kernels[KERNELS];
+    unsigned seeds[KERNELS];
+    put = 0;
+    memset(held, 0, IDS * sizeof *held);
+    memset(python_holds, 0, IDS * sizeof *python_holds);
+    leaves_begin(FIRST, 0);
+    __atomic_store_n(&run, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < KERNELS; i++) {
+        seeds[i] = (unsigned)rand_r(seed);
+        pthread_create(&kernels[i], NULL, kernel, &seeds[i]);
+    }
+    while (put < IDS / SHARDS && monotonic_ns() < end_ns) change_something(seed);
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
     for (uint64_t id = FIRST; id < FIRST + IDS; id++)
@@ -167,8 +173,16 @@ static void fuzz(double seconds, unsigned seed) {
     for (size_t i = 0; i < IDS; i++)
         if (held[i][0] != python_holds[i][0]) fail("%ld look-ups are held, %ld are counted", held[i][0], python_holds[i][0]);
     if (leaves_count() || leaves_held()) fail("leaves are left");
+}
+
+static void fuzz(double seconds, unsigned seed) {
+    held = __real_calloc(IDS, sizeof *held);
+    python_holds = __real_calloc(IDS, sizeof *python_holds);
+    if (!held || !python_holds) fail("no memory");
+    long rounds = 0;
+    for (int64_t end_ns = monotonic_ns() + (int64_t)(seconds * 1e9); monotonic_ns() < end_ns; rounds++) round_of(end_ns, &seed);
     if (!look_ups || !forgotten || !taken_over || !gone || !put) fail("nothing was tried");
-    printf("%ld answered, %ld forgotten, %ld taken, %ld swept\n", look_ups, forgotten, taken_over, gone);
+    printf("%ld rounds: %ld answered, %ld forgotten, %ld taken, %ld swept\n", rounds, look_ups, forgotten, taken_over, gone);
     leaves_begin(0, 0);
     free(held), free(python_holds);
 }

@@ -25,6 +25,7 @@ from mountd.base.errors import StagingError
 from mountd.base.object_answers import ObjectAnswers
 from mountd.base.version import Version
 from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from mountd.cache.kept_attributes import AttributesWanted
 from mountd.cache.objects import Shrinker
 from mountd.cache.objects.context import Trust
 from mountd.cache.objects.disk import Disk, DiskSpace
@@ -232,7 +233,7 @@ async def healthy_staging(
     scrub_bytes_s: int = 0,
     verify: VerifyWanted = "first-use",
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
-    immutable: bool = False,
+    attributes: AttributesWanted = "left",
     answers: ObjectAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
@@ -249,7 +250,7 @@ async def healthy_staging(
         in_flight_bytes=in_flight_bytes,
         verify=verify,
         scrub_bytes_s=scrub_bytes_s,
-        immutable=immutable,
+        attributes=attributes,
     )
     async with open_cache(
         cache,

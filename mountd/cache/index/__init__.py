@@ -3,7 +3,7 @@
 Nobody else opens it. It never touches an object; what it does not know is garbage.
 """
 
-from mountd.cache.index.attribute_rows import AttributesRow, Folder
+from mountd.cache.index.attribute_rows import AttributesRow, Folder, inode_of
 from mountd.cache.index.database import IndexFailed
 from mountd.cache.index.index import Index
 from mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
@@ -20,5 +20,6 @@ __all__ = [
     "ScrubRow",
     "StagedRow",
     "Stamp",
+    "inode_of",
     "lock_cache",
 ]

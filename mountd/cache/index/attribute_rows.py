@@ -19,10 +19,10 @@ from mountd.base.attributes import Attributes
 from mountd.cache.index.database import IndexDatabase
 from mountd.cache.index.schema import signed, unsigned
 
-_FOLDER = struct.Struct("<QQqq")
-_OBJECT = struct.Struct("<Q")
+_DIRECTORY = struct.Struct("<Qqq")
+_NUMBER = struct.Struct("<Q")
 
-_COLUMNS = "file, folder, name, seen, attributes.proof FROM attributes"
+_COLUMNS = "file, folder, directory, name, seen, attributes.proof FROM attributes"
 _OF_WHOLE = "JOIN files ON id = file WHERE complete = 1 AND folder = ? AND name"
 
 
@@ -31,7 +31,9 @@ class AttributesRow(NamedTuple):
 
     object_id: int
     folder: int
-    """See `Folder`."""
+    """The number of the directory as it was; see `Folder`."""
+    directory: bytes
+    """Its inode, mtime and ctime."""
     name: bytes
     seen: bytes
     """SEEN_BYTES of `base.seen`, without the device."""
@@ -42,23 +44,39 @@ class AttributesRow(NamedTuple):
 class Folder:
     """A directory as it was: what rows are found by, and proven with."""
 
-    def __init__(self, identity: int, source_id: str, attributes: Attributes) -> None:
-        """`identity`: see `AttributeRows.identity_nowait`."""
-        values = _FOLDER.pack(identity, attributes.inode, attributes.mtime_ns, attributes.ctime_ns)
-        self._key = values + b"\0".join((source_id.encode(), attributes.file_system.encode(), b""))
+    def __init__(self, identity: int, source: bytes, directory: bytes) -> None:
+        self.directory = directory
+        self._key = b"%d %s " % (identity, source) + directory
         self.number: int = xxhash.xxh3_64_intdigest(self._key)
+
+    @classmethod
+    def of(cls, identity: int, source_id: str, attributes: Attributes) -> Folder:
+        """`identity`: see `AttributeRows.identity_nowait`."""
+        directory = _DIRECTORY.pack(attributes.inode, attributes.mtime_ns, attributes.ctime_ns)
+        return cls(identity, f"{source_id} {attributes.file_system}".encode(), directory)
+
+    @classmethod
+    def then(cls, identity: int, source_id: str, row: AttributesRow) -> Folder:
+        """That of a row."""
+        return cls(identity, f"{source_id} ".encode(), row.directory)
 
     def row(self, object_id: int, name: bytes, seen: bytes) -> AttributesRow:
         """What is to be kept of a file in it."""
-        return AttributesRow(object_id, self.number, name, seen, self.proof(object_id, name, seen))
+        return AttributesRow(object_id, self.number, self.directory, name, seen, self.proof(object_id, name, seen))
 
     def proves(self, row: AttributesRow) -> bool:
         """Whether it is a row that was written of a file in this directory."""
-        return row.proof == self.proof(row.object_id, row.name, row.seen)
+        is_here = row.folder == self.number and row.directory == self.directory
+        return is_here and row.proof == self.proof(row.object_id, row.name, row.seen)
 
     def proof(self, object_id: int, name: bytes, seen: bytes) -> int:
         """A checksum of all that decides which file is shown as what."""
-        return xxhash.xxh3_64_intdigest(self._key + _OBJECT.pack(object_id) + seen + name)
+        return xxhash.xxh3_64_intdigest(self._key + _NUMBER.pack(object_id) + seen + name)
+
+
+def inode_of(row: AttributesRow) -> int:
+    """Of the directory. 0: the row is none that was written."""
+    return int(_DIRECTORY.unpack(row.directory)[0]) if len(row.directory) == _DIRECTORY.size else 0
 
 
 class AttributeRows:
@@ -72,15 +90,19 @@ class AttributeRows:
         with self._database.guarded():
             return int(self._database.quick.execute("SELECT number FROM identity").fetchone()[0])
 
-    def renew(self) -> None:
+    def forget(self) -> None:
         """What is kept is not to be found any more, durably."""
+        if self.last_object() == 0:
+            return
         with self._database.transaction(durable=True) as database:
             database.execute("UPDATE identity SET number = (number + 1 + abs(random()) % 2097151) % 2097152")
 
     def keep(self, rows: Sequence[AttributesRow]) -> None:
         """Those of files that have a row; all others are ignored."""
-        sql = "INSERT OR REPLACE INTO attributes SELECT id, ?, ?, ?, ? FROM files WHERE id = ?"
-        values = [(signed(row.folder), row.name, row.seen, signed(row.proof), row.object_id) for row in rows]
+        sql = "INSERT OR REPLACE INTO attributes SELECT id, ?, ?, ?, ?, ? FROM files WHERE id = ?"
+        values = [
+            (signed(row.folder), row.directory, row.name, row.seen, signed(row.proof), row.object_id) for row in rows
+        ]
         with self._database.transaction(durable=False) as database:
             database.executemany(sql, values)
 
@@ -109,16 +131,25 @@ class AttributeRows:
         with self._database.guarded():
             return int(self._database.reader.execute("SELECT coalesce(max(file), 0) FROM attributes").fetchone()[0])
 
-    def drop(self, objects: range, *, lost_only: bool) -> None:
-        """Rows of these objects go. `lost_only`: those of files that have no row of their own."""
-        sql = "DELETE FROM attributes WHERE file >= ? AND file < ?"
-        values = [objects.start, objects.stop]
-        if lost_only:
-            sql += " AND file NOT IN (SELECT id FROM files WHERE id >= ? AND id < ?)"
-            values *= 2
+    def lost(self, objects: range) -> list[int]:
+        """Those of these objects that have a row here, and none of their own."""
+        ends = (objects.start, objects.stop)
+        sql = "SELECT file FROM attributes WHERE file >= ? AND file < ? "
+        sql += "AND file NOT IN (SELECT id FROM files WHERE id >= ? AND id < ?)"
+        with self._database.guarded():
+            return [number for (number,) in self._database.reader.execute(sql, ends * 2)]
+
+    def drop_lost(self, objects: Sequence[int]) -> None:
+        """Rows of these objects go, but of those that have a row of their own."""
+        sql = "DELETE FROM attributes WHERE file = ? AND file NOT IN (SELECT id FROM files WHERE id = ?)"
         with self._database.transaction(durable=False) as database:
-            database.execute(sql, values)
+            database.executemany(sql, [(number, number) for number in objects])
+
+    def drop(self, objects: range) -> None:
+        """Rows of these objects go."""
+        with self._database.transaction(durable=False) as database:
+            database.execute("DELETE FROM attributes WHERE file >= ? AND file < ?", (objects.start, objects.stop))
 
 
-def _row(object_id: int, folder: int, name: bytes, seen: bytes, proof: int) -> AttributesRow:
-    return AttributesRow(object_id, unsigned(folder), bytes(name), bytes(seen), unsigned(proof))
+def _row(object_id: int, folder: int, directory: bytes, name: bytes, seen: bytes, proof: int) -> AttributesRow:
+    return AttributesRow(object_id, unsigned(folder), bytes(directory), bytes(name), bytes(seen), unsigned(proof))

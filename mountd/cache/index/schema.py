@@ -27,12 +27,12 @@ _MARK = "index.damaged"
 APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
-FORMAT = 4
+FORMAT = 5
 """user_version. A release reads its own format and older ones; each change of TABLES is a new number.
 
 2: chunks may be encoded (`stored`, and their totals in `state`).
 3: objects have a stamp, rows a proof; the state knows how far the scrub is.
-4: attributes of files may be kept."""
+4, 5: attributes of files may be kept."""
 
 _ATTRIBUTES = (
     # A number that another index hardly has: node ids of the kernel are made of it.
@@ -42,6 +42,7 @@ _ATTRIBUTES = (
     """CREATE TABLE attributes (
         file INTEGER PRIMARY KEY,       -- files.id, also of one that has gone since
         folder INTEGER NOT NULL,        -- the directory, and as what: see attribute_rows
+        directory BLOB NOT NULL,        -- its inode, mtime and ctime
         name BLOB NOT NULL,
         seen BLOB NOT NULL,             -- see base/seen.py; no device
         proof INTEGER NOT NULL
@@ -110,7 +111,13 @@ TABLES = (
     f"PRAGMA user_version = {FORMAT}",
 )
 
-_FROM_3 = (*_ATTRIBUTES, "PRAGMA user_version = 4")
+_FROM_3 = (*_ATTRIBUTES, f"PRAGMA user_version = {FORMAT}")
+_FROM_4 = (
+    "DROP TRIGGER IF EXISTS attributes_go_with_their_file",
+    "DROP TABLE attributes",
+    "DROP TABLE identity",
+    *_FROM_3,
+)
 
 _FROM_2 = (
     "ALTER TABLE files ADD COLUMN stamp_inode INTEGER",
@@ -131,7 +138,7 @@ _FROM_1 = (
     *_FROM_2,
 )
 
-_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3}
+_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4}
 """What makes an index of an older format one of this, in one transaction. No row is touched, however many there are:
 rows from before have no stamp, so their objects are verified when they are first used."""
 

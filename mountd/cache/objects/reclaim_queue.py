@@ -28,9 +28,11 @@ class Repair:
 class ReclaimQueue:
     """`more` is set whenever something is added; the reclaimer takes out of the other public attributes."""
 
-    def __init__(self, context: CacheContext, descriptors: Descriptors, changing: Callable[[int], object]) -> None:
-        """`changing` is told of each object before it changes or goes."""
-        self.changing = changing
+    def __init__(
+        self, context: CacheContext, descriptors: Descriptors, changing: Sequence[Callable[[int], object]] = ()
+    ) -> None:
+        """All of `changing` are told of each object before it changes or goes."""
+        self._changing = changing
         self._context = context
         self._descriptors = descriptors
         self.more = trio.Event()
@@ -45,6 +47,11 @@ class ReclaimQueue:
         """Nothing waits for the reclaimer."""
         return not (self.repairs or self.retired or self.evictions)
 
+    def changes(self, object_id: int) -> None:
+        """This object is about to change or to go."""
+        for tell in self._changing:
+            tell(object_id)
+
     def evict(self, object_id: int, version: Version) -> None:
         """This object goes, unless it is busy when its turn comes."""
         self.evictions[object_id] = version
@@ -58,7 +65,7 @@ class ReclaimQueue:
         for index in dropped:
             file.drop(index)
             file.bar(index)
-        self.changing(file.object_id)
+        self.changes(file.object_id)
         file.unsettled += 1
         self.repairs.append(Repair(file, file.object_id, dropped))
         self.more.set()

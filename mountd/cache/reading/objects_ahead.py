@@ -12,15 +12,18 @@ from collections import deque
 import trio
 
 from mountd.base.object_answers import ObjectAnswers
-from mountd.cache.index import IndexFailed
+from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext
 from mountd.cache.reading.whole_objects import right_objects
 
 _ROWS = 4096
 """Names read from the index at a time: some 20 ms of a thread."""
 
-_OBJECTS = 32
+_OBJECTS, _OBJECTS_BYTES = 32, 4 << 20
 """Compared at a time: some 2 ms."""
+
+_LEAST_BYTES = 4096
+"""What the smallest of them takes of the memory."""
 
 _FOLDERS = 4096
 """That wait. More: the first ones are left to their readers."""
@@ -86,12 +89,17 @@ class ObjectsAhead:
             await trio.sleep(_REST_S)
         gone: set[int] = set()
         self._gone = gone
+        found: list[StagedRow] = []
         try:
             rows = await context.threads.ask_index(context.index.reader.rows, objects)
-            found = await context.threads.look(right_objects, context.disk, rows)
+            while rows:
+                part = [rows.pop()]
+                while rows and sum(row.version.size for row in part) + rows[-1].version.size <= _OBJECTS_BYTES:
+                    part.append(rows.pop())
+                found += await context.threads.look(right_objects, context.disk, part)
         finally:
             self._gone = None
         for row in found:
-            self._left_bytes -= row.version.size
+            self._left_bytes -= max(row.version.size, _LEAST_BYTES)
             if self._answers is not None and row.stamp is not None and row.object_id not in gone:
                 self._answers.put_object(row.object_id, *row.stamp, row.version.size)

@@ -22,6 +22,7 @@ class Node:
     __slots__ = (
         "answers",
         "attributes",
+        "changes",
         "children",
         "delegation",
         "expires_s",
@@ -68,7 +69,15 @@ class Node:
         """The source has another version under this name now."""
         self.answers: dict[Hashable, Any] | None = None
         """What else the source has said of it. Known to `answers` alone."""
+        self.changes = False
+        """Of a directory: names in it have come or gone, so what is known of others may be older than it is."""
         self.children: dict[bytes, Dentry] | None = {} if attributes.is_directory else None
+
+    def see_again(self, attributes: Attributes) -> None:
+        """It is a directory, and these are its attributes now."""
+        before, self.attributes = self.attributes, attributes
+        if (before.mtime_ns, before.ctime_ns) != (attributes.mtime_ns, attributes.ctime_ns):
+            self.changes = True
 
     @property
     def opens(self) -> int:

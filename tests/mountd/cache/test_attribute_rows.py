@@ -9,7 +9,7 @@ import pytest
 
 from mountd.base.attributes import Attributes
 from mountd.base.version import Version
-from mountd.cache.index import ChunkRow, Committed, Folder, Index
+from mountd.cache.index import ChunkRow, Committed, Folder, Index, inode_of
 from mountd.core.cache_directory import open_cache_directory
 
 CHUNK = 1 << 16
@@ -31,7 +31,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 def folder(index: Index, **changed: int) -> Folder:
-    return Folder(index.attributes.identity_nowait(), "aa", DIRECTORY._replace(**changed))  # type: ignore[arg-type]
+    return Folder.of(index.attributes.identity_nowait(), "aa", DIRECTORY._replace(**changed))  # type: ignore[arg-type]
 
 
 def objects(index: Index, number: int) -> list[int]:
@@ -63,15 +63,23 @@ def test_a_directory_that_is_not_as_it_was_has_none(index: Index, changed: dict[
     index.attributes.keep([row])
     assert (objects(index, here.number), objects(index, there.number)) == ([1], [])
     assert here.proves(row)
-    assert not there.proves(row._replace(folder=there.number))
-    for wrong in (row._replace(object_id=2), row._replace(name=b"b"), row._replace(seen=b"seem")):
+    assert not there.proves(row._replace(folder=there.number, directory=there.directory))
+    then = Folder.then(index.attributes.identity_nowait(), "aa", row)
+    assert then.proves(row)
+    assert inode_of(row) == 7
+    for wrong in (
+        row._replace(object_id=2),
+        row._replace(name=b"b"),
+        row._replace(seen=b"seem"),
+        row._replace(folder=1),
+    ):
         assert not here.proves(wrong)
 
 
 def test_other_sources_and_file_systems_have_none(index: Index) -> None:
     identity = index.attributes.identity_nowait()
-    folders = [Folder(identity, "aa", DIRECTORY), Folder(identity, "bb", DIRECTORY)]
-    folders += [Folder(identity, "a", DIRECTORY._replace(file_system="a")), Folder(identity + 1, "aa", DIRECTORY)]
+    folders = [Folder.of(identity, "aa", DIRECTORY), Folder.of(identity, "bb", DIRECTORY)]
+    folders += [Folder.of(identity, "a", DIRECTORY._replace(file_system="a")), Folder.of(identity + 1, "aa", DIRECTORY)]
     assert len({one.number for one in folders}) == 4
 
 
@@ -83,19 +91,24 @@ def test_they_outlive_their_files_until_they_are_dropped(index: Index) -> None:
     index.writer.forget(3, [(0, 5)])
     assert objects(index, here.number) == [1, 4]
     assert index.attributes.of_object_nowait(2) is not None
-    index.attributes.drop(range(1, 4), lost_only=True)
+    assert index.attributes.lost(range(1, 3)) == index.attributes.lost(range(2, 5)) == [2]
+    index.attributes.drop_lost([1, 2, 3])
     assert index.attributes.of_object_nowait(2) is None
     assert index.attributes.of_object_nowait(3) is not None, "it still has a row"
-    index.attributes.drop(range(4, 5), lost_only=False)
+    index.attributes.drop(range(4, 5))
     assert (objects(index, here.number), index.attributes.last_object()) == ([1], 3)
-    index.attributes.drop(range(1, 4), lost_only=False)
+    index.attributes.drop(range(1, 4))
     assert index.attributes.last_object() == 0
 
 
-def test_a_renewed_identity_finds_nothing(index: Index, tmp_path: Path) -> None:
+def test_what_is_forgotten_is_not_found(index: Index, tmp_path: Path) -> None:
     index.writer.commit_chunks([committed(1, 5)])
     before = folder(index)
     index.attributes.keep([before.row(1, b"a", b"seen")])
-    index.attributes.renew()
+    index.attributes.forget()
     assert index.attributes.identity_nowait() < 1 << 21
     assert objects(index, folder(index).number) == []
+    before = index.attributes.identity_nowait()
+    index.attributes.drop(range(1, 9))
+    index.attributes.forget()
+    assert index.attributes.identity_nowait() == before, "there was nothing"

@@ -54,14 +54,14 @@ async def names(kept: KeptOfSource, directory: Attributes = DIRECTORY) -> dict[b
 
 
 async def test_a_later_mount_has_what_was_seen_of_files_that_are_whole(tmp_path: Path) -> None:
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept_of(staging)
         for seed in (1, 2, 3):
             await stage(staging, seed)
         part = await staging.files.get(version_of(4, CHUNK_BYTES * 2))
         assert put(staging, part, 0)
         staging.attributes.note(part, DIRECTORY, b"4", attributes(4, CHUNK_BYTES * 2))
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         assert await names(kept) == {b"%d" % seed: attributes(seed, 3000) for seed in (1, 2, 3)}
         assert await names(kept, DIRECTORY._replace(mtime_ns=99)) == {}
@@ -70,7 +70,7 @@ async def test_a_later_mount_has_what_was_seen_of_files_that_are_whole(tmp_path:
 
 
 async def test_other_attributes_than_those_of_the_version_are_not_kept(tmp_path: Path) -> None:
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         file = await stage(staging, 1)
         await staging.attributes.flush()
@@ -86,38 +86,60 @@ async def test_other_attributes_than_those_of_the_version_are_not_kept(tmp_path:
 
 
 async def test_a_mount_that_believes_nothing_forgets_it(tmp_path: Path) -> None:
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         identity = kept_of(staging).identity
         await stage(staging, 1)
-    async with healthy_staging(tmp_path) as staging:
+    async with healthy_staging(tmp_path, attributes="forgotten") as staging:
         assert staging.attributes.of_source(SOURCE, DEVICE, is_fresh=True) is None
+        assert staging.context.index.attributes.identity_nowait() != identity, "before anybody sees a change"
         await trio.sleep(1)
         assert staging.context.index.attributes.last_object() == 0
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         assert kept.identity != identity, "nor would a row that was left be found"
         assert await names(kept) == {}
 
 
-async def test_what_an_evicted_file_leaves_goes_at_the_next_mount(tmp_path: Path) -> None:
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+async def test_a_command_without_a_mount_leaves_it(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        kept_of(staging)
+        await stage(staging, 1)
+    async with healthy_staging(tmp_path) as staging:
+        await trio.sleep(20)
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        assert list(await names(kept_of(staging))) == [b"1"]
+
+
+async def test_what_an_evicted_file_leaves_goes_unless_the_kernel_may_know_its_number(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
-        number = (await stage(staging, 1)).object_id
-        assert number is not None
+        told = (await stage(staging, 1)).object_id or 0
         await staging.attributes.flush()
-        await staging.evictions.evict([version_of(1, 3000)])
+        await names(kept)
+        untold = (await stage(staging, 2)).object_id or 0
+        await staging.attributes.flush()
+        await staging.evictions.evict([version_of(1, 3000), version_of(2, 3000)])
+        await trio.sleep(20)
         assert await names(kept) == {}
-        found = kept.of_object_nowait(number, lambda folder: DIRECTORY if folder == kept.folder(DIRECTORY) else None)
-        assert found is not None
-        assert (found.name, found.attributes) == (b"1", attributes(1, 3000))
-        assert kept.of_object_nowait(number, lambda _: None) is None
-        assert kept.of_object_nowait(number, lambda _: DIRECTORY._replace(ctime_ns=8)) is None
+        assert kept.of_object_nowait(untold) is None
+        assert kept.of_object_nowait(told) == (DIRECTORY.inode, b"1", attributes(1, 3000))
     for is_fresh in (False, True):
-        async with healthy_staging(tmp_path, immutable=True) as staging:
+        async with healthy_staging(tmp_path, attributes="kept") as staging:
             kept_of(staging, is_fresh=is_fresh)
             await trio.sleep(20)
             left = staging.context.index.attributes.last_object()
-            assert left == (0 if is_fresh else number)
+            assert left == (0 if is_fresh else told)
+
+
+async def test_what_goes_just_after_the_start_is_as_told(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        kept_of(staging)
+        await stage(staging, 1)
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        await names(kept_of(staging))
+        await staging.evictions.evict([version_of(1, 3000)])
+        await trio.sleep(20)
+        assert staging.context.index.attributes.last_object() == 1
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -126,7 +148,7 @@ async def test_files_that_go_while_they_are_noted_are_left_out(
 ) -> None:
     """Between two writes anything may happen to those that are still to be written."""
     monkeypatch.setattr("mountd.cache.kept_attributes._AT_ONCE", 1)
-    async with healthy_staging(tmp_path, immutable=True) as staging:
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         for seed in (1, 2, 3):
             await stage(staging, seed)
@@ -140,14 +162,14 @@ async def test_files_that_go_while_they_are_noted_are_left_out(
 async def test_an_index_that_fails_costs_only_what_was_kept(tmp_path: Path, logs: Logs) -> None:
     logs.expect("serving from the source")
     operations = Operations(0, fail)
-    async with healthy_staging(tmp_path, immutable=True, operations=operations) as staging:
+    async with healthy_staging(tmp_path, attributes="kept", operations=operations) as staging:
         kept = kept_of(staging)
         file = await stage(staging, 1)
         operations.act_after(1, for_ever=True)
         await staging.attributes.flush()
         assert await kept.page(DIRECTORY, b"") is None
         assert kept.named_nowait(DIRECTORY, b"1") is None
-        assert kept.of_object_nowait(file.object_id or 0, lambda _: DIRECTORY) is None
+        assert kept.of_object_nowait(file.object_id or 0) is None
         assert staging.attributes.of_source(SOURCE, DEVICE, is_fresh=True) is None
         operations.act_no_more()
         assert staging.context.metrics["staging_errors"] == 5
@@ -174,7 +196,7 @@ class Answers:
 
 async def test_objects_are_read_ahead_once_files_are_read_without_being_opened(tmp_path: Path) -> None:
     answers = Answers()
-    async with healthy_staging(tmp_path, immutable=True, answers=answers) as staging:
+    async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)
         files = [await stage(staging, seed, size) for seed, size in ((1, 3000), (2, 5000), (3, CHUNK_BYTES + 1))]
         await staging.attributes.flush()
@@ -196,7 +218,7 @@ async def test_objects_are_read_ahead_once_files_are_read_without_being_opened(t
 
 async def test_what_is_damaged_or_changes_meanwhile_is_not_answered_with(tmp_path: Path) -> None:
     answers = Answers()
-    async with healthy_staging(tmp_path, immutable=True, answers=answers) as staging:
+    async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)
         files = [await stage(staging, seed) for seed in (1, 2, 3)]
         await staging.attributes.flush()
@@ -228,12 +250,12 @@ async def test_rot_that_no_stamp_tells_of_is_found(tmp_path: Path) -> None:
 async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mountd.cache.reading.objects_ahead._OBJECTS", 1)
     answers = Answers()
-    async with healthy_staging(tmp_path, immutable=True, answers=answers) as staging:
+    async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)
         for seed in range(1, 6):
             await stage(staging, seed)
         await staging.attributes.flush()
         await names(kept)
-        staging.ahead.begin(2 * 3000 + 1)
+        staging.ahead.begin(2 * 4096 + 1)
         await trio.sleep(1)
         assert len(answers.objects) == 3

@@ -11,10 +11,11 @@ import trio
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError
 from mountd.base.kept_page import KeptFile, KeptPage
-from mountd.base.seen import seen_as
+from mountd.base.seen import seen_as, seen_names
 from mountd.core.metrics import Metrics
 from mountd.namespace import Namespace, open_namespace
 from mountd.namespace.journal import NodeFact
+from mountd.namespace.nodes.node import Dentry
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
@@ -31,15 +32,14 @@ class Kept:
         self.page_s = 0.01
         self.asked: list[tuple[int, bytes]] = []
         self.asked_by_name: list[bytes] = []
+        self.tree = dict(source.tree)
         self._source = source
         self._kept = [b"%d" % number for number in kept]
         self._at_once = at_once
 
-    def folder(self, directory: Attributes, /) -> int:
-        return directory.inode + directory.mtime_ns
-
     def _has(self, directory: Attributes) -> bool:
-        return self.folder(directory) == self.folder(self._source.tree[b"d"])
+        now = self._source.tree[b"d"]
+        return (directory.inode, directory.mtime_ns) == (now.inode, now.mtime_ns)
 
     async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
         self.asked.append((directory.inode, after_name))
@@ -47,21 +47,18 @@ class Kept:
         names = [name for name in self._kept if name > after_name][: self._at_once] if self._has(directory) else []
         if not names:
             return None
-        seen = [seen_as(self._source.tree[b"d/" + name]) for name in names]
+        seen = [seen_as(self.tree[b"d/" + name]) for name in names]
         return KeptPage(names, b"".join(seen), [int(name) + 1 for name in names], names[-1])
 
     def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
         self.asked_by_name.append(name)
         return self._source.tree[b"d/" + name] if self._has(directory) and name in self._kept else None
 
-    def of_object_nowait(
-        self, object_id: int, attributes_of_folder: Callable[[int], Attributes | None], /
-    ) -> KeptFile | None:
+    def of_object_nowait(self, object_id: int, /) -> KeptFile | None:
         name = b"%d" % (object_id - 1)
-        directory = attributes_of_folder(self.folder(self._source.tree[b"d"]))
-        if name not in self._kept or directory is None:
+        if name not in self._kept:
             return None
-        return KeptFile(self.folder(directory), name, self._source.tree[b"d/" + name])
+        return KeptFile(self._source.tree[b"d"].inode, name, self._source.tree[b"d/" + name])
 
 
 def tree() -> FakeSource:
@@ -136,6 +133,52 @@ async def test_what_is_not_kept_is_asked_for(make: Make) -> None:
     assert not namespace.lookups.may_be_kept(d)
 
 
+async def test_what_is_known_already_is_newer(make: Make) -> None:
+    namespace, source, _ = await make()
+    d = await looked_up(namespace, b"d")
+    for number in (5, 6):
+        source.tree[b"d/%d" % number] = source.tree[b"d/%d" % number]._replace(size=1000)
+    namespace.tree.seen(d, b"5", source.tree[b"d/5"])
+    found = seen_names([b"6"], [source.tree[b"d/6"]], d.attributes.device)
+    for name, attributes in namespace.leaves.put(d, found):
+        assert attributes is not None
+        namespace.tree.seen(d, name, attributes)
+    assert (await namespace.lookups.child(d, b"0")).node is not None
+    await trio.sleep(1)
+    for number in (5, 6):
+        node = (await namespace.lookups.child(d, b"%d" % number)).node
+        assert node is not None
+        assert node.attributes.size == 1000
+
+
+async def test_nothing_is_asked_ahead_of_who_finds_what_is_kept(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace, source, pages = await make()
+    pages.page_s = 3600
+    told: list[bytes] = []
+    monkeypatch.setattr(namespace.stat_ahead, "looked_up", lambda _directory, name: told.append(name))
+    d = await looked_up(namespace, b"d")
+    asked = list(source.calls)
+    for number in range(FILES):
+        look = namespace.lookups.child_nowait if number % 2 else namespace.lookups.child
+        found = look(d, b"%d" % number)
+        assert (found if isinstance(found, Dentry) else await found).node is not None  # type: ignore[misc]
+        await trio.sleep(0.01)
+    assert (source.calls, told) == (asked, [b"d"])
+
+
+async def test_a_directory_that_is_found_changed_is_believed_no_more(make: Make) -> None:
+    namespace, source, pages = await make()
+    d = await looked_up(namespace, b"d")
+    source.tree[b"d"] = source.tree[b"d"]._replace(ctime_ns=77)
+    d.expires_s = -math.inf
+    d.dentries[0].expires_s = -math.inf
+    assert await looked_up(namespace, b"d") is d
+    assert d.changes
+    asked = len(source.calls)
+    assert (await namespace.lookups.child(d, b"9")).node is not None
+    assert (len(source.calls), pages.asked_by_name[-1:]) == (asked + 1, [b"d"])
+
+
 async def test_many_who_look_bring_it_in_once(make: Make) -> None:
     namespace, source, pages = await make()
     d = await looked_up(namespace, b"d")
@@ -200,6 +243,8 @@ async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
         kept=Kept(source, range(FILES)),
         inherited=inherited,
     )
+    source.tree[b"d"] = source.tree[b"d"]._replace(mtime_ns=77)
+    assert (await looked_up(again, b"d")).changes, "somebody has come before"
     node = again.node(told.node_id)
     assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
     assert (await again.lookups.child(again.nodes.node(d.id), b"6")).node is node
