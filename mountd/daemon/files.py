@@ -22,6 +22,7 @@ from mountd.files import (
     OpenModes,
     OpenObservers,
     PageFaults,
+    PageFill,
     Passthrough,
     ReadaheadWindows,
     Readers,
@@ -52,6 +53,7 @@ class FileService:
     prefetch: Prefetch
     plane: DataPlane
     delegations: Delegations
+    page_fill: PageFill
 
 
 @asynccontextmanager
@@ -109,6 +111,7 @@ async def open_file_service(
             Prefetch(queue, ahead, hints.follower, metrics, workers=config.prefetch_threads),
             plane,
             delegations,
+            PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
         )
 
 

@@ -89,6 +89,7 @@ async def open_service(
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
+            start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             yield Service(basics, names, files, control.daemon, device.get(), fuse, ending)
 
 

@@ -13,6 +13,7 @@ from mountd.files.open_observers import OpenObservers
 from mountd.files.opened_files import OpenedFiles
 from mountd.files.opening import Opening
 from mountd.files.page_faults import PageFaults
+from mountd.files.page_fill import PageFill
 from mountd.files.passthrough import Passthrough
 from mountd.files.read_path import ReadPath
 from mountd.files.readahead_windows import ReadaheadWindows
@@ -35,6 +36,7 @@ __all__ = [
     "OpenedFiles",
     "Opening",
     "PageFaults",
+    "PageFill",
     "Passthrough",
     "ReadPath",
     "ReadaheadWindows",

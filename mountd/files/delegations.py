@@ -102,6 +102,7 @@ class Delegations:
         """The oldest first."""
         self._reads: set[Node] = set()
         """Those of them whose reads are answered."""
+        self._more_reads = trio.Event()
         self._refused = 0
 
     def __len__(self) -> int:
@@ -183,7 +184,22 @@ class Delegations:
             out = Delegated(self._plane, node.id, file, partial(self.recall, node))
             out.reads = True
             self._reads.add(node)
+            self._more_reads.set()
             self._add(node, out)
+
+    async def wait_reads(self) -> None:
+        """Until reads of any node are answered without us."""
+        if not self._reads:
+            self._more_reads = trio.Event()
+            await self._more_reads.wait()
+
+    def reads(self) -> list[tuple[Node, StagedFile]]:
+        """The nodes whose reads are answered without us."""
+        return [(node, self._out[node].file) for node in self._reads]
+
+    def is_read(self, node: Node, file: StagedFile) -> bool:
+        """Whether reads of `node` are still answered without us, from this file."""
+        return node in self._reads and self._out[node].file is file
 
     # -- all ----------------------------------------------------------------------------------------------------------
 

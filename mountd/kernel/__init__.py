@@ -7,7 +7,7 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 from mountd.kernel import fastpath
 from mountd.kernel.leaves import LeafFigures, PlaneLeaves
 from mountd.kernel.names import forget_all_names, forget_names
-from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, StagedObject
+from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
 from mountd.kernel.residency import resident
 from mountd.kernel.tuning import KernelSettings, tune
 
@@ -19,6 +19,7 @@ __all__ = [
     "LeafFigures",
     "PlaneFigures",
     "PlaneLeaves",
+    "ReadProgress",
     "StagedObject",
     "fastpath",
     "forget_all_names",

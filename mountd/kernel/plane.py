@@ -58,6 +58,8 @@ class _Extension(Protocol):
 
     def plane_take_reads(self, node: int, /) -> bool: ...
 
+    def plane_progress(self, node: int, /) -> tuple[int, int] | None: ...
+
     def plane_staged_in(self, fd: int, /) -> None: ...
 
     def plane_put_object(self, number: int, inode: int, ctime_ns: int, size: int, /) -> bool: ...
@@ -126,6 +128,15 @@ class Opened(NamedTuple):
 
     node_id: int
     thread_id: int
+
+
+class ReadProgress(NamedTuple):
+    """Of a node whose reads are answered."""
+
+    size_bytes: int
+    """What was given so far to reads that did not begin where the one before ended."""
+    end: int
+    """Of the last read."""
 
 
 class Served(NamedTuple):
@@ -242,6 +253,11 @@ class DataPlane:
         """Its reads come to us from now on. KeyError if they do already."""
         if self._extension is None or not self._extension.plane_take_reads(node_id):
             raise KeyError(node_id)
+
+    def progress(self, node_id: int) -> ReadProgress | None:
+        """Of a node whose reads are answered."""
+        found = self._extension.plane_progress(node_id) if self._extension is not None else None
+        return ReadProgress(*found) if found is not None else None
 
     def read_staged(self, directory_fd: int) -> None:
         """In a stateless mount: answer reads of leaves from their objects in this directory; -1: not any more."""

@@ -320,10 +320,8 @@ static PyMethodDef methods[] = {
      "unique() -> int: the kernel's number of the request whose handler runs; good until its first await."},
     {"plain", py_plain, METH_NOARGS,
      "plain() -> bool: the readdir whose handler runs wants names only; good until its first await."},
-    {"show", py_show, METH_VARARGS,
-     "show(node, inode): the next answer with the attributes of `node` shows `inode` as its number."},
-    {"back", py_back, METH_VARARGS,
-     "back(handle, backing_id): the open that is answered with `handle` next is passed through."},
+    {"show", py_show, METH_VARARGS, "show(node, inode): the next answer with the attributes of `node` shows this inode."},
+    {"back", py_back, METH_VARARGS, "back(handle, backing_id): the open that is answered with `handle` next is passed on."},
     {"names", fastpath_names, METH_VARARGS,
      "names(records, starts, begin, end, next_id, directory, how): the next entry with the generation NAME_ONLY stands for "
      "the names [begin, end) of `records` (getdents64), which begin at `starts` (uint32). `next_id`: the offset after "
@@ -331,6 +329,8 @@ static PyMethodDef methods[] = {
     {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
      "plane_leaves_begin(first_id, first_kept_id): there are no leaves; ids from here on are theirs, and those of leaves with "
      "the number of an object, which are made of it; 0: there are none of these."},
+    {"plane_progress", plane_progress, METH_O,
+     "plane_progress(node) -> (bytes, end) or None: given to reads of it in no order, if they are answered; the end of the last."},
     {"plane_put_object", plane_put_object, METH_VARARGS,
      "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of nodes whose id was made of this number may be answered "
      "from the object, as long as it has these."},

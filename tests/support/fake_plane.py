@@ -6,7 +6,7 @@ import errno
 from dataclasses import dataclass
 from itertools import count
 
-from mountd.kernel.plane import Backing, Counted, OpenCounts, Opened, PlaneFigures, Served, StagedObject
+from mountd.kernel.plane import Backing, Counted, OpenCounts, Opened, PlaneFigures, ReadProgress, Served, StagedObject
 
 
 @dataclass
@@ -34,6 +34,7 @@ class FakePlane:
         """Handle and count by slot: what outlives the daemon."""
         self.events: list[Opened] = []
         self.reads: dict[int, StagedObject] = {}
+        self.progresses: dict[int, ReadProgress] = {}
         self.served: list[Served] = []
         self.staged_in = -1
         """Where reads of leaves find their objects; -1: they are not answered."""
@@ -77,6 +78,9 @@ class FakePlane:
 
     def take_reads(self, node_id: int) -> None:
         del self.reads[node_id]
+
+    def progress(self, node_id: int) -> ReadProgress | None:
+        return self.progresses.get(node_id) if node_id in self.reads else None
 
     def read_staged(self, directory_fd: int) -> None:
         self.staged_in = directory_fd

@@ -78,7 +78,7 @@ class FakeStaging:
         index = extent.start // file.chunk_bytes
         begin = index * file.chunk_bytes
         data = self.chunks[(file.version, index)][extent.start - begin : extent.end - begin]
-        assert len(data) == extent.size
+        assert len(data) == extent.size, (extent, len(data))
         return bytearray(data)
 
     def read_nowait(self, file: StagedFile, extent: Extent) -> bytearray | None:

@@ -11,9 +11,10 @@ from typing import Any
 import trio
 import trio.testing
 
+from mountd.cache.index import Stamp
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
-from mountd.fetch import FetchesAhead, Prefetch, PrefetchQueue, SiblingWatch
+from mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingWatch
 from mountd.files import (
     Delegations,
     Handles,
@@ -30,6 +31,7 @@ from mountd.files import (
     SmallOpens,
     open_again,
 )
+from mountd.files.handles import FileHandle
 from mountd.hints import FollowedPlans, HintFollower, Learners, PageCacheWarmer
 from mountd.namespace.journal.journal import Journal
 from mountd.namespace.namespace import Namespace, open_namespace
@@ -66,6 +68,7 @@ class Parts:
     warmer: PageCacheWarmer
     faults: PageFaults
     pushed: list[tuple[bytes, int, int]]
+    pusher: PagePusher
     delegations: Delegations
     recorder: Recorder
     stuck: bool = False
@@ -232,6 +235,7 @@ async def daemon(
             hinting.warmer,
             faults,
             pushed,
+            fetch.pusher,
             delegations,
             recorder,
         )
@@ -243,3 +247,20 @@ def with_file(size: int, path: bytes = b"f") -> FakeSource:
     source = FakeSource()
     source.file(path, 11, size)
     return source
+
+
+@asynccontextmanager
+async def read_once(plane: FakePlane, *, push: bool = False) -> AsyncIterator[tuple[Parts, FileHandle]]:
+    """A daemon of which a large file is open that is complete, durable and sound, and was read once since."""
+    source = FakeSource()
+    source.file(b"large", 21, 2 * CHUNK)
+    async with daemon(source, plane=plane, push=push) as parts:
+        handle = parts.handles.file(await parts.open(b"large"))
+        file = handle.file
+        for index in range(2):
+            parts.staging.chunks[file.version, index] = source.content(b"large", file.chunk(index))
+            file.present.add(index)
+            file.committed.add(index)
+        file.object_id, file.stamp, file.sound = 1, Stamp(7, 8), True
+        assert parts.read_path.read_nowait(handle, 0, 10) is not None
+        yield parts, handle

@@ -129,12 +129,16 @@ size_t opens_count(void);
 struct reads { /* a node that is read from this object */
     struct entry entry;
     struct object object;
+    uint64_t end;   /* of the last read that was answered; atomic */
+    uint64_t bytes; /* that were given to reads that did not begin where the one before ended; atomic */
 };
 
 int reads_put(const struct reads *reads, int wait); /* as table_put; the descriptor becomes ours */
 int reads_take(uint64_t node, int wait);            /* as table_take */
 /* The bytes of a read, fewer at the end of the file; -EAGAIN: they are not in memory, or not ours to give. */
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
+/* As in struct reads. 0: nobody answers reads of this node. */
+int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end);
 size_t reads_count(void);
 
 /* ---- leaves.c ----------------------------------------------------------------------------------------------------- */

@@ -130,6 +130,14 @@ PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
     return PyBool_FromLong(!error);
 }
 
+PyObject *plane_progress(PyObject *self, PyObject *arg) {
+    (void)self;
+    uint64_t bytes, end, node = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    if (!reads_progress(node, &bytes, &end)) Py_RETURN_NONE;
+    return Py_BuildValue("(KK)", (unsigned long long)bytes, (unsigned long long)end);
+}
+
 PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
     (void)self;
     long fd = PyLong_AsLong(arg);

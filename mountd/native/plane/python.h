@@ -19,6 +19,7 @@ PyObject *plane_closed(PyObject *self, PyObject *arg);
 PyObject *plane_free(PyObject *self, PyObject *arg);
 PyObject *plane_events(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_begin(PyObject *self, PyObject *args); /* these in python_leaves.c */
+PyObject *plane_progress(PyObject *self, PyObject *arg);
 PyObject *plane_put_object(PyObject *self, PyObject *args);
 PyObject *plane_take_object(PyObject *self, PyObject *arg);
 PyObject *plane_staged_in(PyObject *self, PyObject *arg);

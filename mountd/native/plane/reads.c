@@ -49,8 +49,22 @@ ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
         struct iovec part = {buffer, wanted};
         got = is_as_left(&reads->object) ? preadv2(reads->object.fd, &part, 1, (off_t)offset, RWF_NOWAIT) : -1;
     }
+    if (got == (ssize_t)wanted) {
+        uint64_t before = __atomic_exchange_n(&reads->end, offset + wanted, __ATOMIC_RELAXED);
+        if (offset != before) __atomic_add_fetch(&reads->bytes, wanted, __ATOMIC_RELAXED);
+    }
     table_let_go(held);
     return got == (ssize_t)wanted ? got : -EAGAIN;
+}
+
+int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end) {
+    struct shard *held;
+    struct reads *reads = (struct reads *)table_hold(all(), node, &held);
+    if (!reads) return 0;
+    *bytes = __atomic_load_n(&reads->bytes, __ATOMIC_RELAXED);
+    *end = __atomic_load_n(&reads->end, __ATOMIC_RELAXED);
+    table_let_go(held);
+    return 1;
 }
 
 size_t reads_count(void) { return table_count(all()); }

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from mountd.base.errors import VersionChanged
 from mountd.base.version import Version
-from mountd.cache.index import Stamp
 from mountd.cache.objects.file import is_open
 from mountd.cache.objects.file import recall as recall_file
-from mountd.files.handles import FileHandle
 from mountd.kernel.plane import Served, StagedObject
 from mountd.namespace import Node, pages_lost
 from policies.geometry import Extent
@@ -24,7 +22,7 @@ from tests.support.fake_plane import FakePlane
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 from tests.support.journal_memory import Memory, memory_copy
-from tests.support.read_parts import CHUNK, THREAD, Parts, daemon
+from tests.support.read_parts import CHUNK, THREAD, Parts, daemon, read_once
 
 SIZE = 5000
 
@@ -132,23 +130,6 @@ async def test_a_full_table_costs_nothing() -> None:
 
 
 # -- reads ------------------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def read_once(plane: FakePlane) -> AsyncIterator[tuple[Parts, FileHandle]]:
-    """A daemon of which a large file is open that is complete, durable and sound, and was read once since."""
-    source = FakeSource()
-    source.file(b"large", 21, 2 * CHUNK)
-    async with daemon(source, plane=plane) as parts:
-        handle = parts.handles.file(await parts.open(b"large"))
-        file = handle.file
-        for index in range(2):
-            parts.staging.chunks[file.version, index] = source.content(b"large", file.chunk(index))
-            file.present.add(index)
-            file.committed.add(index)
-        file.object_id, file.stamp, file.sound = 1, Stamp(7, 8), True
-        assert parts.read_path.read_nowait(handle, 0, 10) is not None
-        yield parts, handle
 
 
 async def test_reads_of_what_is_staged_are_answered_without_us() -> None:
