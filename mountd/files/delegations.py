@@ -102,7 +102,9 @@ class Delegations:
         """The oldest first."""
         self._reads: set[Node] = set()
         """Those of them whose reads are answered."""
-        self._more_reads = trio.Event()
+        self._large: set[Node] = set()
+        """And those of them that are large."""
+        self._more_large = trio.Event()
         self._refused = 0
 
     def __len__(self) -> int:
@@ -184,18 +186,20 @@ class Delegations:
             out = Delegated(self._plane, node.id, file, partial(self.recall, node))
             out.reads = True
             self._reads.add(node)
-            self._more_reads.set()
+            if file.size > SMALL_BYTES:
+                self._large.add(node)
+                self._more_large.set()
             self._add(node, out)
 
-    async def wait_reads(self) -> None:
-        """Until reads of any node are answered without us."""
-        if not self._reads:
-            self._more_reads = trio.Event()
-            await self._more_reads.wait()
+    async def wait_large_reads(self) -> None:
+        """Until reads of any large file are answered without us."""
+        if not self._large:
+            self._more_large = trio.Event()
+            await self._more_large.wait()
 
-    def reads(self) -> list[tuple[Node, StagedFile]]:
-        """The nodes whose reads are answered without us."""
-        return [(node, self._out[node].file) for node in self._reads]
+    def large_reads(self) -> list[tuple[Node, StagedFile]]:
+        """The large files whose reads are answered without us."""
+        return [(node, self._out[node].file) for node in self._large]
 
     def is_read(self, node: Node, file: StagedFile) -> bool:
         """Whether reads of `node` are still answered without us, from this file."""
@@ -214,6 +218,7 @@ class Delegations:
         if out is None:
             return
         self._reads.discard(node)
+        self._large.discard(node)
         out.file.delegation = None
         self._namespace.holds.delegated(node, None)
         if out.reads:

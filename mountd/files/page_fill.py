@@ -21,7 +21,6 @@ from mountd.files.delegations import Delegations
 from mountd.kernel import DataPlane
 from mountd.namespace import Node
 from policies.geometry import Extent
-from policies.iomode import SMALL_BYTES
 
 _LOOK_S = 0.02
 """How often it is looked how much was read: two hundred READs."""
@@ -53,8 +52,8 @@ class PageFill:
         if not self._pusher.on:
             await trio.sleep_forever()
         while True:
-            await self._delegations.wait_reads()
-            files = self._delegations.reads()
+            await self._delegations.wait_large_reads()
+            files = self._delegations.large_reads()
             self._at_bytes = {node: self._at_bytes[node] for node, _ in files if node in self._at_bytes}
             for node, file in files:
                 begin = self._where_to_begin(node, file)
@@ -63,7 +62,7 @@ class PageFill:
             await trio.sleep(_LOOK_S)
 
     def _where_to_begin(self, node: Node, file: StagedFile) -> int | None:
-        progress = self._plane.progress(node.id) if file.size > SMALL_BYTES else None
+        progress = self._plane.progress(node.id)
         if progress is None:
             return None
         wanted = max(_LEAST_BYTES, file.size // _PART)

@@ -93,8 +93,8 @@ class ObjectsAhead:
         try:
             rows = await context.threads.ask_index(context.index.reader.rows, objects)
             while rows:
-                part = [rows.pop()]
-                while rows and sum(row.version.size for row in part) + rows[-1].version.size <= _OBJECTS_BYTES:
+                part, left_bytes = [rows.pop()], _OBJECTS_BYTES
+                while rows and (left_bytes := left_bytes - part[-1].version.size) >= rows[-1].version.size:
                     part.append(rows.pop())
                 found += await context.threads.look(right_objects, context.disk, part)
         finally:

@@ -30,7 +30,7 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mountd.files.page_fill.SMALL_BYTES", SIZE - 1)
+    monkeypatch.setattr("mountd.files.delegations.SMALL_BYTES", SIZE - 1)
     monkeypatch.setattr("mountd.files.page_fill._LEAST_BYTES", CHUNK)
     monkeypatch.setattr("mountd.files.page_fill._STEP_BYTES", STEP)
 
@@ -67,7 +67,7 @@ async def test_who_has_read_a_part_finds_the_rest_in_memory() -> None:
         assert parts.pushed == steps(2, 3, 0, 1, 0, 1, 2, 3), "the kernel has let go of it"
 
 
-async def test_nothing_is_pushed_where_there_is_no_room_or_that_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_pushed_while_there_is_no_room() -> None:
     memory = Memory()
     memory.room = False
     async with filling(memory) as (plane, parts, handle):
@@ -75,8 +75,16 @@ async def test_nothing_is_pushed_where_there_is_no_room_or_that_is_small(monkeyp
         await trio.sleep(1)
         assert not parts.pushed
         memory.room = True
-        monkeypatch.setattr("mountd.files.page_fill.SMALL_BYTES", SIZE)
         await trio.sleep(1)
+        assert parts.pushed == steps(0, 1, 2, 3)
+
+
+async def test_small_files_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mountd.files.delegations.SMALL_BYTES", SIZE)
+    async with filling(Memory()) as (plane, parts, handle):
+        plane.progresses[handle.node.id] = ReadProgress(SIZE, 0)
+        await trio.sleep(1)
+        assert plane.reads
         assert not parts.pushed
 
 
