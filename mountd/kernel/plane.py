@@ -76,7 +76,7 @@ class _Extension(Protocol):
 
     def plane_events(self) -> tuple[bytes, int]: ...
 
-    def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
+    def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int, int, int]: ...
 
 
 class StagedObject(NamedTuple):
@@ -160,6 +160,8 @@ class PlaneFigures(NamedTuple):
     releases: int = 0
     reads: int = 0
     read_bytes: int = 0
+    spliced: int = 0
+    """Of the reads those whose bytes were copied once."""
     lock_wait_ns: int = 0
     """For how long its threads have waited for the tables' locks."""
 

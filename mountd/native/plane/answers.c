@@ -71,10 +71,15 @@ static int answer_release(int device, const struct fuse_in_header *header, const
 
 static int answer_read(int device, const struct fuse_in_header *header, const struct fuse_read_in *in, char *buffer) {
     if (in->size > ANSWER_BYTES) return 0;
-    ssize_t size = reads_read(header->nodeid, in->offset, in->size, buffer);
-    if (size < 0 && !in->fh) size = staged_read(header->nodeid, in->offset, in->size, buffer);
-    if (size < 0) return 0;
-    reply(device, header->unique, buffer, (size_t)size);
+    ssize_t size = in->flags & O_DIRECT ? 0 : (ssize_t)reads_splice(header->nodeid, in->offset, in->size, device, header->unique);
+    if (size) {
+        __atomic_add_fetch(&answered.spliced, 1, __ATOMIC_RELAXED);
+    } else {
+        size = reads_read(header->nodeid, in->offset, in->size, buffer);
+        if (size < 0 && !in->fh) size = staged_read(header->nodeid, in->offset, in->size, buffer);
+        if (size < 0) return 0;
+        reply(device, header->unique, buffer, (size_t)size);
+    }
     __atomic_add_fetch(&answered.reads, 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&answered.read_bytes, size, __ATOMIC_RELAXED);
     served_add(header->pid, size);

@@ -9,6 +9,7 @@
  *   leaves.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
  *   staged.c    reads of leaves whose bytes are staged
  *   object.c    what both are answered with
+ *   splice.c    replies to large reads that are copied once
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   answers.c   one request in, its reply out, or "ask Python"
  *   python.c    what Python may do with all that
@@ -102,6 +103,11 @@ struct object { /* a staged file, and what it must still be like */
 
 int is_as_left(const struct object *object);
 
+/* ---- splice.c ----------------------------------------------------------------------------------------------------- */
+
+/* Reply with these bytes, which lie before its end. 0: nothing was done. */
+int splice_reply(int device, uint64_t unique, const struct object *object, uint64_t offset, size_t size);
+
 /* ---- opens.c ------------------------------------------------------------------------------------------------------ */
 
 /* How opens of one node are answered. */
@@ -137,6 +143,8 @@ int reads_put(const struct reads *reads, int wait); /* as table_put; the descrip
 int reads_take(uint64_t node, int wait);            /* as table_take */
 /* The bytes of a read, fewer at the end of the file; -EAGAIN: they are not in memory, or not ours to give. */
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
+/* The same as a reply by splice; 0: nothing was done. */
+size_t reads_splice(uint64_t node, uint64_t offset, size_t size, int device, uint64_t unique);
 /* As in struct reads. 0: nobody answers reads of this node. */
 int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end);
 size_t reads_count(void);
@@ -220,7 +228,7 @@ size_t served_take(struct served *found); /* at most SERVED_READERS; they begin 
 int answer(int device, void *request, size_t *size, char *buffer);
 
 extern struct answered { /* atomic */
-    int64_t cached, passed, releases, reads, read_bytes, look_ups, attributes;
+    int64_t cached, passed, releases, reads, read_bytes, spliced, look_ups, attributes;
 } answered;
 
 #define LONGEST_NS (INT64_C(86400) * 1000000000) /* what the kernel is told where nothing goes out of date */

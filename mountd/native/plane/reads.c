@@ -38,23 +38,40 @@ int reads_take(uint64_t node, int wait) {
     return 0;
 }
 
+static size_t wanted_of(const struct reads *reads, uint64_t offset, size_t size) {
+    uint64_t end = reads->object.size;
+    return offset >= end ? 0 : size < end - offset ? size : (size_t)(end - offset);
+}
+
+static void given(struct reads *reads, uint64_t offset, size_t size) {
+    uint64_t before = __atomic_exchange_n(&reads->end, offset + size, __ATOMIC_RELAXED);
+    if (offset != before) __atomic_add_fetch(&reads->bytes, size, __ATOMIC_RELAXED);
+}
+
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
     struct shard *held;
     struct reads *reads = (struct reads *)table_hold(all(), node, &held);
     if (!reads) return -EAGAIN;
-    uint64_t end = reads->object.size;
-    size_t wanted = offset >= end ? 0 : size < end - offset ? size : (size_t)(end - offset);
+    size_t wanted = wanted_of(reads, offset, size);
     ssize_t got = 0;
     if (wanted) {
         struct iovec part = {buffer, wanted};
         got = is_as_left(&reads->object) ? preadv2(reads->object.fd, &part, 1, (off_t)offset, RWF_NOWAIT) : -1;
     }
-    if (got == (ssize_t)wanted) {
-        uint64_t before = __atomic_exchange_n(&reads->end, offset + wanted, __ATOMIC_RELAXED);
-        if (offset != before) __atomic_add_fetch(&reads->bytes, wanted, __ATOMIC_RELAXED);
-    }
+    if (got == (ssize_t)wanted) given(reads, offset, wanted);
     table_let_go(held);
     return got == (ssize_t)wanted ? got : -EAGAIN;
+}
+
+size_t reads_splice(uint64_t node, uint64_t offset, size_t size, int device, uint64_t unique) {
+    struct shard *held;
+    struct reads *reads = (struct reads *)table_hold(all(), node, &held);
+    if (!reads) return 0;
+    size_t wanted = wanted_of(reads, offset, size);
+    if (wanted && !(is_as_left(&reads->object) && splice_reply(device, unique, &reads->object, offset, wanted))) wanted = 0;
+    if (wanted) given(reads, offset, wanted);
+    table_let_go(held);
+    return wanted;
 }
 
 int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end) {
