@@ -58,7 +58,7 @@ STATUS_KEYS = {
     "stale_served": "",
     "page_cache": "note sampled_files sampled_bytes resident_bytes",
     "data_plane": (
-        "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes lock_wait_ns delegated"
+        "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes spliced lock_wait_ns delegated"
     ),
     "leaves": "known held look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",
