@@ -15,7 +15,8 @@
  *   python.c    what Python may do with all that
  *
  * Python decides, C answers: the table says only what Python has put there, and Python takes an entry out before the
- * truth changes. Nothing here waits for a disk or a source, opens a path, or knows libfuse; only python.c knows Python.
+ * truth changes. Nothing here waits for a disk or a source, opens a path of theirs, or knows libfuse; only python*.c know
+ * Python.
  */
 #ifndef HFS_PLANE_H
 #define HFS_PLANE_H
