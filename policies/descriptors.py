@@ -22,6 +22,8 @@ _STAGED = 1024
 _IDLE_FILES = 128
 """Of the source, between the chunks of large files. An open costs 2 ms on a busy Lustre."""
 
+_LENT = 1024
+
 _LEAST = 4
 """Of each kind: what is used again at once."""
 
@@ -33,6 +35,8 @@ class Shares:
     directories: int
     staged: int
     idle_files: int
+    lent: int
+    """Directories of the source that the data plane may have besides."""
     scarce: bool
     """Less than the caches wish for."""
 
@@ -45,4 +49,5 @@ def shares(limit: int) -> Shares:
     parts = (left // 2, left * 3 // 8, left // 8)
     found = [max(_LEAST, min(want, part)) for want, part in zip(wanted, parts, strict=True)]
     scarce = any(part < want for want, part in zip(wanted, parts, strict=True))
-    return Shares(found[0], found[1], found[2], scarce)
+    lent = 0 if scarce else min(_LENT, (left - sum(found)) // 2)
+    return Shares(found[0], found[1], found[2], lent, scarce)

@@ -25,6 +25,10 @@ class Leaf(NamedTuple):
     """For how long its name and attributes are good, from now on; not positive: they are past their time."""
     seen: bytes
     """Its attributes, as in `base.seen`."""
+    opens: int = 0
+    """Handles of it that are open, all with its id for a number."""
+    slot: int = -1
+    """Where these are counted."""
 
 
 class LeafTable(Protocol):
@@ -65,6 +69,18 @@ class LeafTable(Protocol):
     def sweep(self, at_most: int) -> list[int]:
         """Go over a 1024th of it: those go that the kernel does not hold, if they are past their time, or if there are
         more than `at_most` such. The directories of those that went, one for each."""
+
+    def own(self, directory_id: int, names: Sequence[bytes]) -> None:
+        """These names are ours: nobody puts leaves for them in a lent directory (`kernel.small_fetches`)."""
+
+    def disown(self, directory_id: int, names: Sequence[bytes]) -> None:
+        """They are not any more."""
+
+    def lent_leaves(self, directory_id: int) -> int:
+        """How many leaves others have put in a lent directory since the last call."""
+
+    def unlend(self, directory_id: int) -> int:
+        """It is not lent any more; the same number."""
 
     @property
     def unheld(self) -> int:

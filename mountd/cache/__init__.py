@@ -4,14 +4,17 @@
 the index costs staging, never a read. It never asks the source. `index` holds the database, `objects` the files.
 """
 
+from mountd.cache.arrivals import Arrival, Arrivals
 from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.checking import CheckedFile
-from mountd.cache.index import StagedRow
+from mountd.cache.index import StagedRow, Stamp
 from mountd.cache.objects import Shrinker, StagedFile, is_open
 from mountd.cache.opening import open_cache
 from mountd.cache.status import CacheStatus
 
 __all__ = [
+    "Arrival",
+    "Arrivals",
     "Cache",
     "CacheSettings",
     "CacheStatus",
@@ -19,6 +22,7 @@ __all__ = [
     "Shrinker",
     "StagedFile",
     "StagedRow",
+    "Stamp",
     "is_open",
     "open_cache",
 ]

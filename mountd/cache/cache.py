@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import trio
 
 from mountd.cache.admission import Admission
+from mountd.cache.arrivals import Arrivals
 from mountd.cache.checking import Checker
 from mountd.cache.cleanup import clean_up, drop_passing
 from mountd.cache.committer import Committer
@@ -117,6 +118,9 @@ class Cache:
         self.writer = StagedWriter(
             context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes
         )
+        self.arrivals = Arrivals(
+            context, self.object_ids, self.admission, self.committer, self.files, queue, settings.chunk_bytes
+        )
         findings = Findings(context, self.descriptors, queue)
         self._ahead = VerifyingAhead()
         self.reader = StagedReader(context, self.descriptors, findings, self._ahead, nursery)
@@ -152,6 +156,7 @@ class Cache:
 
         After `at_most_s` seconds it ends without that: the next start then looks for what is left.
         """
+        self.arrivals.close()
         self.writer.close()  # object numbers that are given back below must not be taken any more
         with trio.move_on_after(at_most_s, shield=True):
             await guarded("staging: end", self._settle)
@@ -164,6 +169,7 @@ class Cache:
             self.committer,
             self.writer,
             self.admission,
+            granted_bytes=self.arrivals.granted_bytes,
             is_ready=self.ready.is_set(),
         )
 
@@ -175,6 +181,7 @@ class Cache:
         self.evictor.woken()  # the size may have been lowered since
         await drop_passing(self.context, self.reclaimer, self.settings.kept_source)
         await self.files.preload()
+        await self.arrivals.load(self.settings.kept_source)
 
     async def _settle(self) -> None:
         context = self.context

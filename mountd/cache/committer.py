@@ -9,7 +9,7 @@ success.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import trio
@@ -50,6 +50,8 @@ class Committer:
         self._outstanding: OrderedDict[int, None] = OrderedDict()
         self._next_number = 0
         self._waiters = 0
+        self._arrived: list[tuple[int, Sequence[Committed], Callable[[Sequence[Committed], bool], object]]] = []
+        """Whole files that others have written: the place of each batch in the order of all, and who is to be told."""
         self._wake = trio.Event()
         self._progress = trio.Event()
         self.uncommitted_bytes = 0
@@ -91,6 +93,17 @@ class Committer:
         self._written.append(job)
         self._latest[job.object_id, job.index] = job
         self.uncommitted_bytes += job.size_bytes
+        if self._waiters or self._due():
+            self._wake.set()
+
+    def arrived_nowait(self, rows: Sequence[Committed], entered: Callable[[Sequence[Committed], bool], object]) -> None:
+        """Others have written these files whole; take them into the next group. `entered` is told of them in the end:
+        whether they are durable, or given up."""
+        if not self._written and not self._arrived:
+            self._first_s = trio.current_time()
+            self._wake.set()
+        self._arrived.append((self.number(), rows, entered))
+        self.uncommitted_bytes += sum(row.size_bytes for row in rows)
         if self._waiters or self._due():
             self._wake.set()
 
@@ -143,24 +156,27 @@ class Committer:
         return self.uncommitted_bytes >= _GROUP_BYTES or len(self._written) >= _GROUP_CHUNKS
 
     async def _wait_ripe(self) -> None:
-        while not (self._written and (self._waiters or self._due())):
+        while not ((is_any := bool(self._written or self._arrived)) and (self._waiters or self._due())):
             self._wake = trio.Event()
-            with trio.move_on_at(self._first_s + _EVERY_S if self._written else inf) as waiting:
+            with trio.move_on_at(self._first_s + _EVERY_S if is_any else inf) as waiting:
                 await self._wake.wait()
             if waiting.cancelled_caught:
                 return
 
     async def _commit(self) -> None:
         group, self._written = self._written[:_GROUP_CHUNKS], self._written[_GROUP_CHUNKS:]
-        objects = sorted({job.object_id for job in group})
+        arrived, self._arrived = self._arrived, []
+        new = [row for _, rows, _ in arrived for row in rows]
+        objects = sorted({job.object_id for job in group} | {row.object_id for row in new})
         entered: list[WriteJob] = []
+        is_durable = False
         try:
             await self._context.threads.sync(sync_objects, self._context.disk, objects)
             # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
             # now on is deleted after it was entered, because calls that change the index keep their order.
             entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
             rows = self._rows(entered)
-            await self._context.threads.change_index(self._context.index.writer.commit_chunks, list(rows.values()))
+            await self._context.threads.change_index(self._context.index.writer.commit_chunks, [*rows.values(), *new])
         except OSError as error:
             self._context.health.failed(error, "making staged chunks durable")
             self._give_up(group)
@@ -171,13 +187,18 @@ class Committer:
             note_fault("staging: committer", error)
             self._give_up(group)
         else:
-            self.entered_bytes += sum(job.size_bytes for job in entered)
+            is_durable = True
+            self.entered_bytes += sum(job.size_bytes for job in entered) + sum(row.size_bytes for row in new)
             for job in entered:
                 self._enter(job)
             for file, row in rows.items():
                 file.recorded = row.stamp
-            if entered:
+            if entered or new:
                 self._context.health.succeeded()
+        for number, whole, tell in arrived:
+            self.uncommitted_bytes -= sum(row.size_bytes for row in whole)
+            tell(whole, is_durable)
+            del self._outstanding[number]
         for job in group:
             self.uncommitted_bytes -= job.size_bytes
             job.file.unsettled -= 1

@@ -18,6 +18,7 @@ import trio
 
 from mountd.base.errors import MountError
 from mountd.base.object_answers import ObjectAnswers
+from mountd.base.object_maker import ObjectMaker
 from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.index import Connect, Index, IndexFailed, lock_cache
 from mountd.cache.objects import (
@@ -61,12 +62,13 @@ async def open_cache(
     trust: Trust | None = None,
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
     answers: ObjectAnswers | None = None,
+    maker: ObjectMaker | None = None,
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
-    `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `planned`: as of the context.
-    Leaving waits at most `drain_s` seconds for what was put to become durable. Raises CacheInUse,
+    `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `maker`, `planned`: as of the
+    context. Leaving waits at most `drain_s` seconds for what was put to become durable. Raises CacheInUse,
     CacheFormatError, MountError; ConfigError where others could have written to the directory.
     """
     capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
@@ -91,6 +93,7 @@ async def open_cache(
             trust=trust,
             lost_under_readers=lost_under_readers,
             answers=answers,
+            maker=maker,
             planned=planned,
         )
         async with _running(context, settings, drain_s) as cache:

@@ -43,9 +43,10 @@ def statistics_of(
     writer: StagedWriter,
     admission: Admission,
     *,
+    granted_bytes: int,
     is_ready: bool,
 ) -> StagingStatistics:
-    """This moment. `is_ready`: what an earlier run left is gone."""
+    """This moment. `granted_bytes`: room that others may use. `is_ready`: what an earlier run left is gone."""
     # What a thread has entered in the index a moment ago counts as uncommitted, too, until we have noted it.
     indexed_bytes = context.index.counts.bytes
     twice_bytes = context.index.writer.entered_bytes - committer.entered_bytes
@@ -59,7 +60,7 @@ def statistics_of(
     return StagingStatistics(
         files=context.index.counts.files + object_ids.open_count,
         bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
-        room_bytes=context.room.used_bytes,
+        room_bytes=context.room.used_bytes - granted_bytes,
         capacity_bytes=context.room.limit_bytes(),
         shrunk_bytes=context.index.counts.shrunk_bytes,
         shrunk_stored_bytes=context.index.counts.shrunk_stored_bytes,

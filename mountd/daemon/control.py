@@ -110,6 +110,11 @@ def _status(
 ) -> StatusReport:
     """What each room tells."""
     metrics, source, fetch = basics.metrics, storage.source, files.fetch
+
+    async def refresh() -> None:
+        files.pipeline.take()
+        await files.residency.refresh()
+
     return StatusReport(
         [
             daemon,
@@ -131,5 +136,5 @@ def _status(
             ),
             CounterStatus(metrics),
         ],
-        files.residency.refresh,
+        refresh,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -13,7 +14,7 @@ from mountd.daemon.basics import Basics
 from mountd.daemon.fetching import Fetching, fetching, hinting
 from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
-from mountd.fetch import FetchesAhead, Prefetch, SiblingWatch
+from mountd.fetch import FetchesAhead, Lending, LendingTerms, Prefetch, SiblingFetches, SiblingWatch, SmallPipeline
 from mountd.files import (
     Delegations,
     IoMode,
@@ -35,7 +36,9 @@ from mountd.files import (
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import HintFollower
 from mountd.kernel import DataPlane
+from mountd.namespace import seconds
 from mountd.peers import JobPeers
+from policies.iomode import SMALL_BYTES
 from policies.prefetch.siblings import Siblings
 
 
@@ -53,6 +56,7 @@ class FileService:
     prefetch: Prefetch
     plane: DataPlane
     delegations: Delegations
+    pipeline: SmallPipeline
     page_fill: PageFill
 
 
@@ -74,21 +78,22 @@ async def open_file_service(
             namespace.listings.whole,
             queue.siblings_nowait,
         )
-        ahead = FetchesAhead(
-            fetch.resolver, fetch.owners, fetch.misses, fetch.small_files, siblings, cache, source, metrics
-        )
+        is_heard = partial(_is_heard, recorder, fetch)
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, names, passthrough)
         plane = storage.plane
+        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, is_heard, nursery)
+        small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
+        ahead = FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, source, metrics)
         await _open_again(basics, storage, names, passthrough)
         hints = hinting(basics, storage, namespace, fetch, io_mode)
         residency = Residency(namespace, config.mountpoint, nursery)
         modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
-        observers = OpenObservers(recorder, fetch.plans, siblings, source, only_looks=residency.is_looking)
+        observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)
         opened_files = OpenedFiles(
             namespace, storage.handles, cache, modes, observers, fetch.small_demand, queue, plane
         )
-        delegations = _delegations(plane, storage, names, opened_files, fetch, recorder)
+        delegations = _delegations(plane, storage, names, opened_files, is_heard, pipeline)
         yield FileService(
             Readers(),
             recorder,
@@ -111,8 +116,14 @@ async def open_file_service(
             Prefetch(queue, ahead, hints.follower, metrics, workers=config.prefetch_threads),
             plane,
             delegations,
+            pipeline,
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
         )
+
+
+def _is_heard(recorder: Recorder, fetch: Fetching) -> bool:
+    """Somebody wants to hear of each open."""
+    return recorder.active or fetch.plans.any_followed
 
 
 async def _open_again(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> None:
@@ -134,8 +145,8 @@ def _delegations(
     storage: Storage,
     names: NameService,
     opened_files: OpenedFiles,
-    fetch: Fetching,
-    recorder: Recorder,
+    is_heard: Callable[[], bool],
+    pipeline: SmallPipeline,
 ) -> Delegations:
     return Delegations(
         plane,
@@ -144,8 +155,35 @@ def _delegations(
         storage.handles,
         opened_files,
         storage.cache,
-        is_heard=lambda: recorder.active or fetch.plans.any_followed,
+        is_heard=is_heard,
+        leaf_opened=pipeline.opened,
     )
+
+
+def _pipeline(
+    basics: Basics,
+    storage: Storage,
+    peers: JobPeers | None,
+    names: NameService,
+    siblings: SiblingWatch,
+    io_mode: IoMode,
+    is_heard: Callable[[], bool],
+    nursery: trio.Nursery,
+) -> tuple[Lending, SmallPipeline]:
+    config, cache, source, fetches = basics.config, storage.cache, storage.source, storage.fetches
+
+    def is_wanted() -> bool:
+        opens_reach_us = config.io_mode in ("auto", "daemon") and io_mode.choice.final and not io_mode.stateless
+        return opens_reach_us and config.push and peers is None and cache.shrinking.shrinker is None
+
+    terms = LendingTerms(
+        is_wanted=is_wanted,
+        is_heard=is_heard,
+        limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
+        ttl_s=seconds(config.ttl_s, immutable=config.immutable),
+    )
+    lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
+    return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics)
 
 
 def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> IoMode:

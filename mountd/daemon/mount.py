@@ -52,7 +52,15 @@ def fuse_of(
         XattrReplies(namespace, permissions, names.xattrs, own_xattrs.value),
         storage.source,
     )
-    return Fuse(handlers, fast, device, files.plane, basics.workers.results_fd, threads=basics.config.answer_threads)
+    return Fuse(
+        handlers,
+        fast,
+        device,
+        files.plane,
+        storage.fetches,
+        basics.workers.results_fd,
+        threads=basics.config.answer_threads,
+    )
 
 
 @asynccontextmanager

@@ -62,6 +62,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         kept=storage.cache.attributes.of_source(source.source_id, device, is_fresh=not inherited.nodes),
         inherited=inherited.nodes,
         changed=changed,
+        leaf_opened=storage.handles.leaves.opened,
         gone=(storage.learners.plans.forget, storage.sent_away.forget),
     )
     answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)

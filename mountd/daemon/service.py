@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 30.0
 _ANSWER_LIMIT_S = 30.0
 
+_MOST_FETCHING = 64
+"""Threads that fetch small files: FETCH_WORKERS in native/plane/fetch.h."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -89,6 +92,19 @@ async def open_service(
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
+            config = basics.config
+            threads = min(_MOST_FETCHING, config.source_threads, config.prefetch_threads * 2)
+            start_for_life(
+                nursery,
+                "small files",
+                partial(
+                    files.pipeline.run,
+                    device.get(),
+                    threads=threads,
+                    ahead_threads=min(config.prefetch_threads, threads - 1),
+                    ahead_bytes=config.buffer_bytes // 2,
+                ),
+            )
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             yield Service(basics, names, files, control.daemon, device.get(), fuse, ending)
 

@@ -19,7 +19,7 @@ from mountd.daemon.basics import Basics
 from mountd.fetch import PrefetchQueue
 from mountd.files import Handles, Refetching, SentAway
 from mountd.hints import Learners, PlanChanges
-from mountd.kernel import DataPlane
+from mountd.kernel import DataPlane, SmallFetches
 from mountd.namespace import seconds
 from mountd.source import Source, SourceThreads, identify
 
@@ -33,6 +33,7 @@ class Storage:
     source: Source
     cache: Cache
     plane: DataPlane
+    fetches: SmallFetches
     handles: Handles
     sent_away: SentAway
     queue: PrefetchQueue
@@ -51,7 +52,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
     source = _open_source(basics)
     try:
         handles = Handles(basics.journal)
-        plane = DataPlane()
+        plane, fetches = DataPlane(), SmallFetches()
         queue = PrefetchQueue(metrics)
         plan_changes = PlanChanges(queue.hints_nowait)
         coalesce_bytes = _coalesce_bytes(config, basics.memory)
@@ -79,9 +80,10 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             trust=source.doubts,
             lost_under_readers=Refetching(handles, queue).lost,
             answers=plane,
+            maker=fetches if fetches.is_possible else None,
             planned=learners.plans.planned,
         ) as cache:
-            yield Storage(source, cache, plane, handles, SentAway(), queue, plan_changes, learners)
+            yield Storage(source, cache, plane, fetches, handles, SentAway(), queue, plan_changes, learners)
     finally:
         source.close()
 

@@ -12,15 +12,18 @@ from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
 from mountd.fetch.fetches_ahead import FetchesAhead
 from mountd.fetch.history import History
+from mountd.fetch.lending import Lending, LendingTerms
 from mountd.fetch.misses import Misses
 from mountd.fetch.prefetch import Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.fetch.resolver import Ensured, Resolved, Resolver, first_of
 from mountd.fetch.serving import Serving
+from mountd.fetch.sibling_fetches import SiblingFetches
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
 from mountd.fetch.small_files import SmallFiles
 from mountd.fetch.small_files_demand import SmallDemand
+from mountd.fetch.small_pipeline import SmallPipeline
 from mountd.fetch.status import FetchStatus
 
 __all__ = [
@@ -36,6 +39,8 @@ __all__ = [
     "Goal",
     "HeldChunks",
     "History",
+    "Lending",
+    "LendingTerms",
     "Misses",
     "Owners",
     "PageCache",
@@ -47,10 +52,12 @@ __all__ = [
     "Resolved",
     "Resolver",
     "Serving",
+    "SiblingFetches",
     "SiblingWatch",
     "Small",
     "SmallDemand",
     "SmallFileLookups",
     "SmallFiles",
+    "SmallPipeline",
     "first_of",
 ]

@@ -16,9 +16,7 @@ from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import Push
 from mountd.fetch.misses import Misses
 from mountd.fetch.resolver import Ensured, Resolver
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.fetch.small_file_lookups import Become, Small
-from mountd.fetch.small_files import SmallFiles
+from mountd.fetch.sibling_fetches import SiblingFetches
 from mountd.namespace import Node
 from mountd.source import Source
 
@@ -31,8 +29,7 @@ class FetchesAhead:
         resolver: Resolver,
         owners: Owners,
         misses: Misses,
-        small_files: SmallFiles,
-        siblings: SiblingWatch,
+        siblings: SiblingFetches,
         cache: Cache,
         source: Source,
         metrics: Metrics,
@@ -40,7 +37,6 @@ class FetchesAhead:
         self._resolver = resolver
         self._owners = owners
         self._misses = misses
-        self._small_files = small_files
         self._siblings = siblings
         self._cache = cache
         self._source = source
@@ -64,31 +60,8 @@ class FetchesAhead:
             self._metrics.add("prefetched_chunks")
 
     async def prefetch_siblings(self, places: Sequence[Place]) -> int:
-        """Files whose siblings are being read; how many were fetched. None is asked for before."""
-        left, fetched = dict.fromkeys(places), 0
-        try:
-            outcomes = await self._small_files.stage(places, Goal.STAGED, push=True, wanted=self._siblings.is_wanted)
-            for place, outcome in zip(places, outcomes, strict=True):
-                if not isinstance(outcome, Small) or outcome.become is Become.HERE:
-                    continue
-                size = outcome.node.attributes.size
-                if outcome.become is Become.FETCHED:
-                    self._siblings.fetched(*place, size)
-                elif not self._siblings.admit(*place, size) or not await self._one_chunk(outcome.node):
-                    continue
-                fetched += 1
-                del left[place]
-        finally:
-            for place in left:
-                self._siblings.drop(*place)
-        return fetched
-
-    async def _one_chunk(self, node: Node) -> bool:
-        """A sibling that is too large to be fetched with others."""
-        if node.version is None:
-            return False
-        file = await self._cache.files.get(node.version, node.path)
-        return await self._resolver.ensure(node, file, 0, Goal.STAGED) is Ensured.FETCHED
+        """Files whose siblings are being read; how many were fetched."""
+        return await self._siblings.fetch(places)
 
     def next_siblings(self, limit: int) -> list[Place]:
         """What the sibling policy would fetch now."""

@@ -47,11 +47,13 @@ class SiblingWatch:
 
     def opened(self, node: Node, *, staged: bool) -> None:
         """A small file was opened. `staged`: its bytes were here."""
-        directory = node.parent
-        if directory is None:
-            return
+        if node.parent is not None:
+            self.opened_in(node.parent, node.name, node.attributes.size, staged=staged)
+
+    def opened_in(self, directory: Node, name: bytes, size: int, *, staged: bool) -> None:
+        """The same, of one that need not be a node."""
         place, now_s = place_of(directory.attributes), trio.current_time()
-        if self._policy.opened(place, node.name, node.attributes.size, now_s, staged=staged):
+        if self._policy.opened(place, name, size, now_s, staged=staged):
             self._directories[place] = directory
             self._on_their_way.add(place)
             self._forget_some()
@@ -60,6 +62,10 @@ class SiblingWatch:
             self._directories[place] = directory  # it may have been forgotten, and be another node now
             if self._policy.has_work(place, self._limit, now_s):
                 self._wake()  # a used file makes room in the budget
+
+    def look_again(self) -> None:
+        """Some have come, or will not: there may be room for others."""
+        self._wake()
 
     def next(self, limit: int) -> list[tuple[Node, bytes]]:
         """At most `limit` files to fetch now; each needs `fetched` or `drop`, or `admit` before it is fetched."""

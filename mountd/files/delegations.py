@@ -43,6 +43,9 @@ _TELL_S = 0.02
 
 _SLICE = 128
 
+_THREAD = (1 << 63) - 1
+"""Of an open's thread id, which says besides whether the bytes of a leaf were here."""
+
 _IDLE_TELL_S = 0.1
 """How often it is looked whether there are any."""
 
@@ -89,8 +92,10 @@ class Delegations:
         cache: Cache,
         *,
         is_heard: Callable[[], bool],
+        leaf_opened: Callable[[int, int], object],
     ) -> None:
-        """`is_heard()`: somebody wants to hear of opens and reads now."""
+        """`is_heard()`: somebody wants to hear of opens and reads now. `leaf_opened` is told of opens of leaves, while
+        nobody does: node id and thread id."""
         self._plane = plane
         self._namespace = namespace
         self._permissions = permissions
@@ -98,6 +103,7 @@ class Delegations:
         self._opened_files = opened_files
         self._cache = cache
         self._is_heard = is_heard
+        self._leaf_opened = leaf_opened
         self._out: dict[Node, Delegated] = {}
         """The oldest first."""
         self._reads: set[Node] = set()
@@ -259,9 +265,12 @@ class Delegations:
             opened, _lost = self._plane.take_events()
             if heard and heard_before:  # what was opened before is told to nobody
                 for node_id, thread_id in opened:
-                    self._tell_of(node_id, thread_id)
+                    self._tell_of(node_id, thread_id & _THREAD)
+            elif not heard:
+                for node_id, thread_id in opened:
+                    self._leaf_opened(node_id, thread_id)
             if len(opened) < self._plane.events_at_most:
-                await trio.sleep(_TELL_S if heard else _IDLE_TELL_S)
+                await trio.sleep(_TELL_S if heard or opened else _IDLE_TELL_S)
             else:
                 await trio.lowlevel.checkpoint()
 

@@ -14,6 +14,7 @@ from itertools import count
 
 from mountd.base.errors import SourceError
 from mountd.cache import StagedFile
+from mountd.files.leaf_handles import LeafHandles
 from mountd.namespace import Dentry, Journal, Node
 from mountd.source import Listing
 from policies.iomode import SMALL_BYTES
@@ -101,6 +102,8 @@ class Handles:
         self._numbers = count((journal.generation << _GENERATION_BITS) + 1)
         self._files: dict[int, FileHandle] = {}
         self._directories: dict[int, DirectoryHandle] = {}
+        self.leaves = LeafHandles(journal, self._adopt)
+        """Those of them that have no file yet."""
         self._stateless: OrderedDict[int, FileHandle] = OrderedDict()
         self._answered: dict[int, int] = {}
         """Handles of earlier daemons by the request that they were the answer to, which may not have left."""
@@ -124,6 +127,9 @@ class Handles:
         """Take over an open file from an earlier daemon."""
         self._files[number] = handle
         self._answered[unique] = number
+
+    def _adopt(self, number: int, node: Node, file: StagedFile, slot: int) -> None:
+        self._files[number] = FileHandle(node, file, slot=slot)
 
     def inherit_directory(self, number: int, handle: DirectoryHandle) -> None:
         """Take over an open directory from an earlier daemon."""

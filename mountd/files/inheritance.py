@@ -71,8 +71,15 @@ async def open_again(
         slot = counted.slot if counted is not None else None
         again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode, slot=slot)
         handles.inherit_file(opened.number, again, opened.unique)
-    for unknown in left.values():
-        plane.free_slot(unknown.slot)  # its handle was not noted: nobody can be told of it
+    for number, unknown in left.items():
+        leaf = unknown.leaf if unknown.open > 0 else None
+        inherited_leaf = namespace.inherit_leaf(number, *leaf) if leaf is not None else None
+        if inherited_leaf is None:
+            plane.free_slot(unknown.slot)  # its handle was not noted: nobody can be told of it
+            continue
+        namespace.holds.counted(inherited_leaf, unknown.open, passed=False)
+        namespace.nodes.note(inherited_leaf)
+        handles.leaves.opened(inherited_leaf, unknown.slot)
 
 
 async def have_names_looked_up(

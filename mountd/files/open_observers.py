@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mountd.cache import StagedFile
-from mountd.fetch import SiblingWatch
+from mountd.fetch import Lending, SiblingWatch
 from mountd.files.handles import FileHandle
 from mountd.files.recorder import Recorder
 from mountd.hints import FollowedPlans
@@ -26,6 +26,7 @@ class OpenObservers:
         plans: FollowedPlans,
         siblings: SiblingWatch,
         source: Source,
+        lending: Lending,
         *,
         only_looks: Callable[[int], bool],
     ) -> None:
@@ -33,6 +34,7 @@ class OpenObservers:
         self._plans = plans
         self._siblings = siblings
         self._source = source
+        self._lending = lending
         self._only_looks = only_looks
 
     def opened(self, node: Node, file: StagedFile, thread_id: int) -> None:
@@ -41,6 +43,8 @@ class OpenObservers:
             return
         self._recorder.touched(node, 0, file.size)
         staged = 0 in file.present
+        if node.parent is not None:
+            self._lending.used(node.parent)
         if not self._plans.opened(node, staged=staged):
             self._siblings.opened(node, staged=staged)
 

@@ -48,6 +48,10 @@ class OpenedFiles:
         self.told(node, file, thread_id)
         return number
 
+    def close_leaf(self, number: int) -> bool:
+        """As `LeafHandles.close`."""
+        return self._handles.leaves.close(number, self._namespace, self._plane)
+
     def told(self, node: Node, file: StagedFile, thread_id: int) -> None:
         """Those who want to know of opens hear of one, by thread `thread_id`."""
         if node.parent is not None and not node.parent.changes:

@@ -8,6 +8,7 @@ made at the first read. Opens no path.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 from mountd.base.errors import SourceError
@@ -111,11 +112,21 @@ class Opening:
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
+        if self._opened_files.close_leaf(number):
+            return
         if not self._handles.has_file(number):
             return  # see `let_go`; or opened when another daemon served the mount
         self._delegations.recall(self._handles.file(number).node)  # this close was read before it was delegated
         if self._opened_files.closed(number) and (self.stateless or not self._delegations.offer(number)):
             self._opened_files.let_go_unused(number)
+
+    async def adopt(self, number: int) -> None:
+        """Have a handle that the data plane has given out by itself read as all others are; nothing, if it is none."""
+        if self._handles.has_file(number):
+            return
+        with contextlib.suppress(SourceError):
+            self._namespace.node(number)  # of a leaf that nobody has needed yet
+        await self._handles.leaves.adopt(number, self._cache)
 
     # -- without opens ------------------------------------------------------------------------------------------------
 

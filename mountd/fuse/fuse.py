@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 
-from mountd.kernel import DataPlane, fastpath
+from mountd.kernel import DataPlane, SmallFetches, fastpath
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -45,7 +45,15 @@ class Fuse:
     """One mount. `mount` makes it, `run` serves it until it is unmounted, `close` takes what is left away."""
 
     def __init__(
-        self, handlers: Handlers, fast: FastHandlers, device: DevFuse, plane: DataPlane, yield_fd: int, *, threads: int
+        self,
+        handlers: Handlers,
+        fast: FastHandlers,
+        device: DevFuse,
+        plane: DataPlane,
+        fetches: SmallFetches,
+        yield_fd: int,
+        *,
+        threads: int,
     ) -> None:
         """`device` is told when the mount is made. `threads`: of the data plane; 0: as many as make sense.
 
@@ -55,6 +63,7 @@ class Fuse:
         self._fast = fast
         self._device = device
         self._plane = plane
+        self._fetches = fetches
         self._yield_fd = yield_fd
         self._threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self._mounted = False
@@ -112,6 +121,7 @@ class Fuse:
 
     def make_room(self) -> None:
         """As `terminate`, for another daemon that goes on: what cannot be answered in a moment is left to it."""
+        self._fetches.stop(_LAST_MOMENT_S)
         self._plane.stop()  # what it gives out from here on the other daemon would not know
         self._handlers.boundary.make_room()
         pyfuse3.terminate()

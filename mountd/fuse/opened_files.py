@@ -69,6 +69,7 @@ class FileReplies:
         if number == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
             handle = await self._opening.stateless_handle(fastpath.node_of_request(), thread_id)
         else:
+            await self._opening.adopt(number)
             handle = self._handles.file(number)
         # A file that is wholly staged comes from the cache disk, whatever the source does.
         with self._interrupts.waiting((0, 0) if handle.file.complete else (token, thread_id)):

@@ -9,17 +9,22 @@ from mountd.kernel.leaves import LeafFigures, PlaneLeaves
 from mountd.kernel.names import forget_all_names, forget_names
 from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
 from mountd.kernel.residency import resident
+from mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
 from mountd.kernel.tuning import KernelSettings, tune
 
 __all__ = [
     "Backing",
     "Counted",
     "DataPlane",
+    "FetchFigures",
+    "FetchKind",
+    "Fetched",
     "KernelSettings",
     "LeafFigures",
     "PlaneFigures",
     "PlaneLeaves",
     "ReadProgress",
+    "SmallFetches",
     "StagedObject",
     "fastpath",
     "forget_all_names",

@@ -14,7 +14,7 @@ from mountd.kernel.plane import DataPlane
 _LONGEST_S = 86_400.0 * 365 * 100
 """In nanoseconds it has room in 63 bits; the kernel is told of a day at most."""
 
-_Taken = tuple[int, int, bytes, int, int, bytes]
+_Taken = tuple[int, int, bytes, int, int, bytes, int, int]
 
 
 class _Extension(Protocol):
@@ -33,6 +33,14 @@ class _Extension(Protocol):
     def plane_leaves_unknown(self, directory: int, names: list[bytes], /) -> list[bytes]: ...
 
     def plane_leaves_sweep(self, at_most: int, /) -> bytes: ...
+
+    def plane_own(self, directory: int, names: list[bytes], /) -> None: ...
+
+    def plane_disown(self, directory: int, names: list[bytes], /) -> None: ...
+
+    def plane_lent_leaves(self, directory: int, /) -> int: ...
+
+    def plane_unlend(self, directory: int, /) -> int: ...
 
     def plane_leaves_figures(self) -> tuple[int, int, int, int]: ...
 
@@ -101,6 +109,24 @@ class PlaneLeaves:
         found = array("Q", self._extension.plane_leaves_sweep(at_most) if self._extension is not None else b"")
         return found.tolist()
 
+    def own(self, directory_id: int, names: Sequence[bytes]) -> None:
+        """See `LeafTable`."""
+        if self._extension is not None:
+            self._extension.plane_own(directory_id, list(names))
+
+    def disown(self, directory_id: int, names: Sequence[bytes]) -> None:
+        """See `LeafTable`."""
+        if self._extension is not None:
+            self._extension.plane_disown(directory_id, list(names))
+
+    def lent_leaves(self, directory_id: int) -> int:
+        """See `LeafTable`."""
+        return self._extension.plane_lent_leaves(directory_id) if self._extension is not None else 0
+
+    def unlend(self, directory_id: int) -> int:
+        """See `LeafTable`."""
+        return self._extension.plane_unlend(directory_id) if self._extension is not None else 0
+
     @property
     def unheld(self) -> int:
         """See `LeafTable`."""
@@ -115,5 +141,5 @@ class PlaneLeaves:
 def _leaf(taken: _Taken | None) -> Leaf | None:
     if taken is None:
         return None
-    node_id, directory_id, name, look_ups, valid_ns, seen = taken
-    return Leaf(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen)
+    node_id, directory_id, name, look_ups, valid_ns, seen, opens, slot = taken
+    return Leaf(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen, opens, slot)

@@ -74,6 +74,8 @@ class _Extension(Protocol):
 
     def plane_free(self, slot: int, /) -> None: ...
 
+    def plane_named(self, slot: int, /) -> tuple[int, bytes, bytes] | None: ...
+
     def plane_events(self) -> tuple[bytes, int]: ...
 
     def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int, int, int]: ...
@@ -110,6 +112,8 @@ class Counted(NamedTuple):
     slot: int
     open: int
     """How many have it open."""
+    leaf: tuple[int, bytes, bytes] | None = None
+    """Of one that is a leaf's id: its directory, name and attributes (`base.seen`)."""
 
 
 class OpenCounts(NamedTuple):
@@ -213,7 +217,8 @@ class DataPlane:
         except OSError as error:
             log.warning("every open comes to Python: there is no memory to count handles in: %s", error)
             return None
-        return {handle: Counted(slot, opened) for handle, slot, opened in left}
+        named = self._extension.plane_named
+        return {handle: Counted(slot, opened, named(slot)) for handle, slot, opened in left}
 
     def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:
         """Answer opens of a node, which nobody has open, with this handle from now on, for `valid_s` seconds: through

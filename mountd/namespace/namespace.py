@@ -71,6 +71,15 @@ class Namespace:
                 raise
             return node
 
+    def inherit_leaf(self, node_id: int, directory_id: int, name: bytes, seen: bytes) -> Node | None:
+        """A leaf that somebody had opened from an earlier daemon, which took no note of it as a node. It is past its
+        time. None: its directory has gone."""
+        try:
+            directory = self.nodes.node(directory_id)
+        except SourceError:
+            return None
+        return self.leaves.inherit(directory, name, seen, node_id)
+
     def becomes_stateless(self) -> None:
         """The kernel is about to be told to open files without asking."""
         self.leaves.end()
@@ -96,6 +105,7 @@ async def open_namespace(
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
+    leaf_opened: Callable[[Node, int], object] = lambda _node, _slot: None,
 ) -> Namespace:
     """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError if the root
     cannot be had.
@@ -110,8 +120,8 @@ async def open_namespace(
     nothing ever changes.
 
     `changed` is told of each node whose file was found changed; all of `gone` of each that nothing holds and no name
-    leads to: who keeps a table of nodes strikes it out. `nursery`: for what nobody waits for, listings as they grow and
-    attributes asked for ahead.
+    leads to: who keeps a table of nodes strikes it out. `leaf_opened`: as `opened` of `Leaves`. `nursery`: for what
+    nobody waits for, listings as they grow and attributes asked for ahead.
     """
     clock = trio.current_time
     silence = Silence(metrics, clock, strict=strict)
@@ -119,7 +129,7 @@ async def open_namespace(
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
     identity = kept.identity if kept is not None else None
-    leaves = Leaves(leaf_table, nodes, source, identity=identity, at_most=names_at_most * 2, ttl_s=ttl_s, clock=clock)
+    leaves = Leaves(leaf_table, nodes, source, leaf_opened, identity=identity, at_most=names_at_most * 2, ttl_s=ttl_s)
     names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)

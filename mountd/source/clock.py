@@ -25,6 +25,8 @@ _COARSE_NS = 2_000_000_000
 _FINE_NS = 20_000_000
 _SECOND_NS = 1_000_000_000
 
+_FOR_EVER_NS = 1 << 62
+
 _MAX_FUTURE = 4096
 """Stamps from our future that are remembered. One that is forgotten counts as seen for the first time again."""
 
@@ -73,6 +75,15 @@ class SourceClock:
         if ctime_ns <= self._our_ns():
             return False
         return at_ns - self._note(ctime_ns, at_ns) >= tick_ns(ctime_ns)
+
+    def settled_ns(self) -> int:
+        """The newest ctime whose tick is over now, for all that is known; some are that are younger."""
+        if self._stands:
+            return _FOR_EVER_NS
+        ahead_ns = self._our_ns() - time.monotonic_ns() if self._is_ours else self._ahead_ns
+        if ahead_ns == float("-inf"):
+            return 0
+        return min(int(time.monotonic_ns() + ahead_ns), self._our_ns()) - _COARSE_NS
 
     def _note(self, ctime_ns: int, at_ns: int) -> int:
         """When a stamp from our future was seen first: at `at_ns`, or before."""

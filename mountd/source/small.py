@@ -81,7 +81,7 @@ class SmallFileReader:
         self._doubts = doubts
         self._threads = threads
         self._metrics = metrics
-        self._has_devices = not os.fstatvfs(directories.root.fd).f_flag & os.ST_NODEV
+        self.has_devices = not os.fstatvfs(directories.root.fd).f_flag & os.ST_NODEV
         """Opening a name blindly could open a device, and do something there."""
 
     async def read_batch(
@@ -129,7 +129,7 @@ class SmallFileReader:
                 pass  # its files are answered as unreadable; the look-up of each finds the fault
         descriptors = [held[directory].fd if directory in held else -1 for directory, _ in places]
         names = [name for _, name in places]
-        found = read_files(descriptors, names, into, progress, limit_bytes, careful=self._has_devices)
+        found = read_files(descriptors, names, into, progress, limit_bytes, careful=self.has_devices)
         doubts: list[tuple[Version, Seen]] = []
         for i, (place, read) in enumerate(zip(places, found, strict=False)):  # of the last there may be no answer
             if place[0] not in held:

@@ -20,11 +20,11 @@ import contextlib
 import math
 import os
 import time
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mountd.base.errors import SourceTimeout
 from mountd.core.metrics import Metrics
-from mountd.source.descriptors import Directories, IdleFiles
+from mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show
 from mountd.source.doubts import Doubts
 from mountd.source.file_systems import FileSystems
 from mountd.source.listing import Lister
@@ -35,6 +35,17 @@ from mountd.source.threads import SourceThreads
 
 _MEET_LIMIT_S = 2.0
 """As a stat that keeps somebody waiting."""
+
+
+class LentDirectory(NamedTuple):
+    """A directory that somebody may read small files of."""
+
+    directory: OpenDirectory
+    """Held as long as its descriptor is used."""
+    settled_ns: int
+    """The newest ctime that no later change of a file in it can have."""
+    is_careful: bool
+    """Opening a name could do something: it is to be looked at before."""
 
 
 class Source:
@@ -93,6 +104,16 @@ class Source:
     def root_inode(self) -> int:
         """st_ino of the root, the same on every node."""
         return os.fstat(self.root_fd).st_ino
+
+    async def lend(self, directory: bytes) -> LentDirectory | None:
+        """The directory at this path, for somebody who reads small files in it; None if it does not lie on the file
+        system of the root. Raises SourceError, SourceTimeout."""
+        what = f"open {show(directory, b'')}"
+        held = await self.threads.call("metadata", what, self.directories.get, directory, directory=directory)
+        if held.file_system:
+            return None
+        settled_ns = self.file_systems.clock("").settled_ns()
+        return LentDirectory(held, settled_ns, is_careful=self.small_files.has_devices)
 
     async def statvfs(self) -> os.statvfs_result:
         """Size and room of the source. Raises SourceError, SourceTimeout."""

@@ -51,7 +51,10 @@ static int put(uint64_t number) {
     struct stat found;
     path_of(number, name);
     if (fstatat(directory, name, &found, 0)) fail("%s: %s", name, strerror(errno));
-    return staged_put(number, found.st_ino, (uint64_t)found.st_size, 1000000000, 1);
+    struct staged_object object = {
+        .number = number, .inode = found.st_ino, .size = (uint64_t)found.st_size, .ctime_ns = 1000000000, .is_right = 1,
+    };
+    return staged_put(&object, 1);
 }
 
 static void *kernel(void *argument) {

@@ -14,6 +14,7 @@ WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),
     "leaves_driver": ("malloc", "calloc"),
     "staged_driver": ("malloc", "calloc", "fstat"),
+    "fetch_driver": ("malloc", "calloc", "pthread_create"),
 }
 """Calls that each driver stands before."""
 SANITIZERS = {"addresses": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}

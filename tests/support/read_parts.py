@@ -14,7 +14,7 @@ import trio.testing
 from mountd.cache.index import Stamp
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
-from mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingWatch
+from mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingFetches, SiblingWatch
 from mountd.files import (
     Delegations,
     Handles,
@@ -155,12 +155,13 @@ async def daemon(
             namespace.listings.whole,
             queue.siblings_nowait,
         )
+        # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
+        pipeline: Any = SimpleNamespace(ahead=list, used=lambda _directory: None, opened=lambda _node, _thread: None)
         ahead = FetchesAhead(
             fetch.resolver,
             fetch.owners,
             fetch.misses,
-            fetch.small_files,
-            siblings,
+            SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline),
             staging,  # type: ignore[arg-type]  # a fake
             source,  # type: ignore[arg-type]  # a fake
             metrics,
@@ -183,6 +184,7 @@ async def daemon(
             fetch.plans,
             siblings,
             source,  # type: ignore[arg-type]  # a fake
+            pipeline,
             only_looks=lambda _thread_id: False,
         )
         opened_files = OpenedFiles(namespace, handles, cache, modes, observers, fetch.small_demand, queue, fake_plane)
@@ -194,6 +196,7 @@ async def daemon(
             opened_files,
             cache,
             is_heard=lambda: recorder.active or fetch.plans.any_followed,
+            leaf_opened=pipeline.opened,
         )
         read_path = ReadPath(
             fetch.resolver,

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from mountd.base.object_answers import ObjectAnswers
+from mountd.base.object_maker import ObjectMaker
 from mountd.base.version import Version
 from mountd.cache.index import Index
 from mountd.cache.objects.disk import Disk
@@ -130,5 +131,7 @@ class CacheContext:
     """Told of chunks of a file that the kernel reads by itself: they were given up, and may be put again."""
     answers: ObjectAnswers | None = None
     """Who answers reads of staged objects without asking us; None: nobody."""
+    maker: ObjectMaker | None = None
+    """Who makes objects without asking for each; None: nobody."""
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
     """Those of the objects that an order of a learner names: they go when it says so."""

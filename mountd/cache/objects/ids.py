@@ -28,6 +28,8 @@ class ObjectIdAllocator:
         self._free: list[range] = []
         self._next = context.index.opened.next_id
         self._open: OrderedDict[int, None] = OrderedDict()
+        self._granted: set[int] = set()
+        """Those of them that others may use, and have not said that they have."""
         self._garbage_from: int | None = context.index.opened.settled_id
         self._low = trio.Event()
         self._leased = trio.Event()
@@ -58,7 +60,7 @@ class ObjectIdAllocator:
     @property
     def open_count(self) -> int:
         """Objects without a row."""
-        return len(self._open)
+        return len(self._open) - len(self._granted)
 
     def ready_nowait(self) -> bool:
         """Whether `take_nowait` has a number; if not, more are asked for."""
@@ -79,8 +81,26 @@ class ObjectIdAllocator:
             self._low.set()
         return number
 
+    def grant_nowait(self, at_most: int) -> range:
+        """As `take_nowait`, of so many numbers one after the other, or fewer, for others to use."""
+        block = self._free[0]
+        taken = block[:at_most]
+        self._free[0] = block[at_most:]
+        if not self._free[0]:
+            del self._free[0]
+        self._open.update(dict.fromkeys(taken))
+        self._granted.update(taken)
+        if sum(map(len, self._free)) < _AHEAD:
+            self._low.set()
+        return taken
+
+    def used(self, number: int) -> None:
+        """Others have made an object with this number."""
+        self._granted.discard(number)
+
     def settle(self, number: int) -> None:
-        """The object has a row now, or is off the disk."""
+        """The object has a row now, or is off the disk; or there is none."""
+        self._granted.discard(number)
         self._open.pop(number, None)
 
     async def run(self) -> None:

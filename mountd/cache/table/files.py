@@ -18,6 +18,7 @@ from mountd.base.version import Version
 from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
 from mountd.cache.objects import RAW, CacheContext, StagedFile
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.table.arriving import Arriving
 from mountd.cache.table.doomed import DoomedRows
 from mountd.cache.table.row_updates import RowUpdates
 from mountd.core.background import note_fault
@@ -70,6 +71,7 @@ class StagedFileTable:
         self._known: WeakValueDictionary[Version, StagedFile] = WeakValueDictionary()
         self._recent: OrderedDict[Version, StagedFile] = OrderedDict()
         self._lookups: OrderedDict[Version, _Lookup] = OrderedDict()
+        self.arriving = Arriving()
         self._wanted = trio.Event()
         # True while the index has no row that memory does not have: then a look-up needs no index.
         self._all_in_memory = context.index.opened.files == 0
@@ -77,7 +79,7 @@ class StagedFileTable:
     @property
     def all_in_memory(self) -> bool:
         """Memory knows all that is staged: an unknown file is not."""
-        return self._all_in_memory
+        return self._all_in_memory and not self.arriving.any_came
 
     def __len__(self) -> int:
         return len(self._known)
@@ -94,7 +96,9 @@ class StagedFileTable:
         else:
             file = self._known.get(version)
             if file is None:
-                if not self._all_in_memory:
+                if version in self.arriving:
+                    return None
+                if not self.all_in_memory:
                     return self._look(version, path)
                 file = StagedFile(version, self._chunk_bytes, path)
             self._remember(file)
@@ -119,6 +123,7 @@ class StagedFileTable:
         file = self.get_nowait(version, path)
         if file is not None:
             return file
+        await self.arriving.wait(version)
         lookup = self._lookup(version, path)
         await lookup.done.wait()
         assert lookup.file is not None

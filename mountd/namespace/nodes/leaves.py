@@ -49,14 +49,16 @@ class Leaves:
         table: LeafTable | None,
         nodes: NodeTable,
         source: Source,
+        opened: Callable[[Node, int], object] = lambda _node, _slot: None,
         *,
         identity: int | None = None,
         at_most: int,
         ttl_s: float,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
         """`table`: None where there is no data plane. `at_most`: how many are kept that the kernel does not hold.
-        `ttl_s`: for how long an answer is good. `identity`: of the index whose objects they have; None: of none."""
+        `ttl_s`: for how long an answer is good. `identity`: of the index whose objects they have; None: of none.
+        `opened` is told of each leaf that is open when it becomes a node, and where it is counted how often."""
         self._table = table
         self._first_kept_id = 0 if identity is None else FIRST_KEPT_ID + (identity << _KEPT_BITS)
         self._nodes = nodes
@@ -66,6 +68,7 @@ class Leaves:
         self._ttl_s = ttl_s
         self._clock = clock
         self._stopwatch = time.perf_counter
+        self._opened = opened
         self.ended = False
         """There will be no more, and nobody answers for those that there are."""
         self._counts: Counter[Node] = Counter()
@@ -122,6 +125,44 @@ class Leaves:
             self._sweep_some(self._table)
         return [(found.names[index], found.attributes(index)) for index in left]
 
+    # -- directories that are lent ------------------------------------------------------------------------------------
+
+    def lend(self, directory: Node) -> None:
+        """Others are about to put leaves in `directory`, but for the names that are known here."""
+        assert self._table is not None
+        if not directory.lent:
+            if directory not in self._counts:
+                directory.holds += 1
+            self._counts[directory] += 1
+            directory.lent = True
+        self._table.own(directory.id, list(directory.children or ()))
+
+    def unlend(self, directory: Node) -> None:
+        """They do not any more."""
+        if self._table is None or not directory.lent:
+            return
+        directory.lent = False
+        self._counts[directory] += self._table.unlend(directory.id) - 1
+        self._table.disown(directory.id, list(directory.children or ()))
+
+    def own(self, directory: Node, name: bytes) -> None:
+        """`name` in a lent directory becomes a node's now. A leaf that was put meanwhile lives on for who knows it."""
+        if self._table is not None:
+            self._table.own(directory.id, [name])
+            self.take(directory, name)
+
+    def disown(self, directory: Node, name: bytes) -> None:
+        """Nothing is remembered of it any more."""
+        if self._table is not None:
+            self._table.disown(directory.id, [name])
+
+    def _count(self, directory: Node) -> None:
+        """Those that others have put are counted too."""
+        if directory.lent and self._table is not None:
+            self._counts[directory] += self._table.lent_leaves(directory.id)
+
+    # -- who needs a node ---------------------------------------------------------------------------------------------
+
     def unknown(self, directory: Node, names: list[bytes]) -> list[bytes]:
         """Those of `names` that are not leaves, or past their time."""
         if self._table is None or not self._counts[directory] or not names:
@@ -142,6 +183,7 @@ class Leaves:
         if leaf is None:
             return None
         directory = self._nodes.node(leaf.directory_id)
+        self._count(directory)
         self._counts[directory] -= 1
         attributes = attributes_of(leaf.seen, 0)
         assert attributes is not None
@@ -158,7 +200,26 @@ class Leaves:
             node.retired = True  # it had another name a moment ago: the source is asked, and the name gets that node
         if self._is_rewritten(attributes):  # since it was seen: what has this id is of the state before
             node.expires_s = -math.inf
+        if leaf.opens:
+            node.own_opens += leaf.opens
+            self._nodes.note(node)
+            self._opened(node, leaf.slot)
         return node, node.expires_s
+
+    def inherit(self, directory: Node, name: bytes, seen: bytes, node_id: int) -> Node | None:
+        """The node of a leaf of an earlier daemon, which the kernel knows by this id."""
+        attributes = attributes_of(seen, 0)
+        if attributes is None or directory.children is None:
+            return None
+        version = attributes.version(self._source_id)
+        node = Node(attributes, version, directory, name)
+        node.lookups = 1  # as if, see `inherited`
+        node.expires_s = -math.inf
+        self._nodes.adopt(node, node_id)
+        if self._nodes.of_version(version) is None:
+            self._nodes.enter(node)
+        node.retired = True  # looked up anew, it has another id: who has this one open goes on with it
+        return node
 
     def _is_rewritten(self, attributes: Attributes | None) -> bool:
         return attributes is not None and self._rewritten.named(attributes, self._source_id) is not attributes
@@ -185,11 +246,13 @@ class Leaves:
                 await trio.sleep(_REST_S)
                 end_s = self._stopwatch() + _SLICE_S
         await trio.lowlevel.checkpoint()
-        empty = [directory for directory, count in self._counts.items() if count == 0]
+        empty = [directory for directory, count in self._counts.items() if count == 0 and not directory.lent]
         for directory in empty:
             del self._counts[directory]
         return empty
 
     def _sweep_some(self, table: LeafTable) -> None:
         for directory_id, count in Counter(table.sweep(self._at_most)).items():
-            self._counts[self._nodes.node(directory_id)] -= count
+            directory = self._nodes.node(directory_id)
+            self._count(directory)
+            self._counts[directory] -= count

@@ -126,6 +126,8 @@ class Names:
         if directory.children is None:
             return Dentry(node, expires_s)  # it is a file meanwhile: nothing is below it
         before = directory.children.get(name)
+        if before is None and directory.lent:
+            self._leaves.own(directory, name)
         if before is not None and before.node is node:
             before.expires_s = expires_s
             return before
@@ -149,6 +151,8 @@ class Names:
             return  # it has gone already
         del directory.children[dentry.name]
         dentry.directory = None
+        if directory.lent:
+            self._leaves.disown(directory, dentry.name)
         self._count -= 1
         if dentry.node is not None:
             self._detach(dentry.node, dentry)

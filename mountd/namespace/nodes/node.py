@@ -28,6 +28,7 @@ class Node:
         "expires_s",
         "holds",
         "id",
+        "lent",
         "links",
         "lookups",
         "name",
@@ -71,6 +72,8 @@ class Node:
         """What else the source has said of it. Known to `answers` alone."""
         self.changes = False
         """Of a directory: names in it have come or gone, so what is known of others may be older than it is."""
+        self.lent = False
+        """Of a directory: others look at names in it and put leaves there, but for those that are ours."""
         self.children: dict[bytes, Dentry] | None = {} if attributes.is_directory else None
 
     def see_again(self, attributes: Attributes) -> None:

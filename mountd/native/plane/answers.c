@@ -3,7 +3,7 @@
  * Requests and replies have the kernel's own form, <linux/fuse.h>. A part of the data plane, see plane.h. Keeps nothing
  * of a request.
  */
-#include "plane.h"
+#include "fetch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,19 +27,38 @@ int64_t monotonic_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* 0, or an errno: ENOENT of a request that was interrupted or whose connection is gone. */
-static int reply(int device, uint64_t unique, const void *body, size_t size) {
-    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + size), .unique = unique};
-    struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
+static int write_all(int device, const struct iovec *parts, int count) {
     ssize_t written;
-    do written = writev(device, parts, size ? 2 : 1);
+    do written = writev(device, parts, count);
     while (written < 0 && errno == EINTR);
     return written < 0 ? errno : 0;
 }
 
+/* 0, or an errno: ENOENT of a request that was interrupted or whose connection is gone. */
+int reply_to(int device, uint64_t unique, int error, const void *body, size_t size) {
+    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + size), .error = -error, .unique = unique};
+    struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
+    return write_all(device, parts, size ? 2 : 1);
+}
+
+static int reply(int device, uint64_t unique, const void *body, size_t size) { return reply_to(device, unique, 0, body, size); }
+
+int push_pages(int device, uint64_t node, const char *data, size_t size) {
+    struct fuse_notify_store_out out = {.nodeid = node, .size = (uint32_t)size};
+    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + sizeof out + size), .error = FUSE_NOTIFY_STORE};
+    struct iovec parts[] = {{&header, sizeof header}, {&out, sizeof out}, {(void *)data, size}};
+    return write_all(device, parts, 3);
+}
+
+int reply_opened(int device, uint64_t unique, uint64_t handle) {
+    struct open_reply body = {.handle = handle, .open_flags = FOPEN_KEEP_CACHE};
+    __atomic_add_fetch(&answered.cached, 1, __ATOMIC_RELAXED);
+    return reply(device, unique, &body, sizeof body);
+}
+
 struct question {
     int device;
-    uint64_t unique;
+    uint64_t unique, thread_id;
 };
 
 static int reply_open(const struct opens *entry, void *context) {
@@ -49,9 +68,18 @@ static int reply_open(const struct opens *entry, void *context) {
     return reply(question->device, question->unique, &body, sizeof body);
 }
 
-static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in) {
+/* A leaf that is past its time is Python's: it asks the source. */
+static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size, char *buffer) {
+    struct leaf_place place;
+    if (jobs_paused() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_open(header, size);
+    return contents_open(device, header->nodeid, header, size, buffer);
+}
+
+static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size, char *buffer) {
     if ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC) return 0;
-    struct question question = {device, header->unique};
+    if (leaves_is_id(header->nodeid) && answer_open_of_leaf(device, header, size, buffer)) return 1;
+    struct question question = {device, header->unique, 0};
     if (!opens_open(header->nodeid, monotonic_ns(), reply_open, &question)) return 0;
     events_add(header->nodeid, header->pid);
     return 1;
@@ -63,14 +91,32 @@ static void reply_released(void *context) {
 }
 
 static int answer_release(int device, const struct fuse_in_header *header, const struct fuse_release_in *in) {
-    struct question question = {device, header->unique};
-    if (!opens_release(header->nodeid, in->fh, reply_released, &question)) return 0;
+    struct question question = {device, header->unique, 0};
+    int is_leaf = in->fh == header->nodeid && leaves_is_id(in->fh);
+    if (!(is_leaf ? contents_release(in->fh, reply_released, &question) :
+                    opens_release(header->nodeid, in->fh, reply_released, &question)))
+        return 0;
     __atomic_add_fetch(&answered.releases, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+static void served(const struct fuse_in_header *header, ssize_t size) {
+    __atomic_add_fetch(&answered.reads, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&answered.read_bytes, size, __ATOMIC_RELAXED);
+    served_add(header->pid, size);
+}
+
+static int answer_read_of_leaf(int device, const struct fuse_in_header *header, const struct fuse_read_in *in, char *buffer) {
+    ssize_t size = contents_read(in->fh, in->offset, in->size, buffer);
+    if (size < 0) return 0;
+    reply(device, header->unique, buffer, (size_t)size);
+    served(header, size);
     return 1;
 }
 
 static int answer_read(int device, const struct fuse_in_header *header, const struct fuse_read_in *in, char *buffer) {
     if (in->size > ANSWER_BYTES) return 0;
+    if (in->fh == header->nodeid && leaves_is_id(in->fh)) return answer_read_of_leaf(device, header, in, buffer);
     ssize_t size = in->flags & O_DIRECT ? 0 : (ssize_t)reads_splice(header->nodeid, in->offset, in->size, device, header->unique);
     if (size) {
         __atomic_add_fetch(&answered.spliced, 1, __ATOMIC_RELAXED);
@@ -80,9 +126,7 @@ static int answer_read(int device, const struct fuse_in_header *header, const st
         if (size < 0) return 0;
         reply(device, header->unique, buffer, (size_t)size);
     }
-    __atomic_add_fetch(&answered.reads, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&answered.read_bytes, size, __ATOMIC_RELAXED);
-    served_add(header->pid, size);
+    served(header, size);
     return 1;
 }
 
@@ -110,16 +154,22 @@ static void leaf_entry(const struct leaf_facts *facts, int64_t now_ns, struct fu
 static int reply_entry(const struct leaf_facts *facts, void *context) {
     const struct question *question = context;
     struct fuse_entry_out body;
+    follows_looked_up(question->thread_id, facts->id); /* before the reply: its OPEN may be read by another thread at once */
     leaf_entry(facts, monotonic_ns(), &body);
     return reply(question->device, question->unique, &body, sizeof body);
 }
 
-static int answer_lookup(int device, const struct fuse_in_header *header, const char *name, size_t room) {
-    struct question question = {device, header->unique};
-    size_t size = strnlen(name, room);
-    if (size == room || !leaves_look_up(header->nodeid, name, size, monotonic_ns(), reply_entry, &question)) return 0;
+int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size) {
+    struct question question = {device, header->unique, header->pid};
+    if (!leaves_look_up(header->nodeid, name, size, monotonic_ns(), reply_entry, &question)) return 0;
     __atomic_add_fetch(&answered.look_ups, 1, __ATOMIC_RELAXED);
     return 1;
+}
+
+static int answer_lookup(int device, const struct fuse_in_header *header, const char *name, size_t room, size_t request_size) {
+    size_t size = strnlen(name, room);
+    if (size == room) return 0;
+    return reply_looked_up(device, header, name, size) || jobs_look_up(header, name, size, request_size);
 }
 
 static int reply_attributes(const struct leaf_facts *facts, void *context) {
@@ -132,7 +182,7 @@ static int reply_attributes(const struct leaf_facts *facts, void *context) {
 }
 
 static int answer_getattr(int device, const struct fuse_in_header *header) {
-    struct question question = {device, header->unique};
+    struct question question = {device, header->unique, 0};
     if (!leaves_attributes(header->nodeid, monotonic_ns(), reply_attributes, &question)) return 0;
     __atomic_add_fetch(&answered.attributes, 1, __ATOMIC_RELAXED);
     return 1;
@@ -156,16 +206,19 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     if (*size < sizeof *header || header->unique & RESENT) return 0;
     size_t in_size = *size - sizeof *header;
     switch (header->opcode) {
-    case FUSE_LOOKUP: return answer_lookup(device, header, in, in_size);
+    case FUSE_LOOKUP: return answer_lookup(device, header, in, in_size, *size);
     case FUSE_GETATTR: return answer_getattr(device, header);
     case FUSE_FORGET:
         return in_size >= sizeof(struct fuse_forget_in) &&
                leaves_forget(header->nodeid, ((struct fuse_forget_in *)in)->nlookup);
     case FUSE_BATCH_FORGET:
         return in_size >= sizeof(struct fuse_batch_forget_in) && answer_batch_forget(header, in, size);
-    case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in);
+    case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size, buffer);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, in, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
+    case FUSE_INTERRUPT:
+        if (in_size >= sizeof(struct fuse_interrupt_in)) jobs_interrupt(((struct fuse_interrupt_in *)in)->unique);
+        return 0;
     default: return 0;
     }
 }

@@ -5,7 +5,7 @@
  * that the kernel holds are counted here until the leaf is taken; one that the kernel does not hold stays until it is
  * swept. A part of the data plane, see plane.h. Asks nobody, and decides nothing.
  */
-#include "plane.h"
+#include "fetch.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void make(void) {
     pthread_rwlockattr_destroy(&attributes);
 }
 
-static uint64_t hash_of(uint64_t directory, const char *name, size_t size) { /* FNV-1a, and the finish of MurmurHash3 */
+uint64_t leaves_key(uint64_t directory, const char *name, size_t size) { /* FNV-1a, and the finish of MurmurHash3 */
     uint64_t hash = UINT64_C(14695981039346656037) ^ directory;
     for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)name[i]) * UINT64_C(1099511628211);
     hash ^= hash >> 33;
@@ -89,7 +89,7 @@ static int grow(unsigned shard) {
     for (size_t i = 0; i < before; i++) {
         for (struct leaf *leaf = shards[shard].by_name[i], *next; leaf; leaf = next) {
             next = leaf->next_by_name;
-            uint64_t hash = hash_of(leaf->directory, leaf->name, leaf->name_size);
+            uint64_t hash = leaves_key(leaf->directory, leaf->name, leaf->name_size);
             struct leaf **at = &by_name[hash / SHARDS % count];
             leaf->next_by_name = *at;
             *at = leaf;
@@ -118,7 +118,7 @@ static void unlock(unsigned shard) { pthread_rwlock_unlock(&shards[shard].lock);
 
 /* Takes it out of both chains. With the lock. */
 static struct leaf *unlink_leaf(unsigned shard, struct leaf *leaf) {
-    uint64_t hash = hash_of(leaf->directory, leaf->name, leaf->name_size);
+    uint64_t hash = leaves_key(leaf->directory, leaf->name, leaf->name_size);
     struct leaf **by_name = place_of_name(shard, hash, leaf->directory, leaf->name, leaf->name_size);
     struct leaf **by_id = place_of_id(shard, leaf->facts.id);
     *by_name = leaf->next_by_name;
@@ -151,11 +151,11 @@ static int same_version(const struct seen *one, const struct seen *other) {
            one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];
 }
 
-int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
-               int wait) {
+static int put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
+               int wait, uint64_t *id) {
     if (!size || size > UINT8_MAX || !first_id || object >> (KEPT_BITS - SHARD_BITS)) return EINVAL;
     if (object && !first_kept_id) object = 0;
-    uint64_t hash = hash_of(directory, name, size);
+    uint64_t hash = leaves_key(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
     int error = lock_to_change(shard, wait);
     if (error) return error;
@@ -164,6 +164,7 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
         struct leaf *leaf = *at;
         error = same_version(&leaf->facts.seen, seen) ? EEXIST : ESTALE;
         if (error == EEXIST) leaf->facts.seen = *seen, leaf->facts.until_ns = until_ns;
+        *id = leaf->facts.id;
         unlock(shard);
         return error;
     }
@@ -177,6 +178,7 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
         at = object ? place_of_id(shard, leaf->facts.id) : NULL;
         if (!at || *at) /* of none; or it is seen in two directories, as where one is mounted below another */
             leaf->facts.id = first_id + shards[shard].given++ * SHARDS + shard;
+        *id = leaf->facts.id;
         leaf->facts.until_ns = until_ns;
         leaf->facts.seen = *seen;
         leaf->name_size = (uint8_t)size;
@@ -195,6 +197,16 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
     return error;
 }
 
+int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
+               int wait) {
+    uint64_t id;
+    return put(directory, name, size, seen, object, until_ns, wait, &id);
+}
+
+int leaves_put_id(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, uint64_t *id) {
+    return put(directory, name, size, seen, 0, until_ns, 1, id);
+}
+
 static int took(struct leaf *leaf, struct leaf_taken *taken) {
     taken->directory = leaf->directory;
     taken->facts = leaf->facts;
@@ -206,7 +218,7 @@ static int took(struct leaf *leaf, struct leaf_taken *taken) {
 }
 
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken) {
-    uint64_t hash = hash_of(directory, name, size);
+    uint64_t hash = leaves_key(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
     int error = lock_to_change(shard, wait);
     if (error) return error;
@@ -237,6 +249,7 @@ size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories
             next = leaf->next_by_name;
             if (leaf->lookups || (leaf->facts.until_ns > now_ns && unheld <= unheld_at_most)) continue;
             directories[count++] = leaf->directory;
+            contents_end(leaf->facts.id);
             free(unlink_leaf(shard, leaf));
             unheld--;
         }
@@ -265,7 +278,7 @@ static void unrefer(struct leaf *leaf, uint32_t fewer) {
 int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
                    int (*reply)(const struct leaf_facts *, void *), void *context) {
     if (!leaves_count()) return 0;
-    uint64_t hash = hash_of(directory, name, size);
+    uint64_t hash = leaves_key(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
     lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size), *leaf = at ? *at : NULL;
@@ -301,15 +314,41 @@ int leaves_forget(uint64_t id, uint64_t count) {
     struct leaf *leaf = hold_id(id);
     if (!leaf) return 0;
     unrefer(leaf, count > UINT32_MAX ? UINT32_MAX : (uint32_t)count);
+    int is_held = __atomic_load_n(&leaf->lookups, __ATOMIC_RELAXED) != 0;
     unlock(shard_of_id(id));
+    if (!is_held) contents_forgotten(id);
     return 1;
+}
+
+uint64_t leaves_id(uint64_t directory, const char *name, size_t size) {
+    uint64_t hash = leaves_key(directory, name, size), id;
+    unsigned shard = (unsigned)(hash % SHARDS);
+    pthread_once(&once, make);
+    lock_to_answer(&shards[shard].lock);
+    struct leaf **at = place_of_name(shard, hash, directory, name, size);
+    id = at && *at ? (*at)->facts.id : 0;
+    unlock(shard);
+    return id;
+}
+
+int leaves_place(uint64_t id, int64_t now_ns, struct leaf_place *place) {
+    struct leaf *leaf = hold_id(id);
+    if (!leaf) return 0;
+    int good = leaf->facts.until_ns > now_ns;
+    place->directory = leaf->directory;
+    place->seen = leaf->facts.seen;
+    place->name_size = leaf->name_size;
+    memcpy(place->name, leaf->name, leaf->name_size);
+    place->name[leaf->name_size] = 0;
+    unlock(shard_of_id(id));
+    return good;
 }
 
 uint64_t leaves_object(uint64_t id) { return is_kept(id) ? (id - first_kept_id) / SHARDS : 0; }
 
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns) {
     if (!leaves_count()) return 0;
-    uint64_t hash = hash_of(directory, name, size);
+    uint64_t hash = leaves_key(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
     lock_to_answer(&shards[shard].lock);
     struct leaf **at = place_of_name(shard, hash, directory, name, size);

@@ -62,6 +62,22 @@ int64_t counts_add(uint32_t slot, int64_t more); /* how many it are now */
 int64_t counts_open(uint32_t slot);
 uint64_t counts_handle(uint32_t slot);          /* 0: it is free */
 
+/* Slots from COUNTS_SLOTS on are of handles that are leaves' ids, with all that the next daemon needs of the leaf. */
+#define COUNTS_NAMED 8192
+#define COUNTS_ALL (COUNTS_SLOTS + COUNTS_NAMED)
+
+struct named_slot {
+    uint64_t handle; /* 0: free */
+    int64_t open;
+    uint64_t directory;
+    struct seen seen;
+    uint8_t name_size;
+    char name[UINT8_MAX];
+};
+
+int64_t counts_name(uint64_t leaf, uint64_t directory, const struct seen *seen, const char *name, size_t size); /* or -1 */
+const struct named_slot *counts_named(uint32_t slot); /* NULL: it has no name */
+
 /* ---- table.c ------------------------------------------------------------------------------------------------------ */
 
 #define TABLE_SHARDS 64 /* threads that answer at a time are few */
@@ -175,6 +191,18 @@ void leaves_end(void); /* look-ups are answered no more, but of those with a num
 /* `object`: the number of what is staged of it, 0: none. */
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
                int wait);
+struct leaf_place { /* where it is, and what it is */
+    uint64_t directory;
+    struct seen seen;
+    uint8_t name_size;
+    char name[UINT8_MAX + 1];
+};
+
+uint64_t leaves_key(uint64_t directory, const char *name, size_t size); /* of the name, be it a leaf's or not */
+/* As leaves_put, and waits; 0 or EEXIST: `id`. */
+int leaves_put_id(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, uint64_t *id);
+uint64_t leaves_id(uint64_t directory, const char *name, size_t size); /* 0: there is none */
+int leaves_place(uint64_t id, int64_t now_ns, struct leaf_place *place); /* 1: it is there, and not past its time */
 uint64_t leaves_object(uint64_t id); /* the number of the object that this id was made of; 0: of none */
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
 int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
@@ -193,13 +221,33 @@ int leaves_forget(uint64_t id, uint64_t count); /* 1: done */
 
 /* ---- staged.c ----------------------------------------------------------------------------------------------------- */
 
-void staged_in(int directory_fd); /* objects lie there; -1: none is read */
-/* This object is right as long as it has these. As table_put. */
-int staged_put(uint64_t number, uint64_t inode, uint64_t size, int64_t ctime_ns, int wait);
+struct staged_version { /* of a file of the source, on the file system of its root */
+    uint64_t inode, size;
+    int64_t mtime_ns, ctime_ns;
+};
+
+struct staged_object { /* what an object is as long as it has these */
+    uint64_t number, inode, size, checksum;
+    int64_t ctime_ns;
+    int is_right; /* its bytes were found to be as the checksum says; else they are compared at first use */
+    int has_version;
+    struct staged_version version; /* of which it holds all bytes */
+};
+
+void staged_in(int directory_fd); /* objects lie there; -1: nobody reads by their numbers */
+void staged_at(int directory_fd); /* and there, for all others */
+int staged_put(const struct staged_object *object, int wait); /* as table_put; another one of this number goes */
 int staged_take(uint64_t number, int wait); /* as table_take */
 size_t staged_count(void);
+int staged_knows(uint64_t number); /* with its checksum */
+size_t staged_versions(void); /* how many have a version */
+struct staged_version staged_version_of(const struct seen *seen);
+uint64_t staged_find(const struct seen *seen, uint64_t *checksum); /* the object of this version; 0: there is none */
 /* As reads_read, of a node whose id was made of the number of such an object. */
 ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
+/* The same of an object of `end` bytes. */
+ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer);
+int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its bytes; 0: they are not in memory, or not right */
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
  */
 #include "python.h"
 
-#include "plane.h"
+#include "fetch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ PyObject *plane_attach(PyObject *self, PyObject *args) {
     error = counts_attach(fd);
     if (error) return raise(error);
     PyObject *found = PyList_New(0);
-    for (uint32_t slot = 0; found && slot < COUNTS_SLOTS; slot++) {
+    for (uint32_t slot = 0; found && slot < COUNTS_ALL; slot++) {
         if (!counts_handle(slot)) continue;
         PyObject *item = Py_BuildValue("(KIL)", (unsigned long long)counts_handle(slot), (unsigned)slot,
                                        (long long)counts_open(slot));
@@ -151,8 +151,9 @@ PyObject *plane_put_object(PyObject *self, PyObject *args) {
     unsigned long long number, inode, size;
     long long ctime_ns;
     if (!PyArg_ParseTuple(args, "KKLK", &number, &inode, &ctime_ns, &size)) return NULL;
-    int error = staged_put(number, inode, size, ctime_ns, 0);
-    if (error == EBUSY) WITHOUT_GIL(error = staged_put(number, inode, size, ctime_ns, 1));
+    struct staged_object object = {.number = number, .inode = inode, .size = size, .ctime_ns = ctime_ns, .is_right = 1};
+    int error = staged_put(&object, 0);
+    if (error == EBUSY) WITHOUT_GIL(error = staged_put(&object, 1));
     return PyBool_FromLong(!error);
 }
 
@@ -175,7 +176,7 @@ static int slot_of(PyObject *arg, uint32_t *slot) {
     unsigned long number = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred()) return 0;
     *slot = (uint32_t)number;
-    if (number < COUNTS_SLOTS && counts_handle(*slot)) return 1;
+    if (number < COUNTS_ALL && counts_handle(*slot)) return 1;
     PyErr_SetString(PyExc_ValueError, "nothing is counted there");
     return 0;
 }

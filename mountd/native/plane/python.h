@@ -31,6 +31,7 @@ PyObject *plane_leaves_unknown(PyObject *self, PyObject *args);
 PyObject *plane_leaves_sweep(PyObject *self, PyObject *args);
 PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs);
 PyObject *plane_figures(PyObject *self, PyObject *noargs);
+extern PyMethodDef plane_fetch_methods[]; /* in python_fetch.c */
 
 #pragma GCC visibility pop
 

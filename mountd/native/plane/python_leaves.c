@@ -4,7 +4,7 @@
  */
 #include "python.h"
 
-#include "plane.h"
+#include "fetch.h"
 
 #include <errno.h>
 #include <string.h>
@@ -69,10 +69,12 @@ PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
 }
 
 static PyObject *taken_as(const struct leaf_taken *taken) {
-    return Py_BuildValue("(KKy#ILy#)", (unsigned long long)taken->facts.id, (unsigned long long)taken->directory, taken->name,
+    int64_t open = 0, slot = -1;
+    contents_take(taken->facts.id, &open, &slot);
+    return Py_BuildValue("(KKy#ILy#LL)", (unsigned long long)taken->facts.id, (unsigned long long)taken->directory, taken->name,
                          (Py_ssize_t)taken->name_size, (unsigned)taken->lookups,
                          (long long)(taken->facts.until_ns - monotonic_ns()), (const char *)&taken->facts.seen,
-                         (Py_ssize_t)sizeof taken->facts.seen);
+                         (Py_ssize_t)sizeof taken->facts.seen, (long long)open, (long long)slot);
 }
 
 PyObject *plane_leaves_take(PyObject *self, PyObject *args) {

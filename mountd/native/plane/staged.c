@@ -4,28 +4,38 @@
  * for its object, whatever has become of the leaf. Which objects are right is said by Python, which takes one out before
  * that changes or goes. A part of the data plane, see plane.h. Keeps no descriptors, and waits for no disk.
  */
-#include "plane.h"
+#include "fetch.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 struct staged {
     struct entry entry; /* by the number of the object */
-    uint64_t inode, size;
-    int64_t ctime_ns;
+    struct staged_object object;
 };
 
-static struct table table;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int objects_fd = -1; /* atomic */
+struct named { /* an object by its version */
+    struct entry entry; /* by a hash of that; of two that have the same one is not found */
+    struct staged_version version;
+    uint64_t number, checksum;
+};
 
-static void make(void) { table_init(&table); }
+static struct table table, versions;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int objects_fd = -1, all_objects_fd = -1; /* atomic */
+static size_t version_count;                     /* atomic */
+
+static void make(void) {
+    table_init(&table);
+    table_init(&versions);
+}
 
 static struct table *all(void) {
     pthread_once(&once, make);
@@ -34,52 +44,153 @@ static struct table *all(void) {
 
 void staged_in(int directory_fd) { __atomic_store_n(&objects_fd, directory_fd, __ATOMIC_RELEASE); }
 
-int staged_put(uint64_t number, uint64_t inode, uint64_t size, int64_t ctime_ns, int wait) {
+void staged_at(int directory_fd) { __atomic_store_n(&all_objects_fd, directory_fd, __ATOMIC_RELEASE); }
+
+static uint64_t key_of(const struct staged_version *version) {
+    uint64_t key = version->inode * UINT64_C(0x9E3779B97F4A7C15) ^ version->size;
+    key = (key ^ key >> 29) * UINT64_C(0xBF58476D1CE4E5B9) ^ (uint64_t)version->mtime_ns;
+    return (key ^ key >> 31) * UINT64_C(0x94D049BB133111EB) ^ (uint64_t)version->ctime_ns;
+}
+
+struct staged_version staged_version_of(const struct seen *seen) {
+    const int64_t second = 1000000000;
+    return (struct staged_version){seen->inode, seen->size, seen->seconds[1] * second + seen->parts[1], seen->seconds[2] * second + seen->parts[2]};
+}
+
+static void forget_version(const struct staged_object *object) {
+    struct entry *entry;
+    struct shard *held;
+    if (!object->has_version) return;
+    struct named *named = (struct named *)table_hold(&versions, key_of(&object->version), &held);
+    int is_mine = named && named->number == object->number;
+    if (named) table_let_go(held);
+    if (!is_mine || table_take(&versions, key_of(&object->version), 1, &entry)) return;
+    free(entry);
+    __atomic_sub_fetch(&version_count, 1, __ATOMIC_RELAXED);
+}
+
+static void note_version(const struct staged_object *object) {
+    struct named *named = object->has_version ? malloc(sizeof *named) : NULL;
+    if (!named) return;
+    *named = (struct named){.entry.node = key_of(&object->version), .version = object->version, .number = object->number, .checksum = object->checksum};
+    if (table_put(&versions, &named->entry, 1))
+        free(named);
+    else
+        __atomic_add_fetch(&version_count, 1, __ATOMIC_RELAXED);
+}
+
+/* 1: it was there, and is right now. */
+static int prove(const struct staged_object *object) {
+    struct shard *held;
+    struct staged *staged = (struct staged *)table_hold(all(), object->number, &held);
+    if (!staged) return 0;
+    const struct staged_object *known = &staged->object;
+    int is_same = known->inode == object->inode && known->size == object->size && known->ctime_ns == object->ctime_ns;
+    if (is_same) __atomic_store_n(&staged->object.is_right, 1, __ATOMIC_RELAXED);
+    table_let_go(held);
+    return is_same;
+}
+
+int staged_put(const struct staged_object *object, int wait) {
+    if (object->is_right && !object->has_version && prove(object)) return 0;
     struct staged *staged = malloc(sizeof *staged);
     if (!staged) return ENOMEM;
-    *staged = (struct staged){.entry.node = number, .inode = inode, .size = size, .ctime_ns = ctime_ns};
+    *staged = (struct staged){.entry.node = object->number, .object = *object};
     int error = table_put(all(), &staged->entry, wait);
-    if (error == EEXIST && !(error = staged_take(number, wait))) error = table_put(all(), &staged->entry, wait);
-    if (error) free(staged);
+    if (error == EEXIST && !(error = staged_take(object->number, wait))) error = table_put(all(), &staged->entry, wait);
+    if (error)
+        free(staged);
+    else
+        note_version(object);
     return error;
 }
 
 int staged_take(uint64_t number, int wait) {
     struct entry *entry;
     int error = table_take(all(), number, wait, &entry);
-    if (!error) free(entry);
-    return error;
+    if (error) return error;
+    forget_version(&((struct staged *)entry)->object);
+    free(entry);
+    return 0;
+}
+
+int staged_knows(uint64_t number) {
+    struct shard *held;
+    struct staged *staged = (struct staged *)table_hold(all(), number, &held);
+    if (!staged) return 0;
+    int knows = staged->object.has_version;
+    table_let_go(held);
+    return knows;
+}
+
+size_t staged_versions(void) { return __atomic_load_n(&version_count, __ATOMIC_RELAXED); }
+
+uint64_t staged_find(const struct seen *seen, uint64_t *checksum) {
+    if (!staged_versions()) return 0;
+    struct staged_version version = staged_version_of(seen);
+    struct shard *held;
+    struct named *named = (struct named *)table_hold(&versions, key_of(&version), &held);
+    if (!named) return 0;
+    int is_it = !memcmp(&named->version, &version, sizeof version);
+    uint64_t number = is_it ? named->number : 0;
+    if (is_it) *checksum = named->checksum;
+    table_let_go(held);
+    return number;
 }
 
 static int open_object(int directory, uint64_t number) {
     char name[OBJECT_NAME_BYTES];
     snprintf(name, sizeof name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
-    struct open_how how = {.flags = O_RDONLY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_CACHED};
+    struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_CACHED};
     return (int)syscall(SYS_openat2, directory, name, &how, sizeof how);
 }
 
-static ssize_t read_object(int directory, const struct staged *staged, uint64_t offset, size_t size, char *buffer) {
+/* The bytes of [offset, offset + size), which lie before the end. */
+static ssize_t read_object(int directory, const struct staged_object *staged, uint64_t offset, size_t size, char *buffer) {
     struct object object = {.inode = staged->inode, .size = staged->size, .ctime_ns = staged->ctime_ns};
-    if (offset >= object.size) return 0;
-    object.fd = open_object(directory, staged->entry.node);
+    object.fd = open_object(directory, staged->number);
     if (object.fd < 0) return -EAGAIN;
-    size_t wanted = size < object.size - offset ? size : (size_t)(object.size - offset);
-    struct iovec part = {buffer, wanted};
+    struct iovec part = {buffer, size};
     ssize_t got = preadv2(object.fd, &part, 1, (off_t)offset, RWF_NOWAIT);
-    int is_right = got == (ssize_t)wanted && is_as_left(&object); /* afterwards: so it was before */
+    int is_right = got == (ssize_t)size && is_as_left(&object); /* afterwards: so it was before */
     close(object.fd);
     return is_right ? got : -EAGAIN;
 }
 
-ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
-    int directory = __atomic_load_n(&objects_fd, __ATOMIC_ACQUIRE);
-    uint64_t number = leaves_object(node);
+static ssize_t read_part(int directory, uint64_t number, uint64_t offset, size_t size, char *buffer) {
     struct shard *held;
     struct staged *staged = directory >= 0 && number ? (struct staged *)table_hold(all(), number, &held) : NULL;
     if (!staged) return -EAGAIN;
-    ssize_t got = read_object(directory, staged, offset, size, buffer);
+    uint64_t end = staged->object.size;
+    size_t wanted = offset >= end ? 0 : size < end - offset ? size : (size_t)(end - offset);
+    ssize_t got = -EAGAIN;
+    if (__atomic_load_n(&staged->object.is_right, __ATOMIC_RELAXED))
+        got = wanted ? read_object(directory, &staged->object, offset, wanted, buffer) : 0;
     table_let_go(held);
     return got;
+}
+
+ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
+    return read_part(__atomic_load_n(&objects_fd, __ATOMIC_ACQUIRE), leaves_object(node), offset, size, buffer);
+}
+
+ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer) {
+    if (offset >= end) return 0;
+    return read_part(__atomic_load_n(&all_objects_fd, __ATOMIC_ACQUIRE), number, offset, size, buffer);
+}
+
+int staged_whole(uint64_t number, size_t size, char *buffer) {
+    int directory = __atomic_load_n(&all_objects_fd, __ATOMIC_ACQUIRE);
+    struct shard *held;
+    struct staged *staged = directory >= 0 && number ? (struct staged *)table_hold(all(), number, &held) : NULL;
+    if (!staged) return 0;
+    int is_here = staged->object.size == size && read_object(directory, &staged->object, 0, size, buffer) == (ssize_t)size;
+    if (is_here && !__atomic_load_n(&staged->object.is_right, __ATOMIC_RELAXED)) {
+        is_here = checksum_of(buffer, size) == staged->object.checksum;
+        if (is_here) __atomic_store_n(&staged->object.is_right, 1, __ATOMIC_RELAXED);
+    }
+    table_let_go(held);
+    return is_here;
 }
 
 size_t staged_count(void) { return table_count(all()); }

@@ -15,8 +15,8 @@ LOOKS = 7
 @pytest.mark.parametrize(
     ("thread_id", "size", "planned", "told"),
     [
-        (1, 10, False, ["recorder", "plans", "siblings"]),
-        (1, 10, True, ["recorder", "plans"]),
+        (1, 10, False, ["recorder", "pipeline", "plans", "siblings"]),
+        (1, 10, True, ["recorder", "pipeline", "plans"]),
         (1, 1000, False, []),  # a large one tells at each read
         (LOOKS, 10, False, []),
     ],
@@ -27,7 +27,9 @@ def test_who_is_told_of_an_open(thread_id: int, size: int, planned: bool, told: 
     plans: Any = SimpleNamespace(opened=lambda *_, **__: heard.append("plans") or planned)
     siblings: Any = SimpleNamespace(opened=lambda *_, **__: heard.append("siblings"))
     nothing: Any = None
-    observers = OpenObservers(recorder, plans, siblings, nothing, only_looks=lambda thread: thread == LOOKS)
+    pipeline: Any = SimpleNamespace(used=lambda _directory: heard.append("pipeline"))
+    node: Any = SimpleNamespace(parent="directory")
+    observers = OpenObservers(recorder, plans, siblings, nothing, pipeline, only_looks=lambda thread: thread == LOOKS)
     file: Any = SimpleNamespace(size=size, chunk_bytes=100, present=set())
-    observers.opened(nothing, file, thread_id)
+    observers.opened(node, file, thread_id)
     assert heard == told

@@ -1,0 +1,208 @@
+"""Arrivals: objects that the data plane has written by itself, from numbers and room that it was granted.
+
+They are synced and entered in the index as what the writer has written, many in one group, but nobody makes a
+StagedFile of them: whoever wants one waits until the row is there (`wait`). One whose version somebody else has staged
+meanwhile goes again. What the index knows of one chunk is told to the data plane, so that it fetches none of it.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trio
+
+from mountd.base.object_maker import KnownObject
+from mountd.base.version import Version
+from mountd.cache.admission import Admission
+from mountd.cache.committer import Committer
+from mountd.cache.index import ChunkRow, Committed, IndexFailed, StagedRow, Stamp
+from mountd.cache.objects import CacheContext, ObjectIdAllocator
+from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.table.files import StagedFileTable
+from policies.cache.admission import blocks_bytes, object_overhead_bytes
+
+_NUMBERS = 2048
+"""Granted at a time: a third of a second of the fastest fetching."""
+
+_ROOM_BYTES = 256 << 20
+_ROOM_SHARE = 32
+"""And room: at most a 32nd of what the cache may use, since what is granted looks used."""
+
+_MAX_UNCOMMITTED_BYTES = 1 << 30
+"""As of the writer."""
+
+_PAGE = 4096
+_KNOWN_AT_MOST = 1 << 20
+"""Rows of the index that are told at the start: 150 MB of the data plane's memory. Of a larger one none is."""
+
+_SECOND_NS = 1_000_000_000
+
+
+class Arrival(NamedTuple):
+    """A new object with all bytes of one version."""
+
+    version: Version
+    path: bytes
+    number: int
+    stamp: Stamp
+    checksum: int
+
+
+class Arrivals:
+    def __init__(
+        self,
+        context: CacheContext,
+        object_ids: ObjectIdAllocator,
+        admission: Admission,
+        committer: Committer,
+        files: StagedFileTable,
+        reclaim_queue: ReclaimQueue,
+        chunk_bytes: int,
+    ) -> None:
+        self._context = context
+        self._maker = context.maker
+        self._object_ids = object_ids
+        self._admission = admission
+        self._committer = committer
+        self._files = files
+        self._reclaim_queue = reclaim_queue
+        self._chunk_bytes = chunk_bytes
+        self._closed = False
+        self.known = trio.Event()
+        """The data plane knows all that is staged: what it fetches from now on is not."""
+
+    # -- what is granted ----------------------------------------------------------------------------------------------
+
+    def grant_nowait(self) -> None:
+        """Have some numbers and room granted, if staging goes on. To be called every now and then."""
+        maker = self._maker
+        if maker is None or self._closed or not self.known.is_set():
+            return
+        numbers, room_bytes = maker.granted()
+        if numbers < _NUMBERS // 2 and self._object_ids.ready_nowait():
+            self._unused(maker.grant(self._object_ids.grant_nowait(_NUMBERS), 0))
+        wanted = min(_ROOM_BYTES, self._context.room.limit_bytes() // _ROOM_SHARE)
+        is_open = self._admission.open and self._committer.uncommitted_bytes <= _MAX_UNCOMMITTED_BYTES
+        if is_open and room_bytes < wanted // 2 and self._admission.has_room(wanted):
+            self._admission.charge(wanted)
+            unused = maker.grant(range(0), wanted)
+            self._unused(maker.grant(unused, 0))
+
+    @property
+    def granted_bytes(self) -> int:
+        """Room that is granted and not used."""
+        return self._maker.granted()[1] if self._maker is not None and not self._closed else 0
+
+    def close(self) -> None:
+        """Nothing is granted any more; the data plane has ended. What it has not used comes back."""
+        maker, self._closed = self._maker, True
+        if maker is None:
+            return
+        _, room_bytes = maker.granted()
+        self._unused(maker.grant(range(0), 0))
+        self._context.room.written(room_bytes)
+        self._context.room.release(room_bytes)
+
+    def _unused(self, numbers: range) -> None:
+        for number in numbers:
+            self._object_ids.settle(number)
+
+    # -- what has arrived ---------------------------------------------------------------------------------------------
+
+    def enter(self, arrivals: Sequence[Arrival]) -> None:
+        """These were written just now."""
+        rows = []
+        now_s = int(self._context.clock())
+        for arrival in arrivals:
+            room_bytes = self._room_bytes(arrival.version.size)
+            self._object_ids.used(arrival.number)
+            self._context.room.written(room_bytes)
+            file = self._files.peek(arrival.version)
+            if file is not None or not self._files.arriving.add(arrival.version):
+                self.broken(arrival.number, arrival.version.size, is_charged=True)
+                continue
+            rows.append(self._row(arrival, room_bytes, now_s))
+        if rows:
+            self._context.metrics.add("staging_put_chunks", len(rows))
+            self._context.metrics.add("staging_put_bytes", sum(row.size_bytes for row in rows))
+            self._committer.arrived_nowait(rows, self._entered)
+
+    def broken(self, number: int, size: int, *, is_charged: bool = False) -> None:
+        """Of an object of so many bytes nothing is to be used."""
+        room_bytes = self._room_bytes(size)
+        if not is_charged:
+            self._object_ids.used(number)
+            self._context.room.written(room_bytes)
+        self._reclaim_queue.changes(number)
+        self._reclaim_queue.retired.append((number, room_bytes))
+        self._reclaim_queue.more.set()
+
+    def _room_bytes(self, size: int) -> int:
+        return blocks_bytes(size) + object_overhead_bytes(1)
+
+    def _row(self, arrival: Arrival, room_bytes: int, now_s: int) -> Committed:
+        size = arrival.version.size
+        stamp = arrival.stamp if arrival.stamp.ctime_ns % _SECOND_NS else None  # see `objects.stamps`
+        return Committed(
+            arrival.number,
+            True,
+            arrival.version,
+            arrival.path,
+            self._chunk_bytes,
+            True,
+            size,
+            room_bytes,
+            now_s,
+            (ChunkRow(0, arrival.checksum),),
+            stamp,
+        )
+
+    def _entered(self, rows: Sequence[Committed], is_durable: bool) -> None:
+        """They are in the index, or never will be."""
+        for row in rows:
+            if is_durable:
+                self._object_ids.settle(row.object_id)
+            else:
+                self.broken(row.object_id, row.version.size, is_charged=True)
+        self._files.arriving.landed([row.version for row in rows])
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    async def load(self, source_id: str) -> None:
+        """Tell of what an earlier run has staged. Files of one chunk, kept as they are."""
+        maker, context = self._maker, self._context
+        if maker is None:
+            return
+        maker.store_in(context.disk.directory, object_overhead_bytes(1))
+        if context.index.counts.files > _KNOWN_AT_MOST:
+            return
+        after_id = 0
+        try:
+            while rows := await context.threads.ask_index(context.index.reader.page, after_id, _PAGE):
+                maker.know([_known(row, row.stamp, row.checksum) for row in rows if _may_be_known(row, source_id)])  # type: ignore[arg-type] # as asked
+                after_id = rows[-1].object_id
+        except IndexFailed:
+            return  # whoever needs it meets it again
+        self.known.set()
+
+
+def _may_be_known(row: StagedRow, source_id: str) -> bool:
+    is_plain = row.checksum is not None and not row.stored_bytes and row.stamp is not None
+    return is_plain and row.proven and row.complete and row.version.source_id == source_id
+
+
+def _known(row: StagedRow, stamp: Stamp, checksum: int) -> KnownObject:
+    version = row.version
+    return KnownObject(
+        row.object_id,
+        stamp.inode,
+        checksum,
+        version.inode,
+        version.size,
+        stamp.ctime_ns,
+        version.mtime_ns,
+        version.ctime_ns,
+    )

@@ -1,0 +1,173 @@
+"""Directories that are lent to the data plane, which fetches their small files by itself (native/plane/fetch.h).
+
+A directory is lent when a small file in it was opened, and again before its time is over, as long as it is used. Only
+where a file's own attributes say all that is needed: on the file system of the source's root, for users whom the
+kernel's own check is enough for, and as long as no version was found rewritten. Event loop only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from mountd.base.errors import HfsError
+from mountd.cache import Arrivals
+from mountd.core.background import start_guarded
+from mountd.kernel import SmallFetches
+from mountd.namespace import Namespace, Node, Permissions
+from mountd.source import Source
+
+_YOUNG_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LendingTerms:
+    """What does not change while a mount lives, or can be asked."""
+
+    is_wanted: Callable[[], bool]
+    """Opens may be answered without us, as the mount is now, and what is fetched may be stored as it is."""
+    is_heard: Callable[[], bool]
+    """Somebody wants to hear of each open."""
+    limit_bytes: int
+    """The largest small file."""
+    ttl_s: float
+
+
+class Lending:
+    """`len()`: how many are lent."""
+
+    def __init__(
+        self,
+        fetches: SmallFetches,
+        namespace: Namespace,
+        permissions: Permissions,
+        source: Source,
+        terms: LendingTerms,
+        arrivals: Arrivals,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._fetches = fetches
+        self._namespace = namespace
+        self._permissions = permissions
+        self._source = source
+        self.terms = terms
+        self._nursery = nursery
+        self._arrivals = arrivals
+        self._lent: OrderedDict[int, tuple[Node, float]] = OrderedDict()
+        """By node id: each directory, and when it is to be lent anew. The one lent last at the end."""
+        self._coming: set[Node] = set()
+        self._young: OrderedDict[int, float] = OrderedDict()
+        """Directories that were changed of late, and when it is looked again whether that is long enough ago."""
+        self._used: set[int] = set()
+        """Since they were lent."""
+        self._paused = False
+        self._at_most = source.threads.open_files.shares.lent
+        """Each holds a descriptor."""
+
+    def __len__(self) -> int:
+        return len(self._lent)
+
+    def directory(self, directory_id: int) -> Node | None:
+        """The one with this node id, if it is lent."""
+        lent = self._lent.get(directory_id)
+        return lent[0] if lent is not None else None
+
+    def is_used(self, directory_id: int) -> None:
+        """Files of it were opened or fetched without us."""
+        self._used.add(directory_id)
+
+    def used(self, directory: Node) -> None:
+        """A small file of `directory` was opened, and that has come to us."""
+        if directory.lent or directory in self._coming or not self._may_lend(directory):
+            return
+        if trio.current_time() >= self._young.get(directory.id, 0.0):
+            self._young.pop(directory.id, None)
+            self._coming.add(directory)
+            start_guarded(self._nursery, "loan of a directory", self._lend, directory)
+
+    def _may_lend(self, directory: Node) -> bool:
+        if (
+            not self._fetches.runs
+            or not self._at_most
+            or self.terms.ttl_s <= 0
+            or self._paused
+            or not self._arrivals.known.is_set()
+        ):
+            return False
+        if not directory.id or directory.children is None or len(self._source.doubts.rewritten):
+            return False
+        return self.terms.is_wanted() and not self._namespace.lookups.may_be_kept(directory)
+
+    async def _lend(self, directory: Node) -> None:
+        try:
+            await self._permissions.learn(directory)
+            loan = await self._source.lend(directory.path)
+        except HfsError:
+            return  # who looks names up there hears why
+        finally:
+            self._coming.discard(directory)
+        # No checkpoint from here on.
+        if loan is not None and directory.attributes.ctime_ns > loan.settled_ns:
+            self._young[directory.id] = trio.current_time() + _YOUNG_S  # and so will be its files, most likely
+            if len(self._young) > self._at_most:
+                self._young.popitem(last=False)
+            return
+        if loan is None or not self._may_lend(directory) or not self._permissions.all_may_open(directory):
+            return
+        self._arrivals.grant_nowait()
+        now_ns = time.monotonic_ns()
+        self._namespace.leaves.lend(directory)
+        is_lent = self._fetches.lend(
+            directory.id,
+            loan.directory.fd,
+            loan.directory.device,
+            largest_bytes=self.terms.limit_bytes,
+            settled_ns=loan.settled_ns,
+            until_ns=now_ns + int(min(self.terms.ttl_s, 1e9) * 1e9),
+            valid_s=self.terms.ttl_s,
+            careful=loan.is_careful,
+        )
+        if not is_lent:
+            self._namespace.leaves.unlend(directory)
+            return
+        self._used.discard(directory.id)
+        self._lent[directory.id] = directory, trio.current_time() + self.terms.ttl_s / 2
+        self._lent.move_to_end(directory.id)
+        if len(self._lent) > self._at_most:
+            self._unlend(next(iter(self._lent)))
+
+    def _unlend(self, directory_id: int) -> None:
+        directory, _ = self._lent.pop(directory_id)
+        self._namespace.leaves.unlend(directory)
+
+    def _renew(self) -> None:
+        """Those that are used are lent anew before their time is over; the others end by themselves."""
+        now_s = trio.current_time()
+        for directory_id, (directory, renew_s) in list(self._lent.items()):
+            if now_s < renew_s:
+                break
+            if directory_id in self._used and directory not in self._coming and self.terms.ttl_s < math.inf:
+                self._coming.add(directory)
+                start_guarded(self._nursery, "loan of a directory", self._lend, directory)
+            elif now_s >= renew_s + self.terms.ttl_s / 2:
+                self._unlend(directory_id)
+
+    def recall_all(self) -> None:
+        """No file is fetched without us any more."""
+        for directory_id in list(self._lent):
+            self._unlend(directory_id)
+
+    def look_after(self) -> None:
+        """Some times a second."""
+        heard = self.terms.is_heard()
+        if heard != self._paused:
+            self._paused = heard
+            self._fetches.pause(heard)
+        if self._lent and (len(self._source.doubts.rewritten) or not self.terms.is_wanted()):
+            self.recall_all()
+        self._renew()

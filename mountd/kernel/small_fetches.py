@@ -1,0 +1,217 @@
+"""The data plane's pipeline of small files as Python sees it: see mountd/native/plane/fetch.h.
+
+Python lends it directories, asks for files ahead, grants numbers and room for new objects, and hears what has become of
+each file. Without the extension, or where that was built without xxhash.h, it never starts. Event loop only, but for
+`replace_hanging` and `stop`, which may wait.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol, cast
+
+from mountd.base.object_maker import KnownObject
+from mountd.kernel import fastpath
+
+_LONGEST_NS = 1 << 62
+
+_ROW = struct.Struct("=QQQQQqqq")
+"""struct row in mountd/native/plane/python_fetch.c."""
+
+
+class FetchKind(IntEnum):
+    """What has become of a file: enum fetched_kind."""
+
+    STORED = 0
+    """It is in a new object."""
+    UNSTORED = 1
+    """It was read, and nothing was granted to store it."""
+    NOTHING = 2
+    """It is left to Python."""
+    HERE = 3
+    """It was known, or is no small file: nothing was read."""
+    BROKEN = 4
+    """It was read, and its object could not be written whole."""
+
+
+class Fetched(NamedTuple):
+    kind: FetchKind
+    ahead: bool
+    """It was asked for by `ahead`."""
+    directory_id: int
+    name: bytes
+    seen: bytes
+    """As in `base.seen`; zeros where nothing was seen."""
+    number: int
+    """Of the object, which has this inode number and ctime, and its bytes this checksum (xxh3_64)."""
+    inode: int
+    ctime_ns: int
+    checksum: int
+
+
+class FetchFigures(NamedTuple):
+    """For the status."""
+
+    jobs: int = 0
+    """Names that are being looked at or fetched, or are to be."""
+    contents: int = 0
+    """Leaves whose bytes are here."""
+    lent: int = 0
+    """Directories."""
+    versions: int = 0
+    """Objects that are known by their version."""
+    buffer_bytes: int = 0
+    looks: int = 0
+    """Stats of the source; and its opens, reads, and bytes that were read."""
+    opens: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+
+
+class _Extension(Protocol):
+    def plane_fetch_start(self, device: int, count: int, ahead_at_most: int, ahead_bytes: int, /) -> None: ...
+
+    def plane_fetch_stop(self, patience_ns: int, /) -> None: ...
+
+    def plane_fetch_replace(self, limit_ns: int, /) -> int: ...
+
+    def plane_fetch_pause(self, paused: bool, /) -> None: ...
+
+    def plane_lend(
+        self,
+        directory: int,
+        fd: int,
+        device: int,
+        largest: int,
+        settled_ns: int,
+        until_ns: int,
+        valid_ns: int,
+        careful: bool,
+        /,
+    ) -> None: ...
+
+    def plane_fetch_ahead(self, directory: int, names: list[bytes], /) -> bytearray: ...
+
+    def plane_fetched(self) -> list[tuple[int, int, int, bytes, bytes, int, int, int, int]]: ...
+
+    def plane_store_in(self, fd: int, overhead_bytes: int, /) -> None: ...
+
+    def plane_grant(self, first: int, end: int, size: int, /) -> tuple[int, int]: ...
+
+    def plane_granted(self) -> tuple[int, int]: ...
+
+    def plane_put_versions(self, rows: bytes, /) -> None: ...
+
+    def plane_leaf(self, node: int, /) -> tuple[int, bytes, int] | None: ...
+
+    def plane_fetch_figures(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
+
+
+class SmallFetches:
+    """Implements `base.object_maker.ObjectMaker`. There is one pipeline in this process."""
+
+    def __init__(self) -> None:
+        self._extension = cast(_Extension | None, fastpath.extension())
+        self.runs = False
+        """Its threads run, or have been told to."""
+
+    @property
+    def is_possible(self) -> bool:
+        """There is an extension that can."""
+        return self._extension is not None
+
+    def start(self, device_fd: int, threads: int, *, ahead_threads: int, ahead_bytes: int) -> None:
+        """Fetch with so many threads; `ahead_threads` of them, and `ahead_bytes`, for what nobody waits for."""
+        if self._extension is None or self.runs:
+            return
+        try:
+            self._extension.plane_fetch_start(device_fd, threads, ahead_threads, ahead_bytes)
+        except OSError:
+            return  # no threads, or built without the checksum: Python fetches
+        self.runs = True
+
+    def stop(self, patience_s: float) -> None:
+        """In a thread: end it. One that the source does not answer is waited for so long, and left behind then."""
+        if self._extension is not None and self.runs:
+            self.runs = False
+            self._extension.plane_fetch_stop(int(patience_s * 1e9))
+
+    def pause(self, paused: bool) -> None:
+        """Opens come to us meanwhile: somebody wants to hear of each."""
+        if self._extension is not None:
+            self._extension.plane_fetch_pause(paused)
+
+    def replace_hanging(self, limit_s: float) -> int:
+        """In a thread: give those up that wait for the source for longer. What waits for them comes to us. How many."""
+        if self._extension is None or not self.runs:
+            return 0
+        return self._extension.plane_fetch_replace(int(min(limit_s * 1e9, _LONGEST_NS)))
+
+    def lend(
+        self,
+        directory_id: int,
+        fd: int,
+        device: int,
+        *,
+        largest_bytes: int,
+        settled_ns: int,
+        until_ns: int,
+        valid_s: float,
+        careful: bool,
+    ) -> bool:
+        """Look at and fetch the small files of a directory, open as `fd`, until `until_ns` (CLOCK_MONOTONIC).
+
+        `settled_ns`: files with a younger ctime are ours. `valid_s`: for how long what is said of a name is good.
+        `careful`: a file is looked at before it is opened. False: it could not be lent.
+        """
+        if self._extension is None or not self.runs:
+            return False
+        until_ns, valid_ns = min(until_ns, _LONGEST_NS), int(min(valid_s * 1e9, _LONGEST_NS // 4))
+        try:
+            self._extension.plane_lend(directory_id, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful)
+        except OSError:
+            return False
+        return True
+
+    def ahead(self, directory_id: int, names: Sequence[bytes]) -> bytearray:
+        """Fetch these before anybody asks. For each 0, or an errno.
+
+        EEXIST: it is here, or on its way; EPERM: its name is ours; ENOENT: the directory is not lent; EAGAIN: later.
+        """
+        assert self._extension is not None
+        return self._extension.plane_fetch_ahead(directory_id, list(names))
+
+    def take_fetched(self) -> list[Fetched]:
+        """What has become of files since the last call, some hundreds at most, in their order."""
+        if self._extension is None:
+            return []
+        return [Fetched(FetchKind(one[0]), bool(one[1]), *one[2:]) for one in self._extension.plane_fetched()]
+
+    def store_in(self, directory_fd: int, overhead_bytes: int) -> None:
+        """See `ObjectMaker`."""
+        if self._extension is not None:
+            self._extension.plane_store_in(directory_fd, overhead_bytes)
+
+    def grant(self, numbers: range, size_bytes: int) -> range:
+        """See `ObjectMaker`."""
+        assert self._extension is not None
+        return range(*self._extension.plane_grant(numbers.start, numbers.stop, size_bytes))
+
+    def granted(self) -> tuple[int, int]:
+        """See `ObjectMaker`."""
+        return self._extension.plane_granted() if self._extension is not None else (0, 0)
+
+    def know(self, objects: Iterable[KnownObject]) -> None:
+        """See `ObjectMaker`."""
+        if self._extension is not None:
+            self._extension.plane_put_versions(b"".join(_ROW.pack(*known) for known in objects))
+
+    def leaf(self, node_id: int) -> tuple[int, bytes, int] | None:
+        """Directory, name and size of a leaf."""
+        return self._extension.plane_leaf(node_id) if self._extension is not None else None
+
+    def figures(self) -> FetchFigures:
+        """What it has now."""
+        return FetchFigures(*self._extension.plane_fetch_figures()) if self._extension is not None else FetchFigures()

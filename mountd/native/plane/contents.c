@@ -1,0 +1,337 @@
+/* Leaves whose bytes are here: in memory, or in an object of the cache. Opened, read and closed without Python.
+ *
+ * The first open puts all bytes into the kernel's page cache before it is answered, so that no READ follows; who opens the
+ * same file meanwhile waits for that. All handles of a leaf are its id. Each file that somebody has open is written down
+ * where the next daemon finds it (counts.c), before the kernel hears of it. A part of the pipeline, see fetch.h.
+ */
+#include "fetch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct content {
+    struct entry entry; /* by the leaf's id */
+    pthread_mutex_t lock;
+    int users;          /* atomic; the table is one */
+    int is_taken;       /* it is Python's */
+    int is_pushed, is_pushing;
+    struct waiter *waiters; /* for the end of the push */
+    char *data;         /* NULL: not in memory */
+    int is_storing;     /* somebody writes `data` to an object, without the lock */
+    int64_t open, slot;
+    struct content *older, *newer; /* among those whose data may go */
+    int is_listed;
+    struct content_facts facts;
+};
+
+static struct table table;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Whose data are in an object as well, or will be in none: the oldest go first. Taken while the lock of one content is held, never before. */
+static struct {
+    pthread_mutex_t lock;
+    struct content *oldest, *newest;
+    size_t bytes;
+} spare = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void make(void) { table_init(&table); }
+
+static struct table *all(void) {
+    pthread_once(&once, make);
+    return &table;
+}
+
+static size_t size_of(const struct content *content) { return (size_t)content->facts.seen.size; }
+
+static void let_go(struct content *content) {
+    if (__atomic_sub_fetch(&content->users, 1, __ATOMIC_ACQ_REL)) return;
+    buffer_give(content->data, size_of(content));
+    pthread_mutex_destroy(&content->lock);
+    free(content);
+}
+
+static struct content *hold(uint64_t leaf) {
+    struct shard *held;
+    struct content *content = (struct content *)table_hold(all(), leaf, &held);
+    if (!content) return NULL;
+    __atomic_add_fetch(&content->users, 1, __ATOMIC_RELAXED);
+    table_let_go(held);
+    return content;
+}
+
+int contents_put(const struct content_facts *facts, char *data, struct content **held) {
+    struct content *content = calloc(1, sizeof *content);
+    if (!content) return ENOMEM;
+    content->entry.node = facts->leaf;
+    content->users = data ? 2 : 1;
+    content->is_storing = data != NULL;
+    content->facts = *facts;
+    content->data = data;
+    content->slot = -1;
+    pthread_mutex_init(&content->lock, NULL);
+    int error = table_put(all(), &content->entry, 1);
+    if (error) free(content);
+    *held = data && !error ? content : NULL;
+    return error;
+}
+
+int contents_find(uint64_t leaf, const struct leaf_place *place) {
+    uint64_t checksum, number = leaves_object(leaf);
+    struct content *none;
+    if (!number) number = staged_find(&place->seen, &checksum);
+    if (!number || !staged_knows(number)) return 0;
+    struct content_facts facts = {
+        .leaf = leaf, .directory = place->directory, .number = number, .seen = place->seen, .name_size = place->name_size,
+    };
+    memcpy(facts.name, place->name, place->name_size);
+    int error = contents_put(&facts, NULL, &none);
+    return !error || error == EEXIST;
+}
+
+int contents_has(uint64_t leaf) {
+    struct shard *held;
+    if (!table_hold(all(), leaf, &held)) return 0;
+    table_let_go(held);
+    return 1;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------- */
+
+/* With the lock of the content, and of `spare`. */
+static void unlist(struct content *content) {
+    if (!content->is_listed) return;
+    *(content->older ? &content->older->newer : &spare.oldest) = content->newer;
+    *(content->newer ? &content->newer->older : &spare.newest) = content->older;
+    content->is_listed = 0;
+    spare.bytes -= size_of(content);
+}
+
+/* With its lock: nobody needs the data, since they are elsewhere too. */
+static void drop_data(struct content *content) {
+    pthread_mutex_lock(&spare.lock);
+    unlist(content);
+    pthread_mutex_unlock(&spare.lock);
+    if (content->is_storing || content->is_pushing || !content->data) return;
+    buffer_give(content->data, size_of(content));
+    content->data = NULL;
+}
+
+/* With its lock: as long as there is room. */
+static void list(struct content *content) {
+    pthread_mutex_lock(&spare.lock);
+    content->older = spare.newest;
+    content->newer = NULL;
+    *(spare.newest ? &spare.newest->newer : &spare.oldest) = content;
+    spare.newest = content;
+    content->is_listed = 1;
+    spare.bytes += size_of(content);
+    pthread_mutex_unlock(&spare.lock);
+}
+
+/* With its lock, which is free when it returns: nobody has it open, and its bytes are nowhere. It is to be fetched anew. */
+static void end_if_empty(struct content *content) {
+    int is_empty = !content->is_taken && !content->data && !content->facts.number && !content->is_pushed && !content->is_pushing &&
+                   !content->open && size_of(content);
+    if (is_empty) content->is_taken = 1;
+    pthread_mutex_unlock(&content->lock);
+    struct entry *entry;
+    if (is_empty && !table_take(all(), content->facts.leaf, 1, &entry)) let_go(content);
+}
+
+void contents_stored(struct content *content, uint64_t number) {
+    pthread_mutex_lock(&content->lock);
+    content->is_storing = 0;
+    content->facts.number = number;
+    if (content->is_pushed || content->is_taken)
+        drop_data(content);
+    else if (content->data)
+        list(content);
+    pthread_mutex_unlock(&content->lock);
+    let_go(content);
+}
+
+/* The oldest whose lock is free, held and locked; NULL: there is none. The lock of a content comes before that of `spare`. */
+static struct content *oldest(size_t bytes_at_most) {
+    struct content *content;
+    pthread_mutex_lock(&spare.lock);
+    for (content = spare.bytes > bytes_at_most ? spare.oldest : NULL; content; content = content->newer)
+        if (!pthread_mutex_trylock(&content->lock)) break;
+    if (content) __atomic_add_fetch(&content->users, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&spare.lock);
+    return content;
+}
+
+void contents_trim(size_t bytes_at_most) {
+    struct content *content;
+    while ((content = oldest(bytes_at_most))) {
+        drop_data(content);
+        end_if_empty(content);
+        let_go(content);
+    }
+}
+
+void contents_forgotten(uint64_t leaf) {
+    struct content *content = hold(leaf);
+    if (!content) return;
+    pthread_mutex_lock(&content->lock);
+    content->is_pushed = 0;
+    end_if_empty(content);
+    let_go(content);
+}
+
+/* ---- opens -------------------------------------------------------------------------------------------------------- */
+
+/* With the lock: one more has it open. -1: it cannot be written down. */
+static int opened(struct content *content) {
+    if (!content->open) {
+        const struct content_facts *facts = &content->facts;
+        content->slot = counts_name(facts->leaf, facts->directory, &facts->seen, facts->name, facts->name_size);
+        if (content->slot < 0) return -1;
+    }
+    content->open++;
+    counts_add((uint32_t)content->slot, 1);
+    return 0;
+}
+
+/* With the lock: one fewer. */
+static void closed(struct content *content) {
+    counts_add((uint32_t)content->slot, -1);
+    if (--content->open) return;
+    counts_free((uint32_t)content->slot);
+    content->slot = -1;
+}
+
+/* With the lock. 0: it is Python's to answer. */
+static int answer_open(int device, struct content *content, const struct fuse_in_header *header) {
+    if (opened(content)) return 0;
+    follows_opened(header->pid, content->facts.leaf); /* before the reply: the next LOOKUP may be read at once */
+    if (reply_opened(device, header->unique, content->facts.leaf))
+        closed(content);
+    else
+        events_add(content->facts.leaf, header->pid | (content->facts.is_awaited ? 0 : WAS_HERE));
+    content->facts.is_awaited = 0;
+    return 1;
+}
+
+static struct waiter *waiting(const void *request, size_t size, uint64_t leaf) {
+    struct waiter *waiter = malloc(sizeof *waiter + size);
+    if (!waiter) return NULL;
+    waiter->next = NULL;
+    waiter->leaf = leaf;
+    waiter->size = size;
+    memcpy(waiter->request, request, size);
+    return waiter;
+}
+
+/* All bytes; NULL: they are not in memory. Without the lock, by whoever is pushing. */
+static const char *bytes(struct content *content, char *buffer) {
+    if (content->data) return content->data;
+    return staged_whole(content->facts.number, size_of(content), buffer) ? buffer : NULL;
+}
+
+/* Without the lock. 1: all bytes are in the page cache; 0: they are here, and were not put there; -1: they are not here. */
+static int push(int device, struct content *content, char *buffer) {
+    const char *data = bytes(content, buffer);
+    return data ? !push_pages(device, content->facts.leaf, data, size_of(content)) : -1;
+}
+
+static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_python) {
+    for (struct waiter *next; waiter; waiter = next) {
+        next = waiter->next;
+        pthread_mutex_lock(&content->lock);
+        int answered = !is_python && !content->is_taken && answer_open(device, content, (void *)waiter->request);
+        pthread_mutex_unlock(&content->lock);
+        if (!answered) queue_put(waiter->request, waiter->size);
+        free(waiter);
+    }
+}
+
+/* With the lock, which is free when it returns. */
+static int push_and_answer(int device, struct content *content, const struct fuse_in_header *header, char *buffer) {
+    content->is_pushing = 1;
+    pthread_mutex_unlock(&content->lock);
+    int pushed = push(device, content, buffer);
+    pthread_mutex_lock(&content->lock);
+    content->is_pushing = 0;
+    if (pushed > 0) content->is_pushed = 1;
+    if (pushed > 0) drop_data(content);
+    int answered = pushed >= 0 && !content->is_taken && answer_open(device, content, header);
+    struct waiter *waiters = content->waiters;
+    content->waiters = NULL;
+    pthread_mutex_unlock(&content->lock);
+    answer_waiters(device, content, waiters, pushed < 0);
+    return answered;
+}
+
+int contents_open(int device, uint64_t leaf, const void *request, size_t size, char *buffer) {
+    struct content *content = hold(leaf);
+    if (!content) return 0;
+    int answered = 0;
+    pthread_mutex_lock(&content->lock);
+    if (content->is_pushing && !content->is_taken) {
+        struct waiter *waiter = waiting(request, size, leaf);
+        if (waiter) waiter->next = content->waiters, content->waiters = waiter, answered = 1;
+        pthread_mutex_unlock(&content->lock);
+    } else if (content->is_taken || content->is_pushed || !size_of(content)) {
+        if (!content->is_taken) answered = answer_open(device, content, request);
+        pthread_mutex_unlock(&content->lock);
+    } else {
+        answered = push_and_answer(device, content, request, buffer);
+    }
+    let_go(content);
+    return answered;
+}
+
+ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer) {
+    struct content *content = hold(leaf);
+    if (!content) return -EAGAIN;
+    ssize_t got = -EAGAIN;
+    uint64_t end = content->facts.seen.size, wanted = offset >= end ? 0 : size < end - offset ? size : end - offset;
+    pthread_mutex_lock(&content->lock);
+    int is_ours = !content->is_taken;
+    if (is_ours && content->data) memcpy(buffer, content->data + offset, got = (ssize_t)wanted);
+    uint64_t number = content->facts.number;
+    pthread_mutex_unlock(&content->lock);
+    if (got < 0 && is_ours && number) got = staged_part(number, end, offset, (size_t)wanted, buffer);
+    let_go(content);
+    return got;
+}
+
+int contents_release(uint64_t leaf, void (*reply)(void *), void *context) {
+    struct content *content = hold(leaf);
+    if (!content) return 0;
+    pthread_mutex_lock(&content->lock);
+    int ours = !content->is_taken && content->open > 0;
+    if (ours) {
+        reply(context); /* first, as in opens_release */
+        closed(content);
+    }
+    pthread_mutex_unlock(&content->lock);
+    let_go(content);
+    return ours;
+}
+
+int contents_take(uint64_t leaf, int64_t *open, int64_t *slot) {
+    struct entry *entry;
+    if (table_take(all(), leaf, 1, &entry)) return 0;
+    struct content *content = (struct content *)entry;
+    pthread_mutex_lock(&content->lock);
+    content->is_taken = 1;
+    *open = content->open;
+    *slot = content->slot; /* Python's to free */
+    drop_data(content);
+    struct waiter *waiters = content->waiters;
+    content->waiters = NULL;
+    pthread_mutex_unlock(&content->lock);
+    answer_waiters(-1, content, waiters, 1);
+    let_go(content);
+    return 1;
+}
+
+void contents_end(uint64_t leaf) {
+    int64_t open, slot;
+    if (contents_take(leaf, &open, &slot) && open) counts_free((uint32_t)slot); /* the kernel does not hold it */
+}
+
+size_t contents_count(void) { return table_count(all()); }

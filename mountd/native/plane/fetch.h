@@ -1,0 +1,219 @@
+/* The pipeline of small files: looked at, fetched, stored and answered without Python.
+ *
+ *   lent.c      directories that Python has lent: whose small files may be fetched here
+ *   jobs.c      names that are being looked at or fetched, and the requests that wait for them
+ *   owned.c     names in them that are Python's
+ *   workers.c   the threads that do it; they answer no other requests
+ *   source.c    one file of the source: opened, looked at, read, looked at again
+ *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
+ *   store.c     new objects in the cache, from numbers and room that Python has granted
+ *   fetched.c   what has become of each file, for Python
+ *   buffers.c   memory for their bytes
+ *   follows.c   which threads open what they look up
+ *   python_fetch.c  what Python may do with all that
+ *
+ * A part of the data plane, see plane.h. Python decides which directories, how many bytes, what is evicted; what ails a
+ * file, or is out of the ordinary, is left to Python, request and all.
+ *
+ * Locks, in this order: jobs, a shard of leaves, a table, one content; none is held while the source or a disk is
+ * waited for, or the kernel's page cache.
+ */
+#ifndef HFS_PLANE_FETCH_H
+#define HFS_PLANE_FETCH_H
+#include "plane.h"
+
+#pragma GCC visibility push(hidden)
+
+/* ---- buffers.c ---------------------------------------------------------------------------------------------------- */
+
+#define LARGEST_SMALL ((size_t)1 << 20) /* bytes of a file that may be fetched here: one ANSWER_BYTES */
+
+char *buffer_take(size_t size);             /* for so many bytes; NULL: no memory */
+void buffer_give(char *buffer, size_t size); /* of the same size */
+size_t buffers_out(void);                   /* bytes that are taken */
+
+/* ---- lent.c ------------------------------------------------------------------------------------------------------- */
+
+struct lent { /* a directory, and what holds for the files in it */
+    struct entry entry; /* by its node id */
+    int fd;
+    uint64_t device;
+    uint64_t largest;    /* bytes of a file that is fetched here */
+    int64_t settled_ns;  /* the newest ctime that no further change can have */
+    int64_t until_ns;    /* CLOCK_MONOTONIC; later requests are Python's */
+    int64_t valid_ns;    /* how long an answer is good */
+    int careful;         /* opening a name could do something: look first */
+    int users;           /* atomic; the table is one */
+    int64_t leaves;      /* that were put here and Python has not been told of; atomic */
+};
+
+int lent_put(const struct lent *lent);                  /* 0, or an errno; the descriptor is ours then. Another one goes */
+/* 0, or ENOENT; its files are Python's from now on. `leaves`: as of lent_leaves. */
+int lent_take(uint64_t directory, int64_t *leaves);
+/* `put` puts a leaf there, and returns 0, or an errno; its is returned, or ENOENT: the directory is not lent any more. */
+int lent_enter(uint64_t directory, int (*put)(void *), void *context);
+struct lent *lent_hold(uint64_t directory, int64_t now_ns); /* NULL: it is not lent, or not any more */
+void lent_let_go(struct lent *lent);
+int64_t lent_leaves(uint64_t directory);                /* those that Python has not been told of; it has now */
+size_t lent_count(void);
+
+/* ---- source.c ----------------------------------------------------------------------------------------------------- */
+
+enum { SOURCE_OK = 0, SOURCE_PYTHONS = -1 }; /* or an errno */
+
+struct file { /* one of the source */
+    struct seen seen;
+    char *data; /* from buffer_take; NULL: none */
+    uint64_t checksum, number; /* of the object that has them; 0: none is known */
+};
+
+extern struct source_counts { /* what the source was asked for; atomic */
+    int64_t looks, opens, reads, bytes;
+} source_counts;
+
+int source_look(const struct lent *lent, const char *name, struct file *file);
+/* SOURCE_OK: its data are the caller's; NULL of one that has no bytes, or is not small, or whose
+ * bytes an object has. */
+int source_fetch(const struct lent *lent, const char *name, struct file *file);
+int source_is_available(void); /* 0: built without the checksum */
+uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */
+
+/* ---- store.c ------------------------------------------------------------------------------------------------------ */
+
+struct stored { /* a new object */
+    uint64_t number, inode;
+    int64_t ctime_ns;
+};
+
+void store_in(int directory_fd, uint64_t overhead_bytes); /* -1: nothing is stored any more */
+/* Numbers [first, end), and so much more room. Those that were granted before and not used come back in their place. */
+void store_grant(uint64_t *first, uint64_t *end, uint64_t bytes);
+void store_left(uint64_t *numbers, uint64_t *bytes);
+uint64_t store_room(uint64_t size);                       /* what a file of this size takes */
+int store_write(const char *data, size_t size, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
+/* A number that was taken and whose object may be there in part is in `stored` also after an error, else 0. */
+
+/* ---- fetched.c ---------------------------------------------------------------------------------------------------- */
+
+enum fetched_kind { FETCHED_STORED = 0, FETCHED_UNSTORED = 1, FETCHED_NOTHING = 2, FETCHED_HERE = 3, FETCHED_BROKEN = 4 };
+
+struct fetched { /* what has become of one file */
+    struct fetched *next;
+    enum fetched_kind kind;
+    int ahead; /* Python had asked for it */
+    uint64_t directory, checksum;
+    struct seen seen;
+    struct stored stored;
+    uint8_t name_size;
+    char name[UINT8_MAX + 1];
+};
+
+void fetched_add(struct fetched *fetched); /* its memory is ours now */
+struct fetched *fetched_take(size_t most); /* a chain, the oldest first; NULL: none */
+size_t fetched_waiting(void);
+
+/* ---- contents.c --------------------------------------------------------------------------------------------------- */
+
+#define WAS_HERE (UINT64_C(1) << 63) /* in the thread id of an event: the bytes were here when the file was opened */
+
+struct waiter { /* a request that is answered later */
+    struct waiter *next;
+    uint64_t leaf;   /* of an OPEN; 0: a LOOKUP */
+    size_t size;
+    char request[];
+};
+
+struct content_facts { /* what a leaf's bytes are */
+    uint64_t leaf, directory, number; /* number 0: no object yet */
+    int is_awaited;                   /* whoever opens it first has waited for it */
+    struct seen seen;
+    uint8_t name_size;
+    char name[UINT8_MAX + 1];
+};
+
+struct content;
+
+/* 0, or EEXIST, ENOMEM. `data` are the content's then; NULL if there is an object, or no byte. `held`: for contents_stored,
+ * as long as which the data stay; NULL if there are none. */
+int contents_put(const struct content_facts *facts, char *data, struct content **held);
+int contents_find(uint64_t leaf, const struct leaf_place *place); /* 1: there is an object of it */
+int contents_has(uint64_t leaf);
+void contents_stored(struct content *held, uint64_t number); /* it can be read from this object; 0: it will be in none */
+void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages */
+/* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
+int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
+/* 1: answered, or it will be. `buffer` of ANSWER_BYTES. */
+int contents_open(int device, uint64_t leaf, const void *request, size_t size, char *buffer);
+ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read */
+int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
+void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */
+size_t contents_count(void);
+void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere */
+
+/* ---- follows.c ---------------------------------------------------------------------------------------------------- */
+
+void follows_looked_up(uint64_t thread_id, uint64_t leaf);
+void follows_opened(uint64_t thread_id, uint64_t leaf);
+int follows_is_expected(uint64_t thread_id); /* it will open what it looks up now */
+
+/* ---- owned.c ------------------------------------------------------------------------------------------------------ */
+
+void owned_begin(void); /* before any directory is lent */
+int owned_has(uint64_t key);
+void owned_put(uint64_t key); /* with the lock of the jobs: see jobs_own */
+void owned_take(uint64_t key);
+
+/* ---- jobs.c ------------------------------------------------------------------------------------------------------- */
+
+enum job_goal { JOB_LOOK, JOB_FETCH };
+
+struct job { /* one name */
+    struct job *next_by_name, *next, **place; /* `place`: where its queue points to it; NULL: it runs */
+    struct lent *lent;
+    uint64_t key;
+    enum job_goal goal;
+    int ahead, is_demand, abandoned, error;
+    int64_t began_ns;
+    struct waiter *waiters;
+    uint8_t name_size;
+    char name[UINT8_MAX + 1];
+};
+
+/* 1: it will be answered. */
+int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t name_size, size_t request_size);
+int jobs_open(const struct fuse_in_header *header, size_t request_size);
+void jobs_interrupt(uint64_t unique); /* if it waits here it is Python's, who knows which signals end it */
+/* 0; EEXIST: it is under way, or here; ENOENT: the directory is not lent; EPERM: it is Python's. */
+int jobs_ahead(uint64_t directory, const char *name, size_t name_size);
+void jobs_own(uint64_t directory, const char *name, size_t name_size);    /* the name is Python's; no leaf is put for it */
+struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
+/* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */
+int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer);
+int jobs_done(struct job *job, int number); /* 0: the thread was given up meanwhile, and is to end */
+/* Those that began before are given up: what waits for them is Python's. How many; the numbers of their threads. */
+size_t jobs_hanging(int64_t before_ns, int *numbers, size_t room);
+size_t jobs_under_way(void);
+void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes);
+void jobs_end(void); /* nothing more is answered */
+void jobs_pause(int paused); /* opens of leaves are Python's meanwhile */
+int jobs_paused(void);
+
+/* ---- workers.c ---------------------------------------------------------------------------------------------------- */
+
+#define FETCH_WORKERS 64  /* that are waited for */
+#define FETCH_THREADS 256 /* and with those that were given up */
+
+int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes); /* 0, or an errno */
+void workers_stop(int64_t patience_ns); /* returns when all have ended, or later than that */
+size_t workers_replace(int64_t before_ns); /* those that wait for the source since before; how many they were */
+
+/* ---- in answers.c ------------------------------------------------------------------------------------------------- */
+
+int reply_to(int device, uint64_t unique, int error, const void *body, size_t size); /* 0, or an errno */
+int reply_opened(int device, uint64_t unique, uint64_t handle);                      /* through the page cache, kept */
+int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a leaf */
+int push_pages(int device, uint64_t node, const char *data, size_t size);            /* 0, or an errno */
+
+#pragma GCC visibility pop
+
+#endif

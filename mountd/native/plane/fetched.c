@@ -1,0 +1,36 @@
+/* What has become of files that were fetched or looked at: in their order, until Python takes it.
+ *
+ * Bounded by what is granted: who stores needs numbers, which come with the next look of Python. A part of the pipeline,
+ * see fetch.h.
+ */
+#include "fetch.h"
+
+static struct {
+    pthread_mutex_t lock;
+    struct fetched *first, **last;
+    size_t count;
+} queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &queue.first};
+
+void fetched_add(struct fetched *fetched) {
+    fetched->next = NULL;
+    pthread_mutex_lock(&queue.lock);
+    *queue.last = fetched;
+    queue.last = &fetched->next;
+    queue.count++;
+    pthread_mutex_unlock(&queue.lock);
+}
+
+struct fetched *fetched_take(size_t most) {
+    pthread_mutex_lock(&queue.lock);
+    struct fetched *first = queue.first, **end = &queue.first;
+    for (; most && *end; most--) end = &(*end)->next, queue.count--;
+    struct fetched *rest = *end;
+    if (end == &queue.first) first = NULL;
+    *end = NULL;
+    queue.first = rest;
+    if (!rest) queue.last = &queue.first;
+    pthread_mutex_unlock(&queue.lock);
+    return first;
+}
+
+size_t fetched_waiting(void) { return __atomic_load_n(&queue.count, __ATOMIC_RELAXED); }

@@ -1,0 +1,55 @@
+/* Which threads open what they look up: policies/prefetch/followed.py, for requests that Python does not see.
+ *
+ * Two threads whose ids fall together forget each other, which costs a look-up without its fetch. A part of the pipeline,
+ * see fetch.h.
+ */
+#include "fetch.h"
+
+#define THREADS 1024
+#define BELIEVED 2
+#define MOST 4
+#define LEFT 2
+
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        uint64_t thread_id, last; /* `last`: looked up and not opened */
+        int score;
+    } threads[THREADS];
+} follows = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void follows_looked_up(uint64_t thread_id, uint64_t leaf) {
+    if (!thread_id) return;
+    size_t at = thread_id % THREADS;
+    pthread_mutex_lock(&follows.lock);
+    if (follows.threads[at].thread_id != thread_id) {
+        follows.threads[at].thread_id = thread_id;
+        follows.threads[at].last = 0;
+        follows.threads[at].score = 0;
+    }
+    if (follows.threads[at].last && follows.threads[at].last != leaf) {
+        int score = follows.threads[at].score - LEFT;
+        follows.threads[at].score = score > 0 ? score : 0;
+    }
+    follows.threads[at].last = leaf;
+    pthread_mutex_unlock(&follows.lock);
+}
+
+void follows_opened(uint64_t thread_id, uint64_t leaf) {
+    size_t at = thread_id % THREADS;
+    pthread_mutex_lock(&follows.lock);
+    if (thread_id && follows.threads[at].thread_id == thread_id && follows.threads[at].last == leaf) {
+        follows.threads[at].last = 0;
+        if (follows.threads[at].score < MOST) follows.threads[at].score++;
+    }
+    pthread_mutex_unlock(&follows.lock);
+}
+
+int follows_is_expected(uint64_t thread_id) {
+    size_t at = thread_id % THREADS;
+    pthread_mutex_lock(&follows.lock);
+    int score = follows.threads[at].score - (follows.threads[at].last ? LEFT : 0);
+    int expected = thread_id && follows.threads[at].thread_id == thread_id && score >= BELIEVED;
+    pthread_mutex_unlock(&follows.lock);
+    return expected;
+}

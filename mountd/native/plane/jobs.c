@@ -1,0 +1,392 @@
+/* Names that are being looked at or fetched, each once for all who want it, and the requests that wait for them.
+ *
+ * A job is found by its directory and name from the moment it is queued until its outcome is in the tables, so nobody
+ * asks the source for a name twice at a time. What readers wait for goes first; what Python has asked for ahead is done by
+ * a part of the threads, as long as there is memory. A request that cannot be answered here goes to Python as it came. A
+ * part of the pipeline, see fetch.h.
+ */
+#include "fetch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKETS 4096
+#define AHEAD_QUEUED 4096 /* Python asks for some dozens at a time */
+
+struct line { /* jobs in their order */
+    struct job *first, **last;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct job *by_name[BUCKETS];
+    struct line demand, ahead;
+    struct job *running[FETCH_WORKERS];
+    size_t count, running_count, running_ahead, ahead_count;
+    size_t ahead_at_most, ahead_bytes;
+    int device, stopping;
+} jobs = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .device = -1, .stopping = 1};
+
+static void enqueue(struct line *line, struct job *job) {
+    if (!line->last) line->last = &line->first;
+    job->next = NULL;
+    job->place = line->last;
+    *line->last = job;
+    line->last = &job->next;
+}
+
+static void dequeue(struct line *line, struct job *job) {
+    *job->place = job->next;
+    if (job->next)
+        job->next->place = job->place;
+    else
+        line->last = job->place;
+    job->place = NULL;
+}
+
+static struct job **place_of(uint64_t key, uint64_t directory, const char *name, size_t size) {
+    struct job **at = &jobs.by_name[key % BUCKETS];
+    while (*at && ((*at)->key != key || (*at)->lent->entry.node != directory || (*at)->name_size != size || memcmp((*at)->name, name, size)))
+        at = &(*at)->next_by_name;
+    return at;
+}
+
+static void remove_by_name(struct job *job) {
+    struct job **at = place_of(job->key, job->lent->entry.node, job->name, job->name_size);
+    if (*at == job) *at = job->next_by_name, jobs.count--;
+}
+
+/* With the lock. It takes over the hold of `lent`, also if it fails. */
+static struct job *add(struct lent *lent, uint64_t key, const char *name, size_t size, enum job_goal goal, int ahead) {
+    struct job *job = calloc(1, sizeof *job);
+    if (!job) {
+        lent_let_go(lent);
+        return NULL;
+    }
+    job->lent = lent;
+    job->key = key;
+    job->goal = goal;
+    job->ahead = ahead;
+    job->is_demand = !ahead;
+    job->name_size = (uint8_t)size;
+    memcpy(job->name, name, size);
+    struct job **at = &jobs.by_name[key % BUCKETS];
+    job->next_by_name = *at;
+    *at = job;
+    jobs.count++;
+    if (ahead) jobs.ahead_count++;
+    enqueue(ahead ? &jobs.ahead : &jobs.demand, job);
+    pthread_cond_signal(&jobs.more);
+    return job;
+}
+
+/* With the lock: a reader waits for it. */
+static void hurry(struct job *job, enum job_goal goal) {
+    if (goal == JOB_FETCH && job->place) job->goal = JOB_FETCH; /* one that runs is looked at again in jobs_done */
+    if (!job->place || job->is_demand) return;
+    dequeue(&jobs.ahead, job);
+    jobs.ahead_count--;
+    job->is_demand = 1;
+    enqueue(&jobs.demand, job);
+    pthread_cond_signal(&jobs.more);
+}
+
+static struct waiter *waiting(const struct fuse_in_header *header, size_t size, uint64_t leaf) {
+    struct waiter *waiter = malloc(sizeof *waiter + size);
+    if (!waiter) return NULL;
+    waiter->leaf = leaf;
+    waiter->size = size;
+    memcpy(waiter->request, header, size);
+    return waiter;
+}
+
+/* With the lock; takes over the hold of `lent`. 1: `waiter` waits for it. */
+static int wait_for(struct lent *lent, uint64_t key, const char *name, size_t size, enum job_goal goal, struct waiter *waiter) {
+    struct job *job = *place_of(key, lent->entry.node, name, size);
+    if (job) {
+        lent_let_go(lent);
+        hurry(job, goal);
+    } else {
+        job = add(lent, key, name, size, goal, 0);
+        if (!job) return 0;
+    }
+    waiter->next = job->waiters;
+    job->waiters = waiter;
+    return 1;
+}
+
+int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t size, size_t request_size) {
+    struct lent *lent = size && size <= UINT8_MAX && !jobs_paused() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
+    if (!lent) return 0;
+    uint64_t key = leaves_key(header->nodeid, name, size);
+    struct waiter *waiter = waiting(header, request_size, 0);
+    int waits = 0;
+    pthread_mutex_lock(&jobs.lock);
+    if (waiter && !jobs.stopping && !owned_has(key))
+        waits = wait_for(lent, key, name, size, follows_is_expected(header->pid) ? JOB_FETCH : JOB_LOOK, waiter);
+    else
+        lent_let_go(lent);
+    pthread_mutex_unlock(&jobs.lock);
+    if (!waits) free(waiter);
+    return waits;
+}
+
+int jobs_open(const struct fuse_in_header *header, size_t request_size) {
+    struct leaf_place place;
+    if (!leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    struct lent *lent = lent_hold(place.directory, monotonic_ns());
+    if (!lent) return 0;
+    int waits = 0, is_small = place.seen.size <= lent->largest;
+    struct waiter *waiter = is_small ? waiting(header, request_size, header->nodeid) : NULL;
+    uint64_t key = leaves_key(place.directory, place.name, place.name_size);
+    pthread_mutex_lock(&jobs.lock);
+    if (waiter && !jobs.stopping && !owned_has(key))
+        waits = wait_for(lent, key, place.name, place.name_size, JOB_FETCH, waiter);
+    else
+        lent_let_go(lent);
+    pthread_mutex_unlock(&jobs.lock);
+    if (!waits) free(waiter);
+    return waits;
+}
+
+int jobs_ahead(uint64_t directory, const char *name, size_t size) {
+    struct lent *lent = size && size <= UINT8_MAX ? lent_hold(directory, monotonic_ns()) : NULL;
+    if (!lent) return ENOENT;
+    uint64_t key = leaves_key(directory, name, size), leaf = leaves_id(directory, name, size);
+    int error = leaf && contents_has(leaf) ? EEXIST : 0;
+    pthread_mutex_lock(&jobs.lock);
+    if (!error && owned_has(key)) error = EPERM;
+    if (!error && *place_of(key, directory, name, size)) error = EEXIST;
+    if (!error && (jobs.stopping || jobs.ahead_count >= AHEAD_QUEUED)) error = EAGAIN;
+    if (error)
+        lent_let_go(lent);
+    else if (!add(lent, key, name, size, JOB_FETCH, 1))
+        error = ENOMEM;
+    pthread_mutex_unlock(&jobs.lock);
+    return error;
+}
+
+void jobs_interrupt(uint64_t unique) {
+    struct waiter *found = NULL;
+    pthread_mutex_lock(&jobs.lock);
+    for (size_t i = 0; i < BUCKETS && jobs.count && !found; i++)
+        for (struct job *job = jobs.by_name[i]; job && !found; job = job->next_by_name)
+            for (struct waiter **at = &job->waiters; *at; at = &(*at)->next)
+                if (((struct fuse_in_header *)(*at)->request)->unique == unique) {
+                    found = *at;
+                    *at = found->next;
+                    break;
+                }
+    pthread_mutex_unlock(&jobs.lock);
+    if (found) queue_put(found->request, found->size);
+    free(found);
+}
+
+void jobs_own(uint64_t directory, const char *name, size_t size) {
+    pthread_mutex_lock(&jobs.lock);
+    owned_put(leaves_key(directory, name, size));
+    pthread_mutex_unlock(&jobs.lock);
+}
+
+/* ---- the threads' side -------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static struct job *choose(void) {
+    struct job *job = jobs.demand.first;
+    if (job) {
+        dequeue(&jobs.demand, job);
+        return job;
+    }
+    job = jobs.ahead.first;
+    if (!job || jobs.running_ahead >= jobs.ahead_at_most || buffers_out() >= jobs.ahead_bytes) return NULL;
+    dequeue(&jobs.ahead, job);
+    jobs.ahead_count--;
+    jobs.running_ahead++;
+    return job;
+}
+
+struct job *jobs_next(int number) {
+    struct job *job = NULL;
+    pthread_mutex_lock(&jobs.lock);
+    while (!jobs.stopping && !(job = choose())) pthread_cond_wait(&jobs.more, &jobs.lock);
+    if (job) {
+        job->began_ns = monotonic_ns();
+        jobs.running[number] = job;
+        jobs.running_count++;
+    }
+    pthread_mutex_unlock(&jobs.lock);
+    return job;
+}
+
+static void to_python(struct waiter *waiter) {
+    for (struct waiter *next; waiter; waiter = next) {
+        next = waiter->next;
+        queue_put(waiter->request, waiter->size);
+        free(waiter);
+    }
+}
+
+struct putting {
+    const struct job *job;
+    const struct file *file;
+    uint64_t leaf;
+};
+
+static int put_leaf(void *context) {
+    struct putting *putting = context;
+    const struct job *job = putting->job;
+    int64_t until_ns = monotonic_ns() + job->lent->valid_ns;
+    return leaves_put_id(job->lent->entry.node, job->name, job->name_size, &putting->file->seen, until_ns, &putting->leaf);
+}
+
+/* With the lock: its outcome is in the tables. 0, or it is Python's. `held`: of the content whose bytes are to be stored. */
+static int enter(struct job *job, struct file *file, struct content **held) {
+    struct putting putting = {job, file, 0};
+    if (owned_has(job->key)) return SOURCE_PYTHONS;
+    int error = lent_enter(job->lent->entry.node, put_leaf, &putting);
+    if (error && error != EEXIST) return SOURCE_PYTHONS;
+    if (!file->data && !file->number && file->seen.size) return 0; /* looked at */
+    struct content_facts facts = {
+        .leaf = putting.leaf, .directory = job->lent->entry.node, .number = file->number, .seen = file->seen,
+        .is_awaited = job->is_demand, .name_size = job->name_size,
+    };
+    memcpy(facts.name, job->name, job->name_size);
+    if (!contents_put(&facts, file->data, held)) file->data = NULL;
+    return 0;
+}
+
+static void answer_waiters(struct job *job, struct waiter *waiter, char *buffer) {
+    for (struct waiter *next; waiter; waiter = next) {
+        next = waiter->next;
+        int answered = waiter->leaf ? contents_open(jobs.device, waiter->leaf, waiter->request, waiter->size, buffer) :
+                                      reply_looked_up(jobs.device, (void *)waiter->request, job->name, job->name_size);
+        if (!answered) queue_put(waiter->request, waiter->size);
+        free(waiter);
+    }
+}
+
+/* With the lock: somebody wants the bytes of what was only looked at. */
+static int again(struct job *job) {
+    int wanted = 0;
+    for (struct waiter *waiter = job->waiters; waiter; waiter = waiter->next) wanted |= waiter->leaf != 0;
+    if (!wanted || job->goal == JOB_FETCH) return 0;
+    job->goal = JOB_FETCH;
+    return 1;
+}
+
+int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer) {
+    *held = NULL;
+    pthread_mutex_lock(&jobs.lock);
+    if (!job->abandoned && !error && again(job)) {
+        pthread_mutex_unlock(&jobs.lock);
+        return 0;
+    }
+    struct waiter *waiters = job->waiters;
+    job->waiters = NULL;
+    if (!job->abandoned) {
+        if (!error) error = enter(job, file, held);
+        remove_by_name(job);
+    }
+    int is_python = job->abandoned || error;
+    pthread_mutex_unlock(&jobs.lock);
+    if (is_python)
+        to_python(waiters);
+    else
+        answer_waiters(job, waiters, buffer);
+    job->error = error;
+    return 1;
+}
+
+/* 0: the thread that did it was given up, and has been replaced. */
+int jobs_done(struct job *job, int number) {
+    pthread_mutex_lock(&jobs.lock);
+    int stays = !job->abandoned;
+    if (stays) {
+        jobs.running[number] = NULL;
+        jobs.running_count--;
+    }
+    if (!job->is_demand && stays) jobs.running_ahead--;
+    pthread_cond_signal(&jobs.more);
+    pthread_mutex_unlock(&jobs.lock);
+    lent_let_go(job->lent);
+    free(job);
+    return stays;
+}
+
+/* With the lock: what the thread with this number brings is too late. */
+static void give_up(int number) {
+    struct job *job = jobs.running[number];
+    remove_by_name(job);
+    job->abandoned = 1;
+    jobs.running[number] = NULL;
+    jobs.running_count--;
+    if (!job->is_demand) jobs.running_ahead--;
+}
+
+size_t jobs_hanging(int64_t before_ns, int *numbers, size_t room) {
+    struct waiter *waiters = NULL, **end = &waiters;
+    size_t count = 0;
+    pthread_mutex_lock(&jobs.lock);
+    for (int i = 0; i < FETCH_WORKERS && count < room; i++) {
+        struct job *job = jobs.running[i];
+        if (!job || job->began_ns > before_ns) continue;
+        *end = job->waiters;
+        while (*end) end = &(*end)->next;
+        job->waiters = NULL;
+        give_up(i);
+        numbers[count++] = i;
+    }
+    pthread_mutex_unlock(&jobs.lock);
+    to_python(waiters);
+    return count;
+}
+
+size_t jobs_under_way(void) { return __atomic_load_n(&jobs.count, __ATOMIC_RELAXED); }
+
+static int paused; /* atomic */
+
+void jobs_pause(int is_paused) { __atomic_store_n(&paused, is_paused, __ATOMIC_RELEASE); }
+
+int jobs_paused(void) { return __atomic_load_n(&paused, __ATOMIC_ACQUIRE); }
+
+void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes) {
+    pthread_mutex_lock(&jobs.lock);
+    jobs.device = device;
+    jobs.ahead_at_most = ahead_at_most;
+    jobs.ahead_bytes = ahead_bytes;
+    jobs.stopping = 0;
+    pthread_mutex_unlock(&jobs.lock);
+}
+
+static void drop_waiters(struct job *job) {
+    for (struct waiter *next; job->waiters; job->waiters = next) next = job->waiters->next, free(job->waiters);
+}
+
+static void end_line(struct line *line) {
+    while (line->first) {
+        struct job *job = line->first;
+        dequeue(line, job);
+        remove_by_name(job);
+        drop_waiters(job);
+        lent_let_go(job->lent);
+        free(job);
+    }
+}
+
+/* Requests that wait are dropped: the connection ends, or whoever serves it next is sent them again. */
+void jobs_end(void) {
+    pthread_mutex_lock(&jobs.lock);
+    jobs.stopping = 1;
+    end_line(&jobs.demand);
+    end_line(&jobs.ahead);
+    jobs.ahead_count = 0;
+    for (int i = 0; i < FETCH_WORKERS; i++) {
+        if (!jobs.running[i]) continue;
+        drop_waiters(jobs.running[i]);
+        give_up(i);
+    }
+    pthread_cond_broadcast(&jobs.more);
+    pthread_mutex_unlock(&jobs.lock);
+}

@@ -1,0 +1,79 @@
+/* Directories that Python has lent: small files in them are looked at and fetched without it.
+ *
+ * A directory is held by its descriptor, so what is found in it is found beneath the source, whatever its path leads to
+ * by now; the loan ends with the time-to-live, and Python looks the path up again before it lends the directory anew. A
+ * part of the pipeline, see fetch.h.
+ */
+#include "fetch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct table table;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make(void) { table_init(&table); }
+
+static struct table *all(void) {
+    pthread_once(&once, make);
+    return &table;
+}
+
+void lent_let_go(struct lent *lent) {
+    if (__atomic_sub_fetch(&lent->users, 1, __ATOMIC_ACQ_REL)) return;
+    close(lent->fd);
+    free(lent);
+}
+
+int lent_take(uint64_t directory, int64_t *leaves) {
+    struct entry *entry;
+    *leaves = 0;
+    int error = table_take(all(), directory, 1, &entry);
+    if (error) return error;
+    *leaves = ((struct lent *)entry)->leaves;
+    lent_let_go((struct lent *)entry);
+    return 0;
+}
+
+int lent_put(const struct lent *lent) {
+    struct lent *copy = malloc(sizeof *copy);
+    if (!copy) return ENOMEM;
+    *copy = *lent;
+    copy->users = 1;
+    lent_take(lent->entry.node, &copy->leaves);
+    int error = table_put(all(), &copy->entry, 1);
+    if (error) free(copy);
+    return error;
+}
+
+struct lent *lent_hold(uint64_t directory, int64_t now_ns) {
+    struct shard *held;
+    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    if (!lent) return NULL;
+    int good = now_ns < lent->until_ns;
+    if (good) __atomic_add_fetch(&lent->users, 1, __ATOMIC_RELAXED);
+    table_let_go(held);
+    return good ? lent : NULL;
+}
+
+int lent_enter(uint64_t directory, int (*put)(void *), void *context) {
+    struct shard *held;
+    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    if (!lent) return ENOENT;
+    int error = put(context);
+    if (!error) __atomic_add_fetch(&lent->leaves, 1, __ATOMIC_RELAXED);
+    table_let_go(held);
+    return error;
+}
+
+int64_t lent_leaves(uint64_t directory) {
+    struct shard *held;
+    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    if (!lent) return 0;
+    int64_t leaves = __atomic_exchange_n(&lent->leaves, 0, __ATOMIC_RELAXED);
+    table_let_go(held);
+    return leaves;
+}
+
+size_t lent_count(void) { return table_count(all()); }

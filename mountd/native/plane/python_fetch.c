@@ -1,0 +1,269 @@
+/* What Python may do with the pipeline of small files: lend directories, ask for files ahead, grant numbers and room, and
+ * hear what has become of each file.
+ *
+ * A part of the extension, see _fastpath.c, and of the pipeline, see fetch.h.
+ */
+#include "python.h"
+
+#include "fetch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_FETCHED 256 /* told at a time: a millisecond of Python */
+
+static PyObject *raise(int error) {
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static PyObject *plane_fetch_start(PyObject *self, PyObject *args) {
+    (void)self;
+    int device, count, ahead_at_most;
+    Py_ssize_t ahead_bytes;
+    if (!PyArg_ParseTuple(args, "iiin", &device, &count, &ahead_at_most, &ahead_bytes)) return NULL;
+    int error = workers_start(device, count, ahead_at_most, (size_t)ahead_bytes);
+    if (error) return raise(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_fetch_stop(PyObject *self, PyObject *arg) {
+    (void)self;
+    long long patience_ns = PyLong_AsLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    store_in(-1, 0);
+    staged_at(-1);
+    workers_stop(patience_ns);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
+    (void)self;
+    long long limit_ns = PyLong_AsLongLong(arg);
+    size_t count;
+    if (PyErr_Occurred()) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    count = workers_replace(monotonic_ns() - limit_ns);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSize_t(count);
+}
+
+static PyObject *plane_lend(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory, device, largest;
+    long long settled_ns, until_ns, valid_ns;
+    int fd, careful;
+    if (!PyArg_ParseTuple(args, "KiKKLLLp", &directory, &fd, &device, &largest, &settled_ns, &until_ns, &valid_ns, &careful))
+        return NULL;
+    struct lent lent = {
+        .entry.node = directory, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .device = device,
+        .largest = largest < LARGEST_SMALL ? largest : LARGEST_SMALL, .settled_ns = settled_ns, .until_ns = until_ns,
+        .valid_ns = valid_ns, .careful = careful,
+    };
+    if (lent.fd < 0) return raise(errno);
+    int error = lent_put(&lent);
+    if (!error) Py_RETURN_NONE;
+    close(lent.fd);
+    return raise(error);
+}
+
+static PyObject *plane_unlend(PyObject *self, PyObject *arg) {
+    (void)self;
+    uint64_t directory = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    int64_t leaves;
+    lent_take(directory, &leaves);
+    return PyLong_FromLongLong(leaves);
+}
+
+static PyObject *plane_lent_leaves(PyObject *self, PyObject *arg) {
+    (void)self;
+    uint64_t directory = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    return PyLong_FromLongLong(lent_leaves(directory));
+}
+
+static void disown(uint64_t directory, const char *name, size_t size) { owned_take(leaves_key(directory, name, size)); }
+
+static int each_name(PyObject *names, void (*tell)(uint64_t, const char *, size_t), uint64_t directory) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names); i++) {
+        char *name;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0) return 0;
+        tell(directory, name, (size_t)size);
+    }
+    return 1;
+}
+
+static PyObject *plane_own(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    if (!each_name(names, jobs_own, directory)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_disown(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    if (!each_name(names, disown, directory)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_fetch_ahead(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(names);
+    PyObject *errors = PyByteArray_FromStringAndSize(NULL, count);
+    for (Py_ssize_t i = 0; errors && i < count; i++) {
+        char *name;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0)
+            Py_CLEAR(errors);
+        else
+            PyByteArray_AS_STRING(errors)[i] = (char)jobs_ahead(directory, name, (size_t)size);
+    }
+    return errors;
+}
+
+static PyObject *plane_fetched(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    struct fetched *first = fetched_take(MOST_FETCHED);
+    PyObject *found = PyList_New(0);
+    for (struct fetched *next; first; first = next) {
+        next = first->next;
+        PyObject *item = found ? Py_BuildValue("(iiKy#y#KKLK)", (int)first->kind, first->ahead, (unsigned long long)first->directory,
+                                               first->name, (Py_ssize_t)first->name_size, (const char *)&first->seen,
+                                               (Py_ssize_t)sizeof first->seen, (unsigned long long)first->stored.number,
+                                               (unsigned long long)first->stored.inode, (long long)first->stored.ctime_ns,
+                                               (unsigned long long)first->checksum)
+                               : NULL;
+        if (!item || PyList_Append(found, item) < 0) Py_CLEAR(found);
+        Py_XDECREF(item);
+        free(first);
+    }
+    return found;
+}
+
+static PyObject *plane_store_in(PyObject *self, PyObject *args) {
+    (void)self;
+    int fd;
+    unsigned long long overhead_bytes;
+    if (!PyArg_ParseTuple(args, "iK", &fd, &overhead_bytes)) return NULL;
+    store_in(fd, overhead_bytes);
+    staged_at(fd);
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_grant(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long first, end, bytes;
+    if (!PyArg_ParseTuple(args, "KKK", &first, &end, &bytes)) return NULL;
+    uint64_t from = first, to = end;
+    store_grant(&from, &to, bytes);
+    return Py_BuildValue("(KK)", (unsigned long long)from, (unsigned long long)to);
+}
+
+static PyObject *plane_granted(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    uint64_t numbers, bytes;
+    store_left(&numbers, &bytes);
+    return Py_BuildValue("(KK)", (unsigned long long)numbers, (unsigned long long)bytes);
+}
+
+static PyObject *plane_fetch_pause(PyObject *self, PyObject *arg) {
+    (void)self;
+    int paused = PyObject_IsTrue(arg);
+    if (paused < 0) return NULL;
+    jobs_pause(paused);
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer rows;
+    if (!PyArg_ParseTuple(args, "y*", &rows)) return NULL;
+    const struct row {
+        uint64_t number, inode, checksum, file_inode, size;
+        int64_t ctime_ns, file_mtime_ns, file_ctime_ns;
+    } *each = rows.buf;
+    Py_ssize_t count = rows.len / (Py_ssize_t)sizeof *each;
+    int error = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count && !error; i++) {
+        struct staged_object object = {
+            .number = each[i].number, .inode = each[i].inode, .size = each[i].size, .checksum = each[i].checksum,
+            .ctime_ns = each[i].ctime_ns, .has_version = 1,
+            .version = {each[i].file_inode, each[i].size, each[i].file_mtime_ns, each[i].file_ctime_ns},
+        };
+        error = staged_put(&object, 1);
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&rows);
+    if (error) return raise(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_leaf(PyObject *self, PyObject *arg) {
+    (void)self;
+    struct leaf_place place;
+    uint64_t id = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    if (!leaves_place(id, 0, &place)) Py_RETURN_NONE;
+    return Py_BuildValue("(Ky#K)", (unsigned long long)place.directory, place.name, (Py_ssize_t)place.name_size,
+                         (unsigned long long)place.seen.size);
+}
+
+static PyObject *plane_named(PyObject *self, PyObject *arg) {
+    (void)self;
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    const struct named_slot *named = slot < COUNTS_ALL && counts_handle((uint32_t)slot) ? counts_named((uint32_t)slot) : NULL;
+    if (!named) Py_RETURN_NONE;
+    return Py_BuildValue("(Ky#y#)", (unsigned long long)named->directory, named->name, (Py_ssize_t)named->name_size,
+                         (const char *)&named->seen, (Py_ssize_t)sizeof named->seen);
+}
+
+static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return Py_BuildValue("(nnnnnLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)lent_count(),
+                         (Py_ssize_t)staged_versions(), (Py_ssize_t)buffers_out(),
+                         (long long)__atomic_load_n(&source_counts.looks, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&source_counts.opens, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&source_counts.reads, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&source_counts.bytes, __ATOMIC_RELAXED));
+}
+
+PyMethodDef plane_fetch_methods[] = {
+    {"plane_fetch_start", plane_fetch_start, METH_VARARGS, "plane_fetch_start(device, count, ahead_at_most, ahead_bytes): so many threads fetch small files of lent directories; so many"
+     " of them ahead, with so much memory. Raises OSError, ENOSYS where it was built without xxhash.h."},
+    {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},
+    {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> int: threads that wait for the source for longer are given up; what waits for them is Python's."},
+    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, fd, device, largest, settled_ns, until_ns, valid_ns, careful): its small files are fetched here until then."},
+    {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
+    {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
+    {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
+    {"plane_disown", plane_disown, METH_VARARGS, "plane_disown(directory, names): Python has forgotten these."},
+    {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directory, names) -> bytearray: 0 for each that is fetched, or an errno: EEXIST, EPERM, ENOENT, EAGAIN."},
+    {"plane_fetch_pause", plane_fetch_pause, METH_O, "plane_fetch_pause(paused): opens of leaves are Python's meanwhile."},
+    {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, name, seen, number, inode, ctime_ns, checksum)]: what has become of files."},
+    {"plane_store_in", plane_store_in, METH_VARARGS, "plane_store_in(fd, overhead_bytes): objects are made and read in this directory; -1: not any more."},
+    {"plane_grant", plane_grant, METH_VARARGS, "plane_grant(first, end, bytes) -> (first, end): numbers of new objects, and room for them; those that were not used."},
+    {"plane_granted", plane_granted, METH_NOARGS, "plane_granted() -> (numbers, bytes): what is left of it."},
+    {"plane_put_versions", plane_put_versions, METH_VARARGS, "plane_put_versions(rows): objects of the index, 8 x 64 bits each: number, inode, checksum, inode of the file, size, ctime_ns,"
+     " mtime_ns and ctime_ns of the file."},
+    {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
+    {"plane_named", plane_named, METH_O, "plane_named(slot) -> (directory, name, seen) or None: of a leaf that an earlier daemon has opened."},
+    {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, lent, versions, buffer_bytes, looks, opens, reads, read_bytes)."},
+    {NULL, NULL, 0, NULL},
+};

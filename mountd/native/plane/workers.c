@@ -1,0 +1,146 @@
+/* The threads of the pipeline: each does one job after the other, and waits for the source as long as that takes.
+ *
+ * They read no requests, so they may push pages and answer whoever waits. One that the source does not answer is given up
+ * by Python: another takes its place, and it ends when it comes back. They take no signals, and never run Python. A part
+ * of the pipeline, see fetch.h.
+ */
+#include "fetch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STACK_BYTES ((size_t)256 << 10)
+#define REST_NS 1000000
+
+static struct {
+    int count;   /* that run, given up or not; atomic */
+    int nice;
+    size_t spare_bytes;
+} workers;
+
+static struct fetched *outcome_of(const struct job *job, const struct file *file) {
+    struct fetched *outcome = calloc(1, sizeof *outcome);
+    if (!outcome) return NULL;
+    outcome->ahead = job->ahead;
+    outcome->directory = job->lent->entry.node;
+    outcome->checksum = file->checksum;
+    outcome->seen = file->seen;
+    outcome->name_size = job->name_size;
+    memcpy(outcome->name, job->name, job->name_size);
+    return outcome;
+}
+
+/* Bytes that came from the source go to the cache. */
+static void store(const struct job *job, const struct file *file, const char *data, struct content *held) {
+    struct fetched *outcome = outcome_of(job, file);
+    struct stored stored = {0, 0, 0};
+    int error = outcome ? store_write(data, (size_t)file->seen.size, &stored) : ENOMEM;
+    if (!error) {
+        struct staged_object object = {
+            .number = stored.number, .inode = stored.inode, .size = file->seen.size, .checksum = file->checksum,
+            .ctime_ns = stored.ctime_ns, .is_right = 1, .has_version = 1, .version = staged_version_of(&file->seen),
+        };
+        error = staged_put(&object, 1);
+    }
+    contents_stored(held, error ? 0 : stored.number);
+    if (!outcome) return;
+    outcome->kind = !error ? FETCHED_STORED : stored.number ? FETCHED_BROKEN : FETCHED_UNSTORED;
+    outcome->stored = stored;
+    fetched_add(outcome);
+}
+
+static void told(const struct job *job, const struct file *file, enum fetched_kind kind) {
+    struct fetched *outcome = job->ahead || kind == FETCHED_UNSTORED ? outcome_of(job, file) : NULL;
+    if (!outcome) return;
+    outcome->kind = kind;
+    fetched_add(outcome);
+}
+
+static void run(struct job *job, char *buffer) {
+    struct file file;
+    struct content *held;
+    char *data;
+    int error;
+    do {
+        memset(&file, 0, sizeof file);
+        error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, &file) : source_fetch(job->lent, job->name, &file);
+        data = file.data;
+    } while (!jobs_enter(job, error, &file, &held, buffer));
+    if (held) {
+        store(job, &file, data, held);
+        contents_trim(workers.spare_bytes);
+    } else {
+        told(job, &file, job->error ? FETCHED_NOTHING : FETCHED_HERE);
+        buffer_give(file.data, (size_t)file.seen.size);
+    }
+}
+
+static void *work(void *argument) {
+    int number = (int)(intptr_t)argument;
+    char name[16], *buffer = aligned_alloc(4096, ANSWER_BYTES);
+    snprintf(name, sizeof name, "hfs-fetch-%d", number);
+    pthread_setname_np(pthread_self(), name);
+    if (workers.nice) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), workers.nice);
+    struct job *job = NULL;
+    while (buffer && (job = jobs_next(number))) {
+        run(job, buffer);
+        if (!jobs_done(job, number)) break;
+    }
+    free(buffer);
+    __atomic_sub_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
+    return NULL;
+}
+
+static int start_one(int number) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* Python's own thread takes them */
+    __atomic_add_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
+    int error = pthread_create(&thread, &attributes, work, (void *)(intptr_t)number);
+    if (error) __atomic_sub_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) {
+    if (!source_is_available()) return ENOSYS;
+    if (count < 1 || count > FETCH_WORKERS || ahead_at_most > count) return EINVAL;
+    if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE)) return EBUSY;
+    workers.spare_bytes = ahead_bytes / 2;
+    owned_begin();
+    jobs_begin(device, (size_t)ahead_at_most, ahead_bytes);
+    for (int i = 0; i < count; i++) {
+        int error = start_one(i);
+        if (error && !i) return error;
+        if (error) break; /* fewer do as well */
+    }
+    return 0;
+}
+
+void workers_stop(int64_t patience_ns) {
+    int64_t end_ns = monotonic_ns() + patience_ns;
+    jobs_end();
+    while (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE) && monotonic_ns() < end_ns)
+        nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
+}
+
+size_t workers_replace(int64_t before_ns) {
+    int stuck[FETCH_WORKERS];
+    size_t count = jobs_hanging(before_ns, stuck, FETCH_WORKERS);
+    for (size_t i = 0; i < count; i++)
+        if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE) < FETCH_THREADS) start_one(stuck[i]);
+    return count;
+}

@@ -1,0 +1,241 @@
+"""Small files that are looked at, fetched, stored and opened without Python, through real mounts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hfs.layouts.layout import Layout
+from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
+from tests.fuse.injection import injected, setting
+from tests.fuse.modes import needs_extension
+from tests.fuse.slowfs import SlowFs
+from tests.support.pattern import explain, pattern, write_pattern
+
+pytestmark = needs_extension
+
+HfsMount = Callable[..., Hfs]
+SlowSource = Callable[..., SlowFs]
+
+FOLDERS, FILES = 3, 150
+
+# What was written a moment ago counts as settled: such directories are lent two seconds later else.
+SETTLED = injected(setting("mountd.source.clock:_COARSE_NS", 0))
+
+
+def size_of(number: int) -> int:
+    """Some of no byte, of a page, of several requests."""
+    return (0, 1, 4096, 5000, 140_000)[number % 5] + (number // 5 * 7 if number % 5 else 0)
+
+
+def seed(folder: int, number: int, version: int = 0) -> int:
+    return 1 + folder * 1000 + number + version * 100_000
+
+
+def tree(root: Path, version: int = 0) -> Path:
+    for folder in range(FOLDERS):
+        (root / str(folder)).mkdir(parents=True, exist_ok=True)
+        for number in range(FILES):
+            write_pattern(root / str(folder) / str(number), seed(folder, number, version), size_of(number))
+    return root
+
+
+def check(path: Path, folder: int, number: int, version: int = 0) -> None:
+    data = path.read_bytes()
+    assert data == pattern(seed(folder, number, version), 0, size_of(number)), explain(
+        seed(folder, number, version), 0, data
+    )
+
+
+def read_all(hfs: Hfs, version: int = 0, readers: int = 4) -> None:
+    places = [(folder, number) for folder in range(FOLDERS) for number in range(FILES)]
+
+    def read(part: int) -> None:
+        for folder, number in places[part::readers]:
+            check(hfs.path / str(folder) / str(number), folder, number, version)
+
+    with ThreadPoolExecutor(readers) as pool:
+        list(pool.map(read, range(readers)))
+
+
+def opened_without_python(hfs: Hfs) -> int:
+    return int(hfs.status()["data_plane"]["opens_cached"])
+
+
+def prove(hfs: Hfs) -> None:
+    """Most were: not the first ones of each directory."""
+    assert opened_without_python(hfs) > FOLDERS * FILES // 2
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return tree(tmp_path / "source")
+
+
+def test_each_is_read_once_from_the_source_and_never_again(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+    read_all(hfs)
+    prove(hfs)
+    total = FOLDERS * sum(map(size_of, range(FILES)))
+    assert hfs.source_bytes() == total
+    read_all(hfs)
+    assert hfs.source_bytes() == total
+    hfs.umount()
+    hfs.mount()
+    read_all(hfs)
+    assert hfs.source_bytes() == 0, "all of it is staged"
+    prove(hfs)
+    listed = hfs.cache_command("check", "--json")
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+
+
+def test_pages_that_the_kernel_lets_go_come_from_the_cache(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+    read_all(hfs)
+    before = hfs.source_bytes()
+    for number in range(FILES):
+        path = hfs.path / "1" / str(number)
+        descriptor = os.open(path, os.O_RDONLY)
+        drop_pages(path)
+        assert os.pread(descriptor, size_of(number) + 1, 0) == pattern(seed(1, number), 0, size_of(number))
+        os.close(descriptor)
+    assert hfs.source_bytes() == before
+
+
+def test_a_file_that_changes_is_read_anew_and_who_has_it_open_keeps_its_version(
+    plain: Path, hfs_mount: HfsMount
+) -> None:
+    hfs = hfs_mount(plain, "--ttl", "0.2", "-o", "siblings=0", env=SETTLED)
+    read_all(hfs)
+    held = os.open(hfs.path / "1" / "4", os.O_RDONLY)
+    drop_pages(hfs.path / "1" / "4")
+    shutil.rmtree(plain / "1")
+    (plain / "1").mkdir()
+    for number in range(FILES):
+        write_pattern(plain / "1" / str(number), seed(1, number, 1), size_of(number))
+    wanted = pattern(seed(1, 4, 1), 0, size_of(4))
+    while (hfs.path / "1" / "4").read_bytes() != wanted:
+        pass  # the time-to-live
+    for number in range(FILES):
+        check(hfs.path / "1" / str(number), 1, number, 1)
+    old = os.pread(held, size_of(4) + 1, 0)
+    assert old == pattern(seed(1, 4), 0, size_of(4)), "it is staged, and pinned by nobody but who reads it"
+    os.close(held)
+
+
+def test_what_is_no_ordinary_file_is_shown_as_ever(tmp_path: Path, plain: Path, hfs_mount: HfsMount) -> None:
+    (plain / "1" / "link").symlink_to("5")
+    os.link(plain / "1" / "6", plain / "1" / "other name")
+    os.mkfifo(plain / "1" / "pipe")
+    (plain / "1" / "folder").mkdir()
+    (plain / "1" / "folder" / "file").write_bytes(b"below")
+    (plain / "1" / "empty").write_bytes(b"")
+    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+    read_all(hfs)
+    prove(hfs)
+    for name in ("link", "other name", "folder", "pipe", "empty", "6"):
+        assert (hfs.path / "1" / name).lstat().st_mode == (plain / "1" / name).lstat().st_mode
+        assert (hfs.path / "1" / name).lstat().st_size == (plain / "1" / name).lstat().st_size or name == "folder"
+    assert (hfs.path / "1" / "link").read_bytes() == (plain / "1" / "5").read_bytes()
+    assert (hfs.path / "1" / "other name").read_bytes() == (plain / "1" / "6").read_bytes()
+    assert (hfs.path / "1" / "folder" / "file").read_bytes() == b"below"
+    with pytest.raises(FileNotFoundError):
+        (hfs.path / "1" / "nothing").stat()
+    with pytest.raises(OSError, match="Read-only") as raised:
+        (hfs.path / "1" / "7").open("r+b")
+    assert raised.value.errno == errno.EROFS
+
+
+def test_open_files_are_read_on_after_the_daemon_was_killed(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+    read_all(hfs)
+    held = {number: os.open(hfs.path / "1" / str(number), os.O_RDONLY) for number in range(FILES)}
+    for descriptor in held.values():
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    hfs.crash()
+    for number, descriptor in held.items():
+        assert os.pread(descriptor, size_of(number) + 1, 0) == pattern(seed(1, number), 0, size_of(number))
+        os.close(descriptor)
+    read_all(hfs)
+    assert hfs.status()["open"]["files"] == 0
+
+
+def test_a_cache_that_is_too_small_costs_no_byte(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, "--cache-size", "4MiB", env=SETTLED)
+    for _ in range(3):
+        read_all(hfs)
+        for number in range(FILES):
+            drop_pages(hfs.path / "2" / str(number))
+    status = hfs.status()
+    assert status["staged"]["room_bytes"] <= 4 << 20
+    assert status["background_faults"] == {}
+
+
+def test_siblings_are_fetched_ahead(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, env=SETTLED)
+    for number in range(40):
+        check(hfs.path / "1" / str(number), 1, number)
+    while int(hfs.status()["counters"]["sibling_files"]["value"]) < FILES // 5:
+        pass
+    read_all(hfs)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, slow_source: SlowSource) -> SlowFs:
+    return slow_source(tree(tmp_path / "backing"))
+
+
+@pytest.mark.parametrize("what", ["open", "read", "lookup"])
+def test_a_source_that_fails_is_asked_again_as_ever(slow: SlowFs, hfs_mount: HfsMount, what: str) -> None:
+    hfs = hfs_mount(slow.path, "-o", "siblings=0", env=SETTLED)
+    for number in range(30):
+        check(hfs.path / "1" / str(number), 1, number)
+    slow.order(f"fault {what} eio 3")
+    for number in range(30, FILES):
+        check(hfs.path / "1" / str(number), 1, number)
+    slow.order("clear")
+    read_all(hfs)
+
+
+def test_a_source_that_hangs_keeps_nobody_else_waiting(slow: SlowFs, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(slow.path, "-o", "siblings=0", "-o", "source-timeout=2", env=SETTLED)
+    for number in range(30):
+        check(hfs.path / "1" / str(number), 1, number)
+        check(hfs.path / "2" / str(number), 2, number)
+    slow.order("fault read hang path /1/34")
+    errors: list[OSError] = []
+
+    def read_it() -> None:
+        try:
+            (hfs.path / "1" / "34").read_bytes()
+        except OSError as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=read_it)
+    reader.start()
+    for number in range(40, FILES):
+        check(hfs.path / "2" / str(number), 2, number)
+    hfs.expect_warning("no answer|34|stuck|source")
+    reader.join(30)
+    assert not reader.is_alive()
+    assert [error.errno for error in errors] == [errno.EIO]
+    slow.order("clear")
+    check(hfs.path / "1" / "35", 1, 35)
+
+
+def test_a_recording_hears_of_each_open(plain: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    """While somebody listens opens come to Python."""
+    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+    read_all(hfs)
+    names = [f"0/{number}" for number in range(FILES) if size_of(number)]
+    command = (Path(hfs_command()).with_name("hfs-hint"), "record", "--mount", hfs.path, "-o", tmp_path / "trace")
+    must(*command, "--", "sh", "-c", f"cd {hfs.path}; for name in {' '.join(names)}; do cat $name; done > /dev/null")
+    recorded = {bytes(name).decode() for name in Layout.load(str(tmp_path / "trace")).files}
+    assert recorded >= set(names[FILES // 2 :])

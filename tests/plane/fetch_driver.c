@@ -1,0 +1,366 @@
+/* Drives the pipeline of small files without Python and without a mount: threads that stand for the kernel look up, open,
+ * read and close files, while one that stands for Python lends directories, takes leaves, owns names, grants room, gives
+ * threads up and evicts, and one replaces files at the source.
+ *
+ * A file's first bytes say what all its others are, so bytes of two versions are never right. Ends with 1 and a line on
+ * standard error if a byte was not, or a request was answered twice or never; see driving.h.
+ */
+#define _GNU_SOURCE
+#include "driving.h"
+#include "fetch.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define FILES 12 /* few, so that threads meet at them */
+#define LARGEST 20000
+#define KERNELS 3
+#define DIRECTORY 77
+#define FIRST_LEAF (UINT64_C(1) << 60)
+#define PENDING 64
+#define PATIENCE_S 20
+
+WRAPPED(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument),
+        (thread, attributes, run, argument), EAGAIN, EAGAIN)
+
+static int source, cache, ends[2], run = 1;
+static long reads, opens, by_python;
+
+/* ---- files of the source ------------------------------------------------------------------------------------------ */
+
+static unsigned char byte_of(uint32_t seed, uint64_t at) { return (unsigned char)((seed * 2654435761u + at * 7 + at / 256) >> 3); }
+
+static void name_of(unsigned file, char *into) { sprintf(into, "f%u", file); }
+
+static void write_file(unsigned file, unsigned *seed) {
+    char name[16], data[LARGEST];
+    uint32_t mark = (uint32_t)rand_r(seed);
+    size_t size = sizeof mark + (size_t)rand_r(seed) % (LARGEST - sizeof mark);
+    memcpy(data, &mark, sizeof mark);
+    for (size_t at = sizeof mark; at < size; at++) data[at] = (char)byte_of(mark, at);
+    name_of(file, name);
+    int fd = openat(source, "new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size) fail("%s: %s", name, strerror(errno));
+    close(fd);
+    if (renameat(source, "new", source, name)) fail("rename: %s", strerror(errno));
+}
+
+static void check(const char *data, size_t size, const char *what) {
+    uint32_t mark;
+    if (size < sizeof mark || size > LARGEST) fail("%s: %zu bytes", what, size);
+    memcpy(&mark, data, sizeof mark);
+    for (size_t at = sizeof mark; at < size; at++)
+        if ((unsigned char)data[at] != byte_of(mark, at)) fail("%s: a wrong byte at %zu of %zu", what, at, size);
+}
+
+/* ---- the kernel --------------------------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    uint64_t unique;
+    struct {
+        uint64_t unique; /* 0: free */
+        int answers, error;
+        size_t size;
+        char *body;
+    } pending[PENDING];
+} kernel = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+static size_t asks(uint64_t *unique) {
+    pthread_mutex_lock(&kernel.lock);
+    for (size_t i = 0;; i = (i + 1) % PENDING) {
+        if (kernel.pending[i].unique) continue;
+        *unique = kernel.pending[i].unique = kernel.unique += 2;
+        kernel.pending[i].answers = 0;
+        kernel.pending[i].body = NULL;
+        pthread_mutex_unlock(&kernel.lock);
+        return i;
+    }
+}
+
+static void answered_with(uint64_t unique, int error, const void *body, size_t size) {
+    pthread_mutex_lock(&kernel.lock);
+    for (size_t i = 0; i < PENDING; i++) {
+        if (kernel.pending[i].unique != unique) continue;
+        if (kernel.pending[i].answers++) fail("request %llu was answered twice", (unsigned long long)unique);
+        kernel.pending[i].error = error;
+        kernel.pending[i].size = size;
+        kernel.pending[i].body = malloc(size + 1);
+        memcpy(kernel.pending[i].body, body, size);
+        pthread_cond_broadcast(&kernel.more);
+        pthread_mutex_unlock(&kernel.lock);
+        return;
+    }
+    fail("an answer to request %llu, which nobody waits for", (unsigned long long)unique);
+}
+
+/* What was answered; NULL: an error. The caller frees it. */
+static char *answer_to(size_t slot, size_t *size) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE_S;
+    pthread_mutex_lock(&kernel.lock);
+    while (!kernel.pending[slot].answers)
+        if (pthread_cond_timedwait(&kernel.more, &kernel.lock, &until)) fail("request %llu was never answered", (unsigned long long)kernel.pending[slot].unique);
+    char *body = kernel.pending[slot].body;
+    *size = kernel.pending[slot].size;
+    if (kernel.pending[slot].error) free(body), body = NULL;
+    kernel.pending[slot].unique = 0;
+    pthread_mutex_unlock(&kernel.lock);
+    return body;
+}
+
+static char *ask(uint32_t opcode, uint64_t node, const void *in, size_t in_size, char *buffer, size_t *size, int interrupts) {
+    char request[512];
+    struct fuse_in_header header = {.opcode = opcode, .nodeid = node, .pid = (uint32_t)(uintptr_t)pthread_self() | 1};
+    header.len = (uint32_t)(sizeof header + in_size);
+    size_t slot = asks(&header.unique), left = header.len;
+    memcpy(request, &header, sizeof header);
+    memcpy(request + sizeof header, in, in_size);
+    uint64_t unique = header.unique;
+    if (!answer(ends[0], request, &left, buffer)) queue_put(request, left);
+    if (interrupts) {
+        struct fuse_in_header stop = {.opcode = FUSE_INTERRUPT, .unique = unique | 1, .len = sizeof stop + sizeof(struct fuse_interrupt_in)};
+        memcpy(request, &stop, sizeof stop);
+        memcpy(request + sizeof stop, &(struct fuse_interrupt_in){.unique = unique}, sizeof(struct fuse_interrupt_in));
+        left = stop.len;
+        answer(ends[0], request, &left, buffer);
+    }
+    return answer_to(slot, size);
+}
+
+static void use(unsigned file, char *buffer, unsigned *seed) {
+    char name[16];
+    size_t size;
+    name_of(file, name);
+    struct fuse_entry_out *entry = (void *)ask(FUSE_LOOKUP, DIRECTORY, name, strlen(name) + 1, buffer, &size, rand_r(seed) % 16 == 0);
+    if (!entry) return;
+    uint64_t leaf = entry->nodeid, file_size = entry->attr.size;
+    free(entry);
+    struct fuse_open_in in = {.flags = O_RDONLY};
+    struct fuse_open_out *open = rand_r(seed) % 4 ? (void *)ask(FUSE_OPEN, leaf, &in, sizeof in, buffer, &size, rand_r(seed) % 16 == 0) : NULL;
+    if (open) {
+        struct fuse_read_in read = {.fh = open->fh, .size = LARGEST};
+        __atomic_add_fetch(&opens, 1, __ATOMIC_RELAXED);
+        if (open->fh != leaf) fail("a handle that is not its leaf's id");
+        free(open);
+        char *data = rand_r(seed) % 2 ? ask(FUSE_READ, leaf, &read, sizeof read, buffer, &size, 0) : NULL;
+        if (data && size != file_size) fail("%zu bytes of %llu", size, (unsigned long long)file_size);
+        if (data) check(data, size, "read"), __atomic_add_fetch(&reads, 1, __ATOMIC_RELAXED);
+        free(data);
+        struct fuse_release_in release = {.fh = leaf};
+        free(ask(FUSE_RELEASE, leaf, &release, sizeof release, buffer, &size, 0));
+    }
+    if (rand_r(seed) % 2) leaves_forget(leaf, 1);
+}
+
+static void *stand_for_kernel(void *argument) {
+    unsigned *seed = argument;
+    char *buffer = malloc(ANSWER_BYTES);
+    while (__atomic_load_n(&run, __ATOMIC_ACQUIRE)) use((unsigned)rand_r(seed) % FILES, buffer, seed);
+    free(buffer);
+    return NULL;
+}
+
+static void *take_replies(void *argument) {
+    (void)argument;
+    static char message[LARGEST + 4096];
+    ssize_t size;
+    while ((size = recv(ends[1], message, sizeof message, 0)) > 0) {
+        struct fuse_out_header *header = (void *)message;
+        if ((size_t)size != header->len) fail("%zd bytes, which say %u", size, header->len);
+        if (header->unique) {
+            answered_with(header->unique, header->error, message + sizeof *header, (size_t)size - sizeof *header);
+        } else {
+            struct fuse_notify_store_out *out = (void *)(header + 1);
+            if (header->error != FUSE_NOTIFY_STORE || out->offset) fail("a message of another kind");
+            check((char *)(out + 1), out->size, "pushed");
+        }
+    }
+    return NULL;
+}
+
+/* ---- Python ------------------------------------------------------------------------------------------------------- */
+
+static void answer_queued(void) {
+    char request[4096];
+    while (queue_take(request, sizeof request) > 0) {
+        __atomic_add_fetch(&by_python, 1, __ATOMIC_RELAXED);
+        answered_with(((struct fuse_in_header *)request)->unique, -EIO, "", 0);
+    }
+}
+
+static void free_outcomes(void) {
+    struct fetched *next;
+    for (struct fetched *one = fetched_take(1000); one; one = next) next = one->next, free(one);
+}
+
+static int lend(void) {
+    struct stat found;
+    struct lent lent = {
+        .entry.node = DIRECTORY, .fd = dup(source), .largest = LARGEST - 1000, .settled_ns = INT64_MAX / 2,
+        .until_ns = monotonic_ns() + 1000000000, .valid_ns = 50000000,
+    };
+    if (lent.fd < 0 || fstat(source, &found)) fail("dup: %s", strerror(errno));
+    lent.device = found.st_dev;
+    int error = lent_put(&lent);
+    if (error) close(lent.fd);
+    return error;
+}
+
+static void take_leaf(uint64_t leaf) {
+    struct leaf_taken taken;
+    int64_t open = 0, slot = -1;
+    if (leaves_take_id(leaf, 1, &taken)) return;
+    contents_take(leaf, &open, &slot);
+    if (open) counts_free((uint32_t)slot);
+}
+
+static void act(unsigned *seed, uint64_t *number) {
+    char name[16];
+    int64_t leaves;
+    uint64_t directories[8], first, end;
+    name_of((unsigned)rand_r(seed) % FILES, name);
+    switch (rand_r(seed) % 16) {
+    case 0: lent_take(DIRECTORY, &leaves); break;
+    case 1: case 2: case 3: lend(); break;
+    case 4: jobs_own(DIRECTORY, name, strlen(name)); break;
+    case 5: case 6: owned_take(leaves_key(DIRECTORY, name, strlen(name))); break;
+    case 7: take_leaf(leaves_id(DIRECTORY, name, strlen(name))); break;
+    case 8: case 9: jobs_ahead(DIRECTORY, name, strlen(name)); break;
+    case 10:
+        first = *number, end = *number += 8;
+        store_grant(&first, &end, 8 * (LARGEST + 8192));
+        break;
+    case 11: contents_trim((size_t)rand_r(seed) % 50000); break;
+    case 12: staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1); break;
+    case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0)); break;
+    case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8); break;
+    default: jobs_pause(rand_r(seed) % 4 == 0);
+    }
+    free_outcomes();
+}
+
+static void *replace_files(void *argument) {
+    unsigned *seed = argument;
+    while (__atomic_load_n(&run, __ATOMIC_ACQUIRE)) {
+        write_file((unsigned)rand_r(seed) % FILES, seed);
+        usleep(2000);
+    }
+    return NULL;
+}
+
+/* ---- runs --------------------------------------------------------------------------------------------------------- */
+
+static void make_folder(const char *name, int *fd) {
+    if (mkdir(name, 0700) && errno != EEXIST) fail("%s: %s", name, strerror(errno));
+    *fd = open(name, O_RDONLY | O_DIRECTORY);
+    if (*fd < 0) fail("%s: %s", name, strerror(errno));
+}
+
+static int begin(void) {
+    char folder[32];
+    sprintf(folder, "cache-%d", (int)getpid());
+    make_folder("source", &source);
+    make_folder(folder, &cache);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) fail("socketpair: %s", strerror(errno));
+    int error = queue_open();
+    if (!error) error = counts_attach(-1);
+    queue_reset();
+    leaves_begin(FIRST_LEAF, 0);
+    store_in(cache, 4096);
+    staged_at(cache);
+    if (!error) error = workers_start(ends[0], 4, 3, 8 * LARGEST);
+    return error;
+}
+
+static void end(uint64_t numbers) {
+    int64_t leaves;
+    char name[16];
+    jobs_pause(0);
+    store_in(-1, 0);
+    staged_at(-1);
+    workers_stop(INT64_C(10000000000));
+    lent_take(DIRECTORY, &leaves);
+    for (unsigned file = 0; file < FILES; file++) {
+        name_of(file, name);
+        take_leaf(leaves_id(DIRECTORY, name, strlen(name)));
+        owned_take(leaves_key(DIRECTORY, name, strlen(name)));
+    }
+    for (uint64_t number = 1; number < numbers; number++) staged_take(number, 1);
+    free_outcomes();
+    leaves_begin(0, 0);
+    if (contents_count() || buffers_out() || jobs_under_way() || lent_count()) fail("something is left: %zu contents, %zu bytes, %zu jobs, %zu directories", contents_count(), buffers_out(), jobs_under_way(), lent_count());
+    shutdown(ends[0], SHUT_RDWR);
+}
+
+static void close_all(void) {
+    close(ends[0]);
+    close(ends[1]);
+    close(source);
+    close(cache);
+}
+
+static void fuzz(double seconds, unsigned seed) {
+    pthread_t kernels[KERNELS], replies, replacer;
+    unsigned seeds[KERNELS + 1];
+    uint64_t number = 1;
+    if (begin()) fail("it does not start");
+    for (unsigned file = 0; file < FILES; file++) write_file(file, &seed);
+    if (pthread_create(&replies, NULL, take_replies, NULL)) fail("pthread_create");
+    for (int i = 0; i <= KERNELS; i++) {
+        seeds[i] = seed + 1 + (unsigned)i;
+        if (pthread_create(i < KERNELS ? &kernels[i] : &replacer, NULL, i < KERNELS ? stand_for_kernel : replace_files, &seeds[i]))
+            fail("pthread_create");
+    }
+    int64_t until_ns = monotonic_ns() + (int64_t)(seconds * 1e9);
+    while (monotonic_ns() < until_ns) {
+        act(&seed, &number);
+        answer_queued();
+        if (rand_r(&seed) % 4 == 0) usleep(200);
+    }
+    __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
+    lend();
+    for (int i = 0; i < KERNELS; i++)
+        while (pthread_tryjoin_np(kernels[i], NULL)) answer_queued(), sched_yield();
+    pthread_join(replacer, NULL);
+    if (!opens || !reads || !by_python) fail("nothing was tried: %ld opens, %ld reads, %ld by Python", opens, reads, by_python);
+    printf("%ld opens, %ld reads, %ld by Python\n", opens, reads, by_python);
+    end(number);
+    pthread_join(replies, NULL);
+    close_all();
+}
+
+static int once(void) {
+    int error = begin();
+    uint64_t first = 1, last = 9;
+    struct fuse_in_header header = {.opcode = FUSE_LOOKUP, .unique = 2, .nodeid = DIRECTORY, .pid = 1};
+    char request[64], *buffer = malloc(ANSWER_BYTES), name[16];
+    unsigned seed = 5;
+    for (unsigned file = 0; file < 3; file++) write_file(file, &seed);
+    store_grant(&first, &last, 8 * (LARGEST + 8192));
+    if (!error) error = lend();
+    jobs_own(DIRECTORY, "f1", 2);
+    if (!error) error = jobs_ahead(DIRECTORY, "f0", 2);
+    for (unsigned file = 0; buffer && file < 3; file++) {
+        name_of(file, name);
+        size_t size = sizeof header + strlen(name) + 1;
+        header.len = (uint32_t)size;
+        header.unique += 2;
+        memcpy(request, &header, sizeof header);
+        memcpy(request + sizeof header, name, strlen(name) + 1);
+        if (!answer(ends[0], request, &size, buffer) && file != 1 && !error) error = ENOMEM; /* f1 is Python's */
+    }
+    for (int i = 0; i < 200 && jobs_under_way(); i++) usleep(1000);
+    owned_take(leaves_key(DIRECTORY, "f1", 2));
+    free(buffer);
+    end(last);
+    while (queue_take(request, sizeof request) > 0) continue;
+    close_all();
+    return error;
+}
+
+int main(int count, char **arguments) { return drive(count, arguments, fuzz, once); }
