@@ -32,7 +32,7 @@ SETTLED = injected(setting("mountd.source.clock:_COARSE_NS", 0))
 
 def size_of(number: int) -> int:
     """Some of no byte, of a page, of several requests."""
-    return (0, 1, 4096, 5000, 140_000)[number % 5] + (number // 5 * 7 if number % 5 else 0)
+    return (0, 1, 4096, 5000, 60_000)[number % 5] + (number // 5 * 7 if number % 5 else 0)
 
 
 def seed(folder: int, number: int, version: int = 0) -> int:
