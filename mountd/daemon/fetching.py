@@ -24,9 +24,18 @@ from mountd.fetch import (
     SmallDemand,
     SmallFileLookups,
     SmallFiles,
+    SmallPipeline,
 )
 from mountd.files import IoMode
-from mountd.hints import FollowedPlans, HintFollower, PageCacheWarmer, PlannedChunks, PlannedFiles, SpaceReservation
+from mountd.hints import (
+    FollowedPlans,
+    HintFollower,
+    PageCacheWarmer,
+    PlannedChunks,
+    PlannedFiles,
+    PlannedLeaves,
+    SpaceReservation,
+)
 from mountd.namespace import Namespace
 from mountd.peers import JobPeers
 from policies.iomode import SMALL_BYTES
@@ -98,7 +107,14 @@ def fetching(
     )
 
 
-def hinting(basics: Basics, storage: Storage, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
+def hinting(
+    basics: Basics,
+    storage: Storage,
+    namespace: Namespace,
+    fetch: Fetching,
+    io_mode: IoMode,
+    pipeline: SmallPipeline,
+) -> Hinting:
     """Follows the plans of `fetch`, and has fetched through its resolver what they name."""
     config, metrics, cache = basics.config, basics.metrics, storage.cache
     warmer = PageCacheWarmer(
@@ -131,5 +147,8 @@ def hinting(basics: Basics, storage: Storage, namespace: Namespace, fetch: Fetch
         metrics,
         at_once=config.prefetch_threads,
     )
-    follower = HintFollower(fetch.plans.plans, files, chunks, fetch.reservation, warmer, storage.plan_changes, metrics)
+    leaves = PlannedLeaves(namespace, pipeline, fetch.reservation, metrics)
+    follower = HintFollower(
+        fetch.plans.plans, files, leaves, chunks, fetch.reservation, warmer, storage.plan_changes, metrics
+    )
     return Hinting(warmer, follower)

@@ -34,7 +34,7 @@ from mountd.files import (
     open_again,
 )
 from mountd.fuse import DevFuse, KernelPageCache
-from mountd.hints import HintFollower
+from mountd.hints import FollowedPlans, HintFollower
 from mountd.kernel import DataPlane
 from mountd.namespace import seconds
 from mountd.peers import JobPeers
@@ -82,11 +82,12 @@ async def open_file_service(
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, names, passthrough)
         plane = storage.plane
-        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, is_heard, nursery)
+        hears = recorder, fetch.plans
+        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, nursery)
         small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
         ahead = FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, source, metrics)
         await _open_again(basics, storage, names, passthrough)
-        hints = hinting(basics, storage, namespace, fetch, io_mode)
+        hints = hinting(basics, storage, namespace, fetch, io_mode, pipeline)
         residency = Residency(namespace, config.mountpoint, nursery)
         modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
         observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)
@@ -167,7 +168,7 @@ def _pipeline(
     names: NameService,
     siblings: SiblingWatch,
     io_mode: IoMode,
-    is_heard: Callable[[], bool],
+    hears: tuple[Recorder, FollowedPlans],
     nursery: trio.Nursery,
 ) -> tuple[Lending, SmallPipeline]:
     config, cache, source, fetches = basics.config, storage.cache, storage.source, storage.fetches
@@ -178,12 +179,14 @@ def _pipeline(
 
     terms = LendingTerms(
         is_wanted=is_wanted,
-        is_heard=is_heard,
+        is_heard=lambda: hears[0].active,
         limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
     )
     lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
-    return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics)
+    return lending, SmallPipeline(
+        fetches, lending, names.namespace, source, cache, siblings, basics.metrics, hears[1].opened_at
+    )
 
 
 def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> IoMode:

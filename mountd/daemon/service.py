@@ -38,6 +38,9 @@ _ANSWER_LIMIT_S = 30.0
 _MOST_FETCHING = 64
 """Threads that fetch small files: FETCH_WORKERS in native/plane/fetch.h."""
 
+_FOR_READERS = 16
+"""Of them for files that somebody waits for: as many workers of a loader, and more wait no longer than these take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -93,15 +96,15 @@ async def open_service(
             start_for_life(nursery, "hints", files.hints.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
             config = basics.config
-            threads = min(_MOST_FETCHING, config.source_threads, config.prefetch_threads * 2)
+            ahead = min(2 * config.prefetch_threads, _MOST_FETCHING - _FOR_READERS)  # each waits for one small file
             start_for_life(
                 nursery,
                 "small files",
                 partial(
                     files.pipeline.run,
                     device.get(),
-                    threads=threads,
-                    ahead_threads=min(config.prefetch_threads, threads - 1),
+                    threads=ahead + _FOR_READERS,
+                    ahead_threads=ahead,
                     ahead_bytes=config.buffer_bytes // 2,
                 ),
             )

@@ -23,7 +23,7 @@ from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
 from mountd.fetch.small_files import SmallFiles
 from mountd.fetch.small_files_demand import SmallDemand
-from mountd.fetch.small_pipeline import SmallPipeline
+from mountd.fetch.small_pipeline import SmallPipeline, Staged
 from mountd.fetch.status import FetchStatus
 
 __all__ = [
@@ -59,5 +59,6 @@ __all__ = [
     "SmallFileLookups",
     "SmallFiles",
     "SmallPipeline",
+    "Staged",
     "first_of",
 ]

@@ -11,7 +11,8 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -23,7 +24,7 @@ from mountd.fetch.chunks.batches import Place
 from mountd.fetch.lending import Lending
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.kernel import Fetched, FetchKind, SmallFetches
-from mountd.namespace import Namespace, Node
+from mountd.namespace import Namespace
 from mountd.source import Source
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,25 @@ _PATIENCE_S = 1.0
 """At the end: for threads that read the source just then."""
 
 
+class Staged(NamedTuple):
+    """What has become of a file that was asked for."""
+
+    size: int
+    """0 of one that was here: it was not asked."""
+    number: int
+    """Of its object; 0: it is in memory, or was here."""
+    fetched: bool
+
+
+class _Batch:
+    """Files that somebody waits for together."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.more = trio.Event()
+        self.outcomes: dict[tuple[int, bytes], Staged] = {}
+
+
 class SmallPipeline:
     """`run` is a task of the daemon's nursery, once the mount is there."""
 
@@ -62,7 +82,9 @@ class SmallPipeline:
         cache: Cache,
         siblings: SiblingWatch,
         metrics: Metrics,
+        planned: Callable[[bytes, bool], bool],
     ) -> None:
+        """`planned(path, staged)` is told of each file that is opened without us; whether an order names it."""
         self._fetches = fetches
         self._lending = lending
         self._namespace = namespace
@@ -70,6 +92,9 @@ class SmallPipeline:
         self._cache = cache
         self._siblings = siblings
         self._metrics = metrics
+        self._planned = planned
+        self._awaited: dict[tuple[int, bytes], _Batch] = {}
+        """By node id of the directory, and name."""
         self._counted = fetches.figures()
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -77,24 +102,55 @@ class SmallPipeline:
     def ahead(self, places: Sequence[Place]) -> list[Place]:
         """Have siblings of lent directories fetched. Those that are to be fetched the usual way."""
         usual: list[Place] = []
-        by_directory: dict[Node, list[bytes]] = {}
-        for directory, name in places:
-            by_directory.setdefault(directory, []).append(name)
-        for directory, names in by_directory.items():
-            for name, error in zip(names, self._fetches.ahead(directory.id, names), strict=True):
-                if error in (errno.EPERM, errno.ENOENT):
-                    usual.append((directory, name))
-                elif error:
-                    self._siblings.drop(directory, name)
+        errors = self._fetches.ahead([(directory.id, name) for directory, name in places])
+        for place, error in zip(places, errors, strict=True):
+            if error in (errno.EPERM, errno.ENOENT):
+                usual.append(place)
+            elif error:
+                self._siblings.drop(*place)
         return usual
 
-    def opened(self, node_id: int, thread_id: int) -> None:
-        """A leaf was opened without us."""
+    @property
+    def on(self) -> bool:
+        """Files are fetched without us, where that may be."""
+        return self._fetches.runs
+
+    async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
+        """Have these files fetched and staged. For each what has become of it; None: it is to be fetched the usual way.
+
+        A directory that is not lent will be, for the next time.
+        """
+        batch = _Batch()
+        for directory in {directory for directory, _ in places}:
+            self._lending.used(directory)
+        asked = [(directory.id, name) for directory, name in places if directory.lent]
+        for key, error in zip(asked, self._fetches.ahead(asked), strict=True):
+            if not error:
+                self._awaited[key] = batch
+                batch.left += 1
+            elif error == errno.EEXIST:
+                batch.outcomes[key] = Staged(0, 0, fetched=False)
+        with trio.move_on_after(self._source.threads.time_limit_s):
+            while batch.left:
+                await batch.more.wait()
+        for key in asked:
+            if self._awaited.get(key) is batch:
+                del self._awaited[key]
+        return [batch.outcomes.get((directory.id, name)) for directory, name in places]
+
+    def opened(self, node_id: int, thread_id: int) -> bool:
+        """A node was opened without us. False: it is no leaf."""
         found = self._fetches.leaf(node_id)
-        directory = self._lending.directory(found[0]) if found is not None else None
-        if found is not None and directory is not None:
-            self._lending.is_used(found[0])
-            self._siblings.opened_in(directory, found[1], found[2], staged=bool(thread_id & _WAS_HERE))
+        if found is None:
+            return False
+        directory_id, name, size = found
+        directory = self._lending.directory(directory_id)
+        if directory is not None:
+            self._lending.is_used(directory_id)
+            staged = bool(thread_id & _WAS_HERE)
+            if not self._planned(b"/".join(filter(None, (directory.path, name))), staged):
+                self._siblings.opened_in(directory, name, size, staged=staged)
+        return True
 
     # -- what becomes of them -----------------------------------------------------------------------------------------
 
@@ -151,7 +207,7 @@ class SmallPipeline:
                 stamp = Stamp(one.inode, one.ctime_ns)
                 arrivals.append(Arrival(version, prefix + one.name, one.number, stamp, one.checksum))
             self._lending.is_used(one.directory_id)
-            if one.ahead:
+            if one.ahead and not self._tell_awaiting(one, size):
                 self._tell_siblings(one, size)
         self._cache.arrivals.enter(arrivals)
         if any(one.ahead for one in found):
@@ -163,6 +219,18 @@ class SmallPipeline:
         except HfsError:
             return None
         return path + os.fsencode("/") if path else b""
+
+    def _tell_awaiting(self, one: Fetched, size: int) -> bool:
+        batch = self._awaited.pop((one.directory_id, one.name), None)
+        if batch is None:
+            return False
+        if one.kind in (FetchKind.STORED, FetchKind.UNSTORED, FetchKind.HERE):
+            outcome = Staged(size, one.number, fetched=one.kind is not FetchKind.HERE)
+            batch.outcomes[one.directory_id, one.name] = outcome
+        batch.left -= 1
+        if not batch.left:
+            batch.more.set()
+        return True
 
     def _tell_siblings(self, one: Fetched, size: int) -> None:
         directory = self._lending.directory(one.directory_id)

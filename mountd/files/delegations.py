@@ -92,10 +92,10 @@ class Delegations:
         cache: Cache,
         *,
         is_heard: Callable[[], bool],
-        leaf_opened: Callable[[int, int], object],
+        leaf_opened: Callable[[int, int], bool],
     ) -> None:
-        """`is_heard()`: somebody wants to hear of opens and reads now. `leaf_opened` is told of opens of leaves, while
-        nobody does: node id and thread id."""
+        """`is_heard()`: somebody wants to hear of opens and reads now. `leaf_opened(node_id, thread_id)` is told of all
+        opens first: whether it is a leaf's."""
         self._plane = plane
         self._namespace = namespace
         self._permissions = permissions
@@ -263,12 +263,10 @@ class Delegations:
             for reader in self._plane.take_served():
                 served(*reader)
             opened, _lost = self._plane.take_events()
-            if heard and heard_before:  # what was opened before is told to nobody
-                for node_id, thread_id in opened:
+            for node_id, thread_id in opened:
+                # What was opened before is told to nobody.
+                if not self._leaf_opened(node_id, thread_id) and heard and heard_before:
                     self._tell_of(node_id, thread_id & _THREAD)
-            elif not heard:
-                for node_id, thread_id in opened:
-                    self._leaf_opened(node_id, thread_id)
             if len(opened) < self._plane.events_at_most:
                 await trio.sleep(_TELL_S if heard or opened else _IDLE_TELL_S)
             else:

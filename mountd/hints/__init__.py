@@ -10,6 +10,7 @@ from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.planned_chunks import PlannedChunks
 from mountd.hints.planned_files import PlannedFiles
+from mountd.hints.planned_leaves import PlannedLeaves
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.hints.status import HintsStatus
 
@@ -22,5 +23,6 @@ __all__ = [
     "PlanChanges",
     "PlannedChunks",
     "PlannedFiles",
+    "PlannedLeaves",
     "SpaceReservation",
 ]

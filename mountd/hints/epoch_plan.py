@@ -66,6 +66,8 @@ class EpochPlan:
         self.overtaken: set[bytes] = set()
         """The paths of those whole files that a reader opens meanwhile, and has fetched: once is enough."""
         self.files = FoundFiles()
+        self.ready: set[int] = set()
+        """Whole files that were fetched without a node: the data plane answers who opens them."""
         self.held: set[int] = set()
         """Whole files that are not staged, only held in memory until they are read."""
         self.pushed: set[tuple[Version, int]] = set()

@@ -134,6 +134,18 @@ class FollowedPlans:
         self._changes.reader_went_on()
         return True
 
+    def opened_at(self, path: bytes, staged: bool) -> bool:
+        """As `opened`, of a small file that is no node."""
+        for plan in self.plans.followed():
+            unit = plan.layout.find(path) if plan.layout.whole else None
+            if unit is not None:
+                if not staged and unit in plan.under_way:
+                    plan.overtaken.add(path)
+                plan.schedule.seen(unit, trio.current_time())
+                self._changes.reader_went_on()
+                return True
+        return False
+
     def closed(self, node: Node, file: StagedFile) -> None:
         """A small file was closed: whoever had it fetched, it may be here now."""
         its = self._found(node)

@@ -23,6 +23,7 @@ from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.plan_registry import PlanRegistry
 from mountd.hints.planned_chunks import PlannedChunks
 from mountd.hints.planned_files import PlannedFiles
+from mountd.hints.planned_leaves import PlannedLeaves
 from mountd.hints.space_reservation import SpaceReservation
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class HintFollower:
         self,
         plans: PlanRegistry,
         files: PlannedFiles,
+        leaves: PlannedLeaves,
         chunks: PlannedChunks,
         reservation: SpaceReservation,
         warmer: PageCacheWarmer,
@@ -52,6 +54,7 @@ class HintFollower:
     ) -> None:
         self._plans = plans
         self._files = files
+        self._leaves = leaves
         self._chunks = chunks
         self._reservation = reservation
         self._warmer = warmer
@@ -96,7 +99,8 @@ class HintFollower:
         work.plan.under_way.update(work.units)
         try:
             if work.plan.layout.whole:
-                await self._files.stage(work.plan, work.units, left)
+                if usual := await self._leaves.stage(work.plan, work.units, left):
+                    await self._files.stage(work.plan, usual, left)
             elif await self._chunks.stage(work.plan, work.units[0]):
                 left.clear()
             else:

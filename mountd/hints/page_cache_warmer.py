@@ -98,7 +98,7 @@ class PageCacheWarmer:
 
     async def files(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these files ready, the first ones first."""
-        nodes = await self._nodes(plan, units)
+        nodes = await self._nodes(plan, [unit for unit in units if unit not in plan.ready])
         budget_bytes = _READY_BYTES
         ahead: list[tuple[StagedFile, Extent]] = []
         elsewhere: list[tuple[Node, StagedFile]] = []

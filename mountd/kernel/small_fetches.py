@@ -17,6 +17,9 @@ from mountd.kernel import fastpath
 
 _LONGEST_NS = 1 << 62
 
+_AHEAD_AT_ONCE = 64
+"""MOST_WANTED in mountd/native/plane/python_fetch.c."""
+
 _ROW = struct.Struct("=QQQQQqqq")
 """struct row in mountd/native/plane/python_fetch.c."""
 
@@ -92,7 +95,7 @@ class _Extension(Protocol):
         /,
     ) -> None: ...
 
-    def plane_fetch_ahead(self, directory: int, names: list[bytes], /) -> bytearray: ...
+    def plane_fetch_ahead(self, directories: list[int], names: list[bytes], /) -> bytearray: ...
 
     def plane_fetched(self) -> list[tuple[int, int, int, bytes, bytes, int, int, int, int]]: ...
 
@@ -175,13 +178,17 @@ class SmallFetches:
             return False
         return True
 
-    def ahead(self, directory_id: int, names: Sequence[bytes]) -> bytearray:
-        """Fetch these before anybody asks. For each 0, or an errno.
+    def ahead(self, places: Sequence[tuple[int, bytes]]) -> bytearray:
+        """Fetch these, each by directory and name, before anybody asks. For each 0, or an errno.
 
         EEXIST: it is here, or on its way; EPERM: its name is ours; ENOENT: the directory is not lent; EAGAIN: later.
         """
         assert self._extension is not None
-        return self._extension.plane_fetch_ahead(directory_id, list(names))
+        errors = bytearray()
+        for begin in range(0, len(places), _AHEAD_AT_ONCE):
+            part = places[begin : begin + _AHEAD_AT_ONCE]
+            errors += self._extension.plane_fetch_ahead([where for where, _ in part], [name for _, name in part])
+        return errors
 
     def take_fetched(self) -> list[Fetched]:
         """What has become of files since the last call, some hundreds at most, in their order."""

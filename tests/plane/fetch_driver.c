@@ -230,7 +230,7 @@ static void act(unsigned *seed, uint64_t *number) {
     case 4: jobs_own(DIRECTORY, name, strlen(name)); break;
     case 5: case 6: owned_take(leaves_key(DIRECTORY, name, strlen(name))); break;
     case 7: take_leaf(leaves_id(DIRECTORY, name, strlen(name))); break;
-    case 8: case 9: jobs_ahead(DIRECTORY, name, strlen(name)); break;
+    case 8: case 9: jobs_ahead(&(struct wanted){.directory = DIRECTORY, .name = name, .size = strlen(name)}, 1); break;
     case 10:
         first = *number, end = *number += 8;
         store_grant(&first, &end, 8 * (LARGEST + 8192));
@@ -344,7 +344,8 @@ static int once(void) {
     store_grant(&first, &last, 8 * (LARGEST + 8192));
     if (!error) error = lend();
     jobs_own(DIRECTORY, "f1", 2);
-    if (!error) error = jobs_ahead(DIRECTORY, "f0", 2);
+    struct wanted wanted = {.directory = DIRECTORY, .name = "f0", .size = 2};
+    if (!error) jobs_ahead(&wanted, 1), error = wanted.error;
     for (unsigned file = 0; buffer && file < 3; file++) {
         name_of(file, name);
         size_t size = sizeof header + strlen(name) + 1;

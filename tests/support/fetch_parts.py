@@ -67,4 +67,5 @@ class FetchParts:
         return fetching(self._basics, self._storage, None, namespace, page_cache, is_recorded, nursery)
 
     def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
-        return hinting(self._basics, self._storage, namespace, fetch, io_mode)
+        pipeline: Any = SimpleNamespace(on=False)
+        return hinting(self._basics, self._storage, namespace, fetch, io_mode, pipeline)

@@ -156,7 +156,7 @@ async def daemon(
             queue.siblings_nowait,
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
-        pipeline: Any = SimpleNamespace(ahead=list, used=lambda _directory: None, opened=lambda _node, _thread: None)
+        pipeline: Any = SimpleNamespace(ahead=list, used=lambda _directory: None, opened=lambda _node, _thread: False)
         ahead = FetchesAhead(
             fetch.resolver,
             fetch.owners,

@@ -73,6 +73,8 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
     int error = table_put(all(), &content->entry, 1);
     if (error) free(content);
     *held = data && !error ? content : NULL;
+    struct leaf_place place;
+    if (!error && !leaves_place(facts->leaf, 0, &place)) contents_end(facts->leaf); /* it was taken before this was there */
     return error;
 }
 
@@ -214,16 +216,6 @@ static int answer_open(int device, struct content *content, const struct fuse_in
     return 1;
 }
 
-static struct waiter *waiting(const void *request, size_t size, uint64_t leaf) {
-    struct waiter *waiter = malloc(sizeof *waiter + size);
-    if (!waiter) return NULL;
-    waiter->next = NULL;
-    waiter->leaf = leaf;
-    waiter->size = size;
-    memcpy(waiter->request, request, size);
-    return waiter;
-}
-
 /* All bytes; NULL: they are not in memory. Without the lock, by whoever is pushing. */
 static const char *bytes(struct content *content, char *buffer) {
     if (content->data) return content->data;
@@ -270,7 +262,7 @@ int contents_open(int device, uint64_t leaf, const void *request, size_t size, c
     int answered = 0;
     pthread_mutex_lock(&content->lock);
     if (content->is_pushing && !content->is_taken) {
-        struct waiter *waiter = waiting(request, size, leaf);
+        struct waiter *waiter = waiter_of(request, size, leaf);
         if (waiter) waiter->next = content->waiters, content->waiters = waiter, answered = 1;
         pthread_mutex_unlock(&content->lock);
     } else if (content->is_taken || content->is_pushed || !size_of(content)) {
@@ -324,7 +316,7 @@ int contents_take(uint64_t leaf, int64_t *open, int64_t *slot) {
     struct waiter *waiters = content->waiters;
     content->waiters = NULL;
     pthread_mutex_unlock(&content->lock);
-    answer_waiters(-1, content, waiters, 1);
+    waiters_to_python(waiters);
     let_go(content);
     return 1;
 }

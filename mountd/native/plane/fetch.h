@@ -3,6 +3,7 @@
  *   lent.c      directories that Python has lent: whose small files may be fetched here
  *   jobs.c      names that are being looked at or fetched, and the requests that wait for them
  *   owned.c     names in them that are Python's
+ *   waiters.c   requests that are answered later
  *   workers.c   the threads that do it; they answer no other requests
  *   source.c    one file of the source: opened, looked at, read, looked at again
  *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
@@ -112,9 +113,7 @@ void fetched_add(struct fetched *fetched); /* its memory is ours now */
 struct fetched *fetched_take(size_t most); /* a chain, the oldest first; NULL: none */
 size_t fetched_waiting(void);
 
-/* ---- contents.c --------------------------------------------------------------------------------------------------- */
-
-#define WAS_HERE (UINT64_C(1) << 63) /* in the thread id of an event: the bytes were here when the file was opened */
+/* ---- waiters.c ---------------------------------------------------------------------------------------------------- */
 
 struct waiter { /* a request that is answered later */
     struct waiter *next;
@@ -122,6 +121,14 @@ struct waiter { /* a request that is answered later */
     size_t size;
     char request[];
 };
+
+struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf); /* NULL: no memory */
+void waiters_to_python(struct waiter *first); /* all of them, and frees them */
+void waiters_drop(struct waiter *first);
+
+/* ---- contents.c --------------------------------------------------------------------------------------------------- */
+
+#define WAS_HERE (UINT64_C(1) << 63) /* in the thread id of an event: the bytes were here when the file was opened */
 
 struct content_facts { /* what a leaf's bytes are */
     uint64_t leaf, directory, number; /* number 0: no object yet */
@@ -183,8 +190,15 @@ struct job { /* one name */
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t name_size, size_t request_size);
 int jobs_open(const struct fuse_in_header *header, size_t request_size);
 void jobs_interrupt(uint64_t unique); /* if it waits here it is Python's, who knows which signals end it */
-/* 0; EEXIST: it is under way, or here; ENOENT: the directory is not lent; EPERM: it is Python's. */
-int jobs_ahead(uint64_t directory, const char *name, size_t name_size);
+struct wanted { /* before anybody asks */
+    uint64_t directory;
+    const char *name;
+    size_t size;
+    int error; /* 0; EEXIST: it is under way, or here; ENOENT: the directory is not lent; EPERM: it is Python's; EAGAIN */
+    struct lent *lent;
+};
+
+void jobs_ahead(struct wanted *wanted, size_t count);
 void jobs_own(uint64_t directory, const char *name, size_t name_size);    /* the name is Python's; no leaf is put for it */
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
 /* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */

@@ -78,7 +78,6 @@ static struct job *add(struct lent *lent, uint64_t key, const char *name, size_t
     jobs.count++;
     if (ahead) jobs.ahead_count++;
     enqueue(ahead ? &jobs.ahead : &jobs.demand, job);
-    pthread_cond_signal(&jobs.more);
     return job;
 }
 
@@ -90,16 +89,6 @@ static void hurry(struct job *job, enum job_goal goal) {
     jobs.ahead_count--;
     job->is_demand = 1;
     enqueue(&jobs.demand, job);
-    pthread_cond_signal(&jobs.more);
-}
-
-static struct waiter *waiting(const struct fuse_in_header *header, size_t size, uint64_t leaf) {
-    struct waiter *waiter = malloc(sizeof *waiter + size);
-    if (!waiter) return NULL;
-    waiter->leaf = leaf;
-    waiter->size = size;
-    memcpy(waiter->request, header, size);
-    return waiter;
 }
 
 /* With the lock; takes over the hold of `lent`. 1: `waiter` waits for it. */
@@ -121,7 +110,7 @@ int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t s
     struct lent *lent = size && size <= UINT8_MAX && !jobs_paused() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
     if (!lent) return 0;
     uint64_t key = leaves_key(header->nodeid, name, size);
-    struct waiter *waiter = waiting(header, request_size, 0);
+    struct waiter *waiter = waiter_of(header, request_size, 0);
     int waits = 0;
     pthread_mutex_lock(&jobs.lock);
     if (waiter && !jobs.stopping && !owned_has(key))
@@ -129,7 +118,10 @@ int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t s
     else
         lent_let_go(lent);
     pthread_mutex_unlock(&jobs.lock);
-    if (!waits) free(waiter);
+    if (waits)
+        pthread_cond_signal(&jobs.more); /* without the lock: whoever wakes up needs it */
+    else
+        free(waiter);
     return waits;
 }
 
@@ -139,7 +131,7 @@ int jobs_open(const struct fuse_in_header *header, size_t request_size) {
     struct lent *lent = lent_hold(place.directory, monotonic_ns());
     if (!lent) return 0;
     int waits = 0, is_small = place.seen.size <= lent->largest;
-    struct waiter *waiter = is_small ? waiting(header, request_size, header->nodeid) : NULL;
+    struct waiter *waiter = is_small ? waiter_of(header, request_size, header->nodeid) : NULL;
     uint64_t key = leaves_key(place.directory, place.name, place.name_size);
     pthread_mutex_lock(&jobs.lock);
     if (waiter && !jobs.stopping && !owned_has(key))
@@ -147,25 +139,45 @@ int jobs_open(const struct fuse_in_header *header, size_t request_size) {
     else
         lent_let_go(lent);
     pthread_mutex_unlock(&jobs.lock);
-    if (!waits) free(waiter);
+    if (waits)
+        pthread_cond_signal(&jobs.more); /* without the lock: whoever wakes up needs it */
+    else
+        free(waiter);
     return waits;
 }
 
-int jobs_ahead(uint64_t directory, const char *name, size_t size) {
-    struct lent *lent = size && size <= UINT8_MAX ? lent_hold(directory, monotonic_ns()) : NULL;
-    if (!lent) return ENOENT;
-    uint64_t key = leaves_key(directory, name, size), leaf = leaves_id(directory, name, size);
-    int error = leaf && contents_has(leaf) ? EEXIST : 0;
-    pthread_mutex_lock(&jobs.lock);
-    if (!error && owned_has(key)) error = EPERM;
-    if (!error && *place_of(key, directory, name, size)) error = EEXIST;
+static int ahead(const struct wanted *wanted, struct lent *lent) {
+    uint64_t key = leaves_key(wanted->directory, wanted->name, wanted->size);
+    int error = 0;
+    if (owned_has(key)) error = EPERM;
+    if (!error && *place_of(key, wanted->directory, wanted->name, wanted->size)) error = EEXIST;
     if (!error && (jobs.stopping || jobs.ahead_count >= AHEAD_QUEUED)) error = EAGAIN;
     if (error)
         lent_let_go(lent);
-    else if (!add(lent, key, name, size, JOB_FETCH, 1))
+    else if (!add(lent, key, wanted->name, wanted->size, JOB_FETCH, 1))
         error = ENOMEM;
-    pthread_mutex_unlock(&jobs.lock);
     return error;
+}
+
+static int is_here(const struct wanted *wanted) {
+    uint64_t leaf = leaves_id(wanted->directory, wanted->name, wanted->size);
+    return leaf && contents_has(leaf);
+}
+
+void jobs_ahead(struct wanted *wanted, size_t count) {
+    size_t added = 0;
+    for (size_t i = 0; i < count; i++) {
+        wanted[i].lent = wanted[i].size && wanted[i].size <= UINT8_MAX ? lent_hold(wanted[i].directory, monotonic_ns()) : NULL;
+        wanted[i].error = !wanted[i].lent ? ENOENT : is_here(&wanted[i]) ? EEXIST : 0;
+        if (wanted[i].lent && wanted[i].error) lent_let_go(wanted[i].lent);
+    }
+    pthread_mutex_lock(&jobs.lock);
+    for (size_t i = 0; i < count; i++) {
+        if (!wanted[i].error) wanted[i].error = ahead(&wanted[i], wanted[i].lent);
+        added += !wanted[i].error;
+    }
+    pthread_mutex_unlock(&jobs.lock);
+    for (; added; added--) pthread_cond_signal(&jobs.more);
 }
 
 void jobs_interrupt(uint64_t unique) {
@@ -218,14 +230,6 @@ struct job *jobs_next(int number) {
     }
     pthread_mutex_unlock(&jobs.lock);
     return job;
-}
-
-static void to_python(struct waiter *waiter) {
-    for (struct waiter *next; waiter; waiter = next) {
-        next = waiter->next;
-        queue_put(waiter->request, waiter->size);
-        free(waiter);
-    }
 }
 
 struct putting {
@@ -292,7 +296,7 @@ int jobs_enter(struct job *job, int error, struct file *file, struct content **h
     int is_python = job->abandoned || error;
     pthread_mutex_unlock(&jobs.lock);
     if (is_python)
-        to_python(waiters);
+        waiters_to_python(waiters);
     else
         answer_waiters(job, waiters, buffer);
     job->error = error;
@@ -339,7 +343,7 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, size_t room) {
         numbers[count++] = i;
     }
     pthread_mutex_unlock(&jobs.lock);
-    to_python(waiters);
+    waiters_to_python(waiters);
     return count;
 }
 
@@ -360,16 +364,12 @@ void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes) {
     pthread_mutex_unlock(&jobs.lock);
 }
 
-static void drop_waiters(struct job *job) {
-    for (struct waiter *next; job->waiters; job->waiters = next) next = job->waiters->next, free(job->waiters);
-}
-
 static void end_line(struct line *line) {
     while (line->first) {
         struct job *job = line->first;
         dequeue(line, job);
         remove_by_name(job);
-        drop_waiters(job);
+        waiters_drop(job->waiters);
         lent_let_go(job->lent);
         free(job);
     }
@@ -384,7 +384,8 @@ void jobs_end(void) {
     jobs.ahead_count = 0;
     for (int i = 0; i < FETCH_WORKERS; i++) {
         if (!jobs.running[i]) continue;
-        drop_waiters(jobs.running[i]);
+        waiters_drop(jobs.running[i]->waiters);
+        jobs.running[i]->waiters = NULL;
         give_up(i);
     }
     pthread_cond_broadcast(&jobs.more);

@@ -118,21 +118,28 @@ static PyObject *plane_disown(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+#define MOST_WANTED 64
+
 static PyObject *plane_fetch_ahead(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long directory;
-    PyObject *names;
-    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    PyObject *directories, *names;
+    struct wanted wanted[MOST_WANTED];
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &directories, &PyList_Type, &names)) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(names);
-    PyObject *errors = PyByteArray_FromStringAndSize(NULL, count);
-    for (Py_ssize_t i = 0; errors && i < count; i++) {
+    if (count > MOST_WANTED || PyList_GET_SIZE(directories) != count) {
+        PyErr_SetString(PyExc_ValueError, "so many names and directories do not go together");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
         char *name;
         Py_ssize_t size;
-        if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0)
-            Py_CLEAR(errors);
-        else
-            PyByteArray_AS_STRING(errors)[i] = (char)jobs_ahead(directory, name, (size_t)size);
+        if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0) return NULL;
+        wanted[i] = (struct wanted){PyLong_AsUnsignedLongLong(PyList_GET_ITEM(directories, i)), name, (size_t)size, 0, NULL};
+        if (PyErr_Occurred()) return NULL;
     }
+    jobs_ahead(wanted, (size_t)count);
+    PyObject *errors = PyByteArray_FromStringAndSize(NULL, count);
+    for (Py_ssize_t i = 0; errors && i < count; i++) PyByteArray_AS_STRING(errors)[i] = (char)wanted[i].error;
     return errors;
 }
 
@@ -254,7 +261,8 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
     {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
     {"plane_disown", plane_disown, METH_VARARGS, "plane_disown(directory, names): Python has forgotten these."},
-    {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directory, names) -> bytearray: 0 for each that is fetched, or an errno: EEXIST, EPERM, ENOENT, EAGAIN."},
+    {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directories, names) -> bytearray: of each name in its directory, at most 64: 0, it is fetched; or an"
+     " errno: EEXIST, EPERM, ENOENT, EAGAIN."},
     {"plane_fetch_pause", plane_fetch_pause, METH_O, "plane_fetch_pause(paused): opens of leaves are Python's meanwhile."},
     {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, name, seen, number, inode, ctime_ns, checksum)]: what has become of files."},
     {"plane_store_in", plane_store_in, METH_VARARGS, "plane_store_in(fd, overhead_bytes): objects are made and read in this directory; -1: not any more."},

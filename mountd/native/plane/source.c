@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #if __has_include(<xxhash.h>)
@@ -29,33 +30,41 @@ struct source_counts source_counts;
 
 static void count(int64_t *counter, int64_t more) { __atomic_add_fetch(counter, more, __ATOMIC_RELAXED); }
 
-static void note(const struct stat *found, struct seen *seen) {
+/* Without the access time: a read makes it unknown to the client of a network file system, and asking for it costs a
+ * round trip. */
+#define WANTED (STATX_BASIC_STATS & ~STATX_ATIME)
+#define IDENTITY (STATX_TYPE | STATX_MTIME | STATX_CTIME | STATX_INO | STATX_SIZE)
+
+static void note(const struct statx *found, struct seen *seen) {
     *seen = (struct seen){
-        .mode = found->st_mode, .nlink = found->st_nlink > UINT32_MAX ? UINT32_MAX : (uint32_t)found->st_nlink,
-        .uid = found->st_uid, .gid = found->st_gid, .block_bytes = (uint32_t)found->st_blksize, .inode = found->st_ino,
-        .size = (uint64_t)found->st_size, .blocks = (uint64_t)found->st_blocks, .rdev = found->st_rdev, .device = found->st_dev,
+        .mode = found->stx_mode, .nlink = found->stx_nlink, .uid = found->stx_uid, .gid = found->stx_gid,
+        .block_bytes = found->stx_blksize, .inode = found->stx_ino, .size = found->stx_size, .blocks = found->stx_blocks,
+        .rdev = makedev(found->stx_rdev_major, found->stx_rdev_minor),
+        .device = makedev(found->stx_dev_major, found->stx_dev_minor),
     };
-    const struct timespec times[] = {found->st_atim, found->st_mtim, found->st_ctim};
-    for (int i = 0; i < 3; i++) seen->seconds[i] = times[i].tv_sec, seen->parts[i] = (uint32_t)times[i].tv_nsec;
+    const struct statx_timestamp times[] = {found->stx_atime, found->stx_mtime, found->stx_ctime};
+    for (int i = 0; i < 3; i++) seen->seconds[i] = times[i].tv_sec, seen->parts[i] = times[i].tv_nsec;
 }
 
-static int is_same(const struct stat *one, const struct stat *other) {
-    return one->st_ino == other->st_ino && one->st_size == other->st_size && !memcmp(&one->st_mtim, &other->st_mtim, sizeof one->st_mtim) &&
-           !memcmp(&one->st_ctim, &other->st_ctim, sizeof one->st_ctim);
+static int is_same(const struct statx *one, const struct statx *other) {
+    return S_ISREG(other->stx_mode) && one->stx_ino == other->stx_ino && one->stx_size == other->stx_size &&
+           one->stx_mtime.tv_sec == other->stx_mtime.tv_sec && one->stx_mtime.tv_nsec == other->stx_mtime.tv_nsec &&
+           one->stx_ctime.tv_sec == other->stx_ctime.tv_sec && one->stx_ctime.tv_nsec == other->stx_ctime.tv_nsec;
 }
 
-static int is_ordinary(const struct lent *lent, const struct stat *found) {
-    if (!S_ISREG(found->st_mode) || found->st_nlink != 1 || found->st_dev != lent->device) return 0;
-    if (found->st_ctim.tv_sec < 0 || found->st_ctim.tv_sec > INT64_MAX / 1000000000 - 1) return 0;
-    if (found->st_mtim.tv_sec < INT64_MIN / 1000000000 + 1 || found->st_mtim.tv_sec > INT64_MAX / 1000000000 - 1) return 0;
-    return found->st_ctim.tv_sec * INT64_C(1000000000) + found->st_ctim.tv_nsec <= lent->settled_ns;
+static int is_ordinary(const struct lent *lent, const struct seen *seen) {
+    const int64_t second = 1000000000, *seconds = seen->seconds;
+    if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device) return 0;
+    if (seconds[2] < 0 || seconds[2] > INT64_MAX / second - 1) return 0;
+    if (seconds[1] < INT64_MIN / second + 1 || seconds[1] > INT64_MAX / second - 1) return 0;
+    return seconds[2] * second + seen->parts[2] <= lent->settled_ns;
 }
 
 static int look(const struct lent *lent, const char *name, struct seen *seen) {
-    struct stat found;
-    if (fstatat(lent->fd, name, &found, AT_SYMLINK_NOFOLLOW)) return errno;
+    struct statx found;
+    if (statx(lent->fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &found)) return errno;
     note(&found, seen);
-    return is_ordinary(lent, &found) ? SOURCE_OK : SOURCE_PYTHONS;
+    return is_ordinary(lent, seen) ? SOURCE_OK : SOURCE_PYTHONS;
 }
 
 int source_look(const struct lent *lent, const char *name, struct file *file) {
@@ -77,25 +86,26 @@ static int read_whole(int fd, struct file *file) {
 }
 
 static int fetch(const struct lent *lent, int fd, struct file *file) {
-    struct stat before, after;
-    if (fstat(fd, &before)) return errno;
+    struct statx before, after;
+    if (statx(fd, "", AT_EMPTY_PATH, WANTED, &before)) return errno;
     note(&before, &file->seen);
-    if (!is_ordinary(lent, &before)) return SOURCE_PYTHONS;
+    if (!is_ordinary(lent, &file->seen)) return SOURCE_PYTHONS;
     file->number = staged_find(&file->seen, &file->checksum);
     if (file->number) return SOURCE_OK;
-    if (before.st_size && (uint64_t)before.st_size <= lent->largest) file->data = buffer_take((size_t)before.st_size);
+    size_t size = (size_t)file->seen.size;
+    if (size && size <= lent->largest) file->data = buffer_take(size);
     if (!file->data) return SOURCE_OK;
     count(&source_counts.reads, 1);
-    count(&source_counts.bytes, before.st_size);
+    count(&source_counts.bytes, (int64_t)size);
     int error = read_whole(fd, file);
-    if (!error && fstat(fd, &after)) error = errno;
+    if (!error && statx(fd, "", AT_EMPTY_PATH, IDENTITY, &after)) error = errno;
     if (!error && !is_same(&before, &after)) error = SOURCE_PYTHONS;
     if (!error) {
-        file->checksum = checksum_of(file->data, (size_t)before.st_size);
+        file->checksum = checksum_of(file->data, size);
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* read once: these pages would only push out others */
         return SOURCE_OK;
     }
-    buffer_give(file->data, (size_t)before.st_size);
+    buffer_give(file->data, size);
     file->data = NULL;
     return error;
 }

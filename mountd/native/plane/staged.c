@@ -42,6 +42,11 @@ static struct table *all(void) {
     return &table;
 }
 
+static struct table *by_version(void) {
+    pthread_once(&once, make);
+    return &versions;
+}
+
 void staged_in(int directory_fd) { __atomic_store_n(&objects_fd, directory_fd, __ATOMIC_RELEASE); }
 
 void staged_at(int directory_fd) { __atomic_store_n(&all_objects_fd, directory_fd, __ATOMIC_RELEASE); }
@@ -61,10 +66,10 @@ static void forget_version(const struct staged_object *object) {
     struct entry *entry;
     struct shard *held;
     if (!object->has_version) return;
-    struct named *named = (struct named *)table_hold(&versions, key_of(&object->version), &held);
+    struct named *named = (struct named *)table_hold(by_version(), key_of(&object->version), &held);
     int is_mine = named && named->number == object->number;
     if (named) table_let_go(held);
-    if (!is_mine || table_take(&versions, key_of(&object->version), 1, &entry)) return;
+    if (!is_mine || table_take(by_version(), key_of(&object->version), 1, &entry)) return;
     free(entry);
     __atomic_sub_fetch(&version_count, 1, __ATOMIC_RELAXED);
 }
@@ -73,7 +78,7 @@ static void note_version(const struct staged_object *object) {
     struct named *named = object->has_version ? malloc(sizeof *named) : NULL;
     if (!named) return;
     *named = (struct named){.entry.node = key_of(&object->version), .version = object->version, .number = object->number, .checksum = object->checksum};
-    if (table_put(&versions, &named->entry, 1))
+    if (table_put(by_version(), &named->entry, 1))
         free(named);
     else
         __atomic_add_fetch(&version_count, 1, __ATOMIC_RELAXED);
@@ -129,7 +134,7 @@ uint64_t staged_find(const struct seen *seen, uint64_t *checksum) {
     if (!staged_versions()) return 0;
     struct staged_version version = staged_version_of(seen);
     struct shard *held;
-    struct named *named = (struct named *)table_hold(&versions, key_of(&version), &held);
+    struct named *named = (struct named *)table_hold(by_version(), key_of(&version), &held);
     if (!named) return 0;
     int is_it = !memcmp(&named->version, &version, sizeof version);
     uint64_t number = is_it ? named->number : 0;

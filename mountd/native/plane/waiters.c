@@ -1,0 +1,30 @@
+/* Requests that are answered later: kept as they came, and handed to Python as they came where they are not answered here.
+ *
+ * A part of the pipeline, see fetch.h.
+ */
+#include "fetch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf) {
+    struct waiter *waiter = malloc(sizeof *waiter + size);
+    if (!waiter) return NULL;
+    waiter->next = NULL;
+    waiter->leaf = leaf;
+    waiter->size = size;
+    memcpy(waiter->request, request, size);
+    return waiter;
+}
+
+void waiters_to_python(struct waiter *waiter) {
+    for (struct waiter *next; waiter; waiter = next) {
+        next = waiter->next;
+        queue_put(waiter->request, waiter->size);
+        free(waiter);
+    }
+}
+
+void waiters_drop(struct waiter *waiter) {
+    for (struct waiter *next; waiter; waiter = next) next = waiter->next, free(waiter);
+}
