@@ -14,7 +14,16 @@ from mountd.daemon.basics import Basics
 from mountd.daemon.fetching import Fetching, fetching, hinting
 from mountd.daemon.names import NameService
 from mountd.daemon.storage import Storage
-from mountd.fetch import FetchesAhead, Lending, LendingTerms, Prefetch, SiblingFetches, SiblingWatch, SmallPipeline
+from mountd.fetch import (
+    Fetcher,
+    FetchesAhead,
+    Lending,
+    LendingTerms,
+    Prefetch,
+    SiblingFetches,
+    SiblingWatch,
+    SmallPipeline,
+)
 from mountd.files import (
     Delegations,
     IoMode,
@@ -67,7 +76,7 @@ async def open_file_service(
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
     config, metrics, source, cache = basics.config, basics.metrics, storage.source, storage.cache
     namespace, queue = names.namespace, storage.queue
-    recorder = Recorder()
+    recorder = Recorder(partial(storage.fetches.pause, True))
     pushers = Workers(apart=device.get)
     async with pushers.running():
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
@@ -83,7 +92,7 @@ async def open_file_service(
         io_mode = _io_mode(basics, storage, names, passthrough)
         plane = storage.plane
         hears = recorder, fetch.plans
-        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, nursery)
+        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
         small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
         ahead = FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, source, metrics)
         await _open_again(basics, storage, names, passthrough)
@@ -169,6 +178,7 @@ def _pipeline(
     siblings: SiblingWatch,
     io_mode: IoMode,
     hears: tuple[Recorder, FollowedPlans],
+    fetcher: Fetcher,
     nursery: trio.Nursery,
 ) -> tuple[Lending, SmallPipeline]:
     config, cache, source, fetches = basics.config, storage.cache, storage.source, storage.fetches
@@ -182,6 +192,7 @@ def _pipeline(
         is_heard=lambda: hears[0].active,
         limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
+        under_way=fetcher.batches.names_in,
     )
     lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
     return lending, SmallPipeline(

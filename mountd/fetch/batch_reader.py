@@ -95,6 +95,9 @@ class BatchReader:
         if not places:
             return left  # others fetch them: wait for that
         batch = batches.take_off(places)
+        for directory, name in places:
+            if directory.lent:
+                self._namespace.leaves.own(directory, name)  # or whoever looks it up would have it read a second time
         try:
             return await self._read(batch, places, into, request, outcomes)
         except SourceError as error:

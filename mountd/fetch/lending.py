@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -24,6 +24,9 @@ from mountd.source import Source
 
 _YOUNG_S = 1.0
 
+_REST_S = 30.0
+"""After a hang."""
+
 
 @dataclass(frozen=True, slots=True)
 class LendingTerms:
@@ -36,6 +39,8 @@ class LendingTerms:
     limit_bytes: int
     """The largest small file."""
     ttl_s: float
+    under_way: Callable[[Node], Sequence[bytes]]
+    """Names of a directory whose files are being fetched the usual way."""
 
 
 class Lending:
@@ -122,6 +127,8 @@ class Lending:
         self._arrivals.grant_nowait()
         now_ns = time.monotonic_ns()
         self._namespace.leaves.lend(directory)
+        for name in self.terms.under_way(directory):
+            self._namespace.leaves.own(directory, name)
         is_lent = self._fetches.lend(
             directory.id,
             loan.directory.fd,
@@ -140,6 +147,12 @@ class Lending:
         self._lent.move_to_end(directory.id)
         if len(self._lent) > self._at_most:
             self._unlend(next(iter(self._lent)))
+
+    def rest(self, directory_id: int) -> None:
+        """The source hangs below this directory."""
+        if directory_id in self._lent:
+            self._unlend(directory_id)
+            self._young[directory_id] = trio.current_time() + _REST_S
 
     def _unlend(self, directory_id: int) -> None:
         directory, _ = self._lent.pop(directory_id)

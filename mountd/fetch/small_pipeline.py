@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 _BUSY_S, _IDLE_S = 0.02, 0.2
 """How often it is looked what has become of files."""
 
-_HANGING_EVERY_S = 1.0
+_HANGING_EVERY_S = 0.5
+_HANGS_S = 2.0
+"""Longer than a small file takes where nothing hangs; as long as an open waits for its bytes (`files.small_opens`)."""
 
 _WAS_HERE = 1 << 63
 """In the thread id of an open: WAS_HERE in native/plane/fetch.h."""
@@ -164,7 +166,7 @@ class SmallPipeline:
                     self._cache.arrivals.grant_nowait()
                 busy = self.take()
                 self._lending.look_after()
-                if trio.current_time() >= hanging_s:
+                if self._lending and trio.current_time() >= hanging_s:
                     hanging_s = trio.current_time() + _HANGING_EVERY_S
                     await self._replace_hanging()
                 await trio.sleep(_BUSY_S if busy or self._lending else _IDLE_S)
@@ -175,9 +177,11 @@ class SmallPipeline:
             self.take()
 
     async def _replace_hanging(self) -> None:
-        count = await trio.to_thread.run_sync(self._fetches.replace_hanging, self._source.threads.time_limit_s)
-        if count:
-            self._metrics.add("source_abandoned", count)
+        """Who waits for a source that hangs does so with us, who keep those apart that ask for something else."""
+        stuck = await trio.to_thread.run_sync(self._fetches.replace_hanging, _HANGS_S)
+        self._metrics.add("source_abandoned", len(stuck))
+        for directory_id in set(stuck):
+            self._lending.rest(directory_id)
 
     def take(self) -> bool:
         """Hear what has become of files. False: of none."""

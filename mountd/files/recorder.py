@@ -8,6 +8,7 @@ put into the page cache ahead of its readers where that would hide their reads. 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -49,7 +50,9 @@ class Recording:
 class Recorder:
     """Who records now."""
 
-    def __init__(self) -> None:
+    def __init__(self, begins: Callable[[], object] = lambda: None) -> None:
+        """`begins` is called before anybody records."""
+        self._begins = begins
         self._recordings: list[Recording] = []
 
     @property
@@ -60,6 +63,7 @@ class Recorder:
     def start(self) -> Recording:
         """One more client; `stop` belongs to it."""
         recording = Recording()
+        self._begins()
         self._recordings.append(recording)
         return recording
 

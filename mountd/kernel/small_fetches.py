@@ -8,6 +8,7 @@ each file. Without the extension, or where that was built without xxhash.h, it n
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol, cast
@@ -78,7 +79,7 @@ class _Extension(Protocol):
 
     def plane_fetch_stop(self, patience_ns: int, /) -> None: ...
 
-    def plane_fetch_replace(self, limit_ns: int, /) -> int: ...
+    def plane_fetch_replace(self, limit_ns: int, /) -> bytes: ...
 
     def plane_fetch_pause(self, paused: bool, /) -> None: ...
 
@@ -146,11 +147,12 @@ class SmallFetches:
         if self._extension is not None:
             self._extension.plane_fetch_pause(paused)
 
-    def replace_hanging(self, limit_s: float) -> int:
-        """In a thread: give those up that wait for the source for longer. What waits for them comes to us. How many."""
+    def replace_hanging(self, limit_s: float) -> list[int]:
+        """In a thread: give up what waits for the source for longer; who waits for it comes to us. The directories of
+        threads that did."""
         if self._extension is None or not self.runs:
-            return 0
-        return self._extension.plane_fetch_replace(int(min(limit_s * 1e9, _LONGEST_NS)))
+            return []
+        return array("Q", self._extension.plane_fetch_replace(int(limit_s * 1e9))).tolist()
 
     def lend(
         self,

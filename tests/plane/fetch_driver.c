@@ -222,7 +222,7 @@ static void take_leaf(uint64_t leaf) {
 static void act(unsigned *seed, uint64_t *number) {
     char name[16];
     int64_t leaves;
-    uint64_t directories[8], first, end;
+    uint64_t directories[8], stuck[FETCH_WORKERS], first, end;
     name_of((unsigned)rand_r(seed) % FILES, name);
     switch (rand_r(seed) % 16) {
     case 0: lent_take(DIRECTORY, &leaves); break;
@@ -237,7 +237,7 @@ static void act(unsigned *seed, uint64_t *number) {
         break;
     case 11: contents_trim((size_t)rand_r(seed) % 50000); break;
     case 12: staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1); break;
-    case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0)); break;
+    case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
     case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8); break;
     default: jobs_pause(rand_r(seed) % 4 == 0);
     }

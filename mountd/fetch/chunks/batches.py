@@ -70,6 +70,10 @@ class Batches:
     def __contains__(self, place: Place) -> bool:
         return place in self._coming
 
+    def names_in(self, directory: Node) -> list[bytes]:
+        """Those of its names that are under way."""
+        return [name for where, name in self._coming if where is directory]
+
     def take_off(self, places: Sequence[Place], *, patient: bool = False) -> SmallFileBatch:
         """Register these, none of which is under way, in the order in which they are read.
 

@@ -180,7 +180,7 @@ struct job { /* one name */
     uint64_t key;
     enum job_goal goal;
     int ahead, is_demand, abandoned, error;
-    int64_t began_ns;
+    int64_t began_ns; /* or was queued */
     struct waiter *waiters;
     uint8_t name_size;
     char name[UINT8_MAX + 1];
@@ -190,6 +190,13 @@ struct job { /* one name */
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t name_size, size_t request_size);
 int jobs_open(const struct fuse_in_header *header, size_t request_size);
 void jobs_interrupt(uint64_t unique); /* if it waits here it is Python's, who knows which signals end it */
+struct line {
+    struct job *first, **last;
+};
+
+void line_add(struct line *line, struct job *job);
+void line_take(struct line *line, struct job *job);
+
 struct wanted { /* before anybody asks */
     uint64_t directory;
     const char *name;
@@ -204,8 +211,9 @@ struct job *jobs_next(int number); /* for the thread with this number; waits; NU
 /* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */
 int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer);
 int jobs_done(struct job *job, int number); /* 0: the thread was given up meanwhile, and is to end */
-/* Those that began before are given up: what waits for them is Python's. How many; the numbers of their threads. */
-size_t jobs_hanging(int64_t before_ns, int *numbers, size_t room);
+/* Those that began, or were queued, before are given up: what waits for them is Python's. How many had begun; the numbers
+ * of their threads, and their directories, FETCH_WORKERS at most. */
+size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories);
 size_t jobs_under_way(void);
 void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes);
 void jobs_end(void); /* nothing more is answered */
@@ -219,7 +227,7 @@ int jobs_paused(void);
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes); /* 0, or an errno */
 void workers_stop(int64_t patience_ns); /* returns when all have ended, or later than that */
-size_t workers_replace(int64_t before_ns); /* those that wait for the source since before; how many they were */
+size_t workers_replace(int64_t before_ns, uint64_t *directories); /* those that wait for the source since before; as jobs_hanging */
 
 /* ---- in answers.c ------------------------------------------------------------------------------------------------- */
 

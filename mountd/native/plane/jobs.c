@@ -14,10 +14,6 @@
 #define BUCKETS 4096
 #define AHEAD_QUEUED 4096 /* Python asks for some dozens at a time */
 
-struct line { /* jobs in their order */
-    struct job *first, **last;
-};
-
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t more;
@@ -28,23 +24,6 @@ static struct {
     size_t ahead_at_most, ahead_bytes;
     int device, stopping;
 } jobs = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .device = -1, .stopping = 1};
-
-static void enqueue(struct line *line, struct job *job) {
-    if (!line->last) line->last = &line->first;
-    job->next = NULL;
-    job->place = line->last;
-    *line->last = job;
-    line->last = &job->next;
-}
-
-static void dequeue(struct line *line, struct job *job) {
-    *job->place = job->next;
-    if (job->next)
-        job->next->place = job->place;
-    else
-        line->last = job->place;
-    job->place = NULL;
-}
 
 static struct job **place_of(uint64_t key, uint64_t directory, const char *name, size_t size) {
     struct job **at = &jobs.by_name[key % BUCKETS];
@@ -70,6 +49,7 @@ static struct job *add(struct lent *lent, uint64_t key, const char *name, size_t
     job->goal = goal;
     job->ahead = ahead;
     job->is_demand = !ahead;
+    job->began_ns = monotonic_ns();
     job->name_size = (uint8_t)size;
     memcpy(job->name, name, size);
     struct job **at = &jobs.by_name[key % BUCKETS];
@@ -77,7 +57,7 @@ static struct job *add(struct lent *lent, uint64_t key, const char *name, size_t
     *at = job;
     jobs.count++;
     if (ahead) jobs.ahead_count++;
-    enqueue(ahead ? &jobs.ahead : &jobs.demand, job);
+    line_add(ahead ? &jobs.ahead : &jobs.demand, job);
     return job;
 }
 
@@ -85,10 +65,11 @@ static struct job *add(struct lent *lent, uint64_t key, const char *name, size_t
 static void hurry(struct job *job, enum job_goal goal) {
     if (goal == JOB_FETCH && job->place) job->goal = JOB_FETCH; /* one that runs is looked at again in jobs_done */
     if (!job->place || job->is_demand) return;
-    dequeue(&jobs.ahead, job);
+    line_take(&jobs.ahead, job);
     jobs.ahead_count--;
     job->is_demand = 1;
-    enqueue(&jobs.demand, job);
+    job->began_ns = monotonic_ns();
+    line_add(&jobs.demand, job);
 }
 
 /* With the lock; takes over the hold of `lent`. 1: `waiter` waits for it. */
@@ -148,9 +129,7 @@ int jobs_open(const struct fuse_in_header *header, size_t request_size) {
 
 static int ahead(const struct wanted *wanted, struct lent *lent) {
     uint64_t key = leaves_key(wanted->directory, wanted->name, wanted->size);
-    int error = 0;
-    if (owned_has(key)) error = EPERM;
-    if (!error && *place_of(key, wanted->directory, wanted->name, wanted->size)) error = EEXIST;
+    int error = owned_has(key) ? EPERM : *place_of(key, wanted->directory, wanted->name, wanted->size) ? EEXIST : 0;
     if (!error && (jobs.stopping || jobs.ahead_count >= AHEAD_QUEUED)) error = EAGAIN;
     if (error)
         lent_let_go(lent);
@@ -208,12 +187,12 @@ void jobs_own(uint64_t directory, const char *name, size_t size) {
 static struct job *choose(void) {
     struct job *job = jobs.demand.first;
     if (job) {
-        dequeue(&jobs.demand, job);
+        line_take(&jobs.demand, job);
         return job;
     }
     job = jobs.ahead.first;
     if (!job || jobs.running_ahead >= jobs.ahead_at_most || buffers_out() >= jobs.ahead_bytes) return NULL;
-    dequeue(&jobs.ahead, job);
+    line_take(&jobs.ahead, job);
     jobs.ahead_count--;
     jobs.running_ahead++;
     return job;
@@ -329,18 +308,33 @@ static void give_up(int number) {
     if (!job->is_demand) jobs.running_ahead--;
 }
 
-size_t jobs_hanging(int64_t before_ns, int *numbers, size_t room) {
+static struct waiter **move_waiters(struct job *job, struct waiter **end) {
+    *end = job->waiters;
+    while (*end) end = &(*end)->next;
+    job->waiters = NULL;
+    return end;
+}
+
+size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
     struct waiter *waiters = NULL, **end = &waiters;
     size_t count = 0;
     pthread_mutex_lock(&jobs.lock);
-    for (int i = 0; i < FETCH_WORKERS && count < room; i++) {
+    for (int i = 0; i < FETCH_WORKERS; i++) {
         struct job *job = jobs.running[i];
         if (!job || job->began_ns > before_ns) continue;
-        *end = job->waiters;
-        while (*end) end = &(*end)->next;
-        job->waiters = NULL;
-        give_up(i);
+        end = move_waiters(job, end);
+        directories[count] = job->lent->entry.node;
         numbers[count++] = i;
+        give_up(i);
+    }
+    for (struct job *job = jobs.demand.first, *next; job; job = next) { /* all threads wait for something else */
+        next = job->next;
+        if (job->began_ns > before_ns) continue;
+        end = move_waiters(job, end);
+        line_take(&jobs.demand, job);
+        remove_by_name(job);
+        lent_let_go(job->lent);
+        free(job);
     }
     pthread_mutex_unlock(&jobs.lock);
     waiters_to_python(waiters);
@@ -367,7 +361,7 @@ void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes) {
 static void end_line(struct line *line) {
     while (line->first) {
         struct job *job = line->first;
-        dequeue(line, job);
+        line_take(line, job);
         remove_by_name(job);
         waiters_drop(job->waiters);
         lent_let_go(job->lent);

@@ -45,12 +45,13 @@ static PyObject *plane_fetch_stop(PyObject *self, PyObject *arg) {
 static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
     (void)self;
     long long limit_ns = PyLong_AsLongLong(arg);
+    uint64_t directories[FETCH_WORKERS];
     size_t count;
     if (PyErr_Occurred()) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    count = workers_replace(monotonic_ns() - limit_ns);
+    count = workers_replace(monotonic_ns() - limit_ns, directories);
     Py_END_ALLOW_THREADS
-    return PyLong_FromSize_t(count);
+    return PyBytes_FromStringAndSize((const char *)directories, (Py_ssize_t)(count * sizeof *directories));
 }
 
 static PyObject *plane_lend(PyObject *self, PyObject *args) {
@@ -255,7 +256,8 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_fetch_start", plane_fetch_start, METH_VARARGS, "plane_fetch_start(device, count, ahead_at_most, ahead_bytes): so many threads fetch small files of lent directories; so many"
      " of them ahead, with so much memory. Raises OSError, ENOSYS where it was built without xxhash.h."},
     {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},
-    {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> int: threads that wait for the source for longer are given up; what waits for them is Python's."},
+    {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> bytes: threads that wait for the source for longer are given up, and files that wait"
+     " for a thread; what waits for them is Python's. The directories (uint64) of the first."},
     {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, fd, device, largest, settled_ns, until_ns, valid_ns, careful): its small files are fetched here until then."},
     {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},

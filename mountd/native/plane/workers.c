@@ -137,9 +137,9 @@ void workers_stop(int64_t patience_ns) {
         nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
 }
 
-size_t workers_replace(int64_t before_ns) {
+size_t workers_replace(int64_t before_ns, uint64_t *directories) {
     int stuck[FETCH_WORKERS];
-    size_t count = jobs_hanging(before_ns, stuck, FETCH_WORKERS);
+    size_t count = jobs_hanging(before_ns, stuck, directories);
     for (size_t i = 0; i < count; i++)
         if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE) < FETCH_THREADS) start_one(stuck[i]);
     return count;
