@@ -2,7 +2,7 @@
 
 They are synced and entered in the index as what the writer has written, many in one group, but nobody makes a
 StagedFile of them: whoever wants one waits until the row is there (`wait`). One whose version somebody else has staged
-meanwhile goes again. What the index knows of one chunk is told to the data plane, so that it fetches none of it.
+meanwhile goes again.
 
 Event loop only.
 """
@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import trio
-
-from mountd.base.object_maker import KnownObject
 from mountd.base.version import Version
 from mountd.cache.admission import Admission
 from mountd.cache.committer import Committer
-from mountd.cache.index import ChunkRow, Committed, IndexFailed, StagedRow, Stamp
+from mountd.cache.index import ChunkRow, Committed, Stamp
+from mountd.cache.known_objects import KnownObjects
 from mountd.cache.objects import CacheContext, ObjectIdAllocator
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.table.files import StagedFileTable
@@ -33,10 +31,6 @@ _ROOM_SHARE = 32
 
 _MAX_UNCOMMITTED_BYTES = 1 << 30
 """As of the writer."""
-
-_PAGE = 4096
-_KNOWN_AT_MOST = 1 << 20
-"""Rows of the index that are told at the start: 150 MB of the data plane's memory. Of a larger one none is."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -60,6 +54,7 @@ class Arrivals:
         committer: Committer,
         files: StagedFileTable,
         reclaim_queue: ReclaimQueue,
+        known: KnownObjects,
         chunk_bytes: int,
     ) -> None:
         self._context = context
@@ -71,15 +66,14 @@ class Arrivals:
         self._reclaim_queue = reclaim_queue
         self._chunk_bytes = chunk_bytes
         self._closed = False
-        self.known = trio.Event()
-        """The data plane knows all that is staged: what it fetches from now on is not."""
+        self._known = known
 
     # -- what is granted ----------------------------------------------------------------------------------------------
 
     def grant_nowait(self) -> None:
         """Have some numbers and room granted, if staging goes on. To be called every now and then."""
         maker = self._maker
-        if maker is None or self._closed or not self.known.is_set():
+        if maker is None or self._closed or not self._known.told.is_set():
             return
         numbers, room_bytes = maker.granted()
         if numbers < _NUMBERS // 2 and self._object_ids.ready_nowait():
@@ -90,6 +84,11 @@ class Arrivals:
             self._admission.charge(wanted)
             unused = maker.grant(range(0), wanted)
             self._unused(maker.grant(unused, 0))
+
+    @property
+    def on(self) -> bool:
+        """Files may be made: the data plane knows what is staged."""
+        return self._known.told.is_set()
 
     @property
     def granted_bytes(self) -> int:
@@ -168,41 +167,3 @@ class Arrivals:
             else:
                 self.broken(row.object_id, row.version.size, is_charged=True)
         self._files.arriving.landed([row.version for row in rows])
-
-    # -- what is known ------------------------------------------------------------------------------------------------
-
-    async def load(self, source_id: str) -> None:
-        """Tell of what an earlier run has staged. Files of one chunk, kept as they are."""
-        maker, context = self._maker, self._context
-        if maker is None:
-            return
-        maker.store_in(context.disk.directory, object_overhead_bytes(1))
-        if context.index.counts.files > _KNOWN_AT_MOST:
-            return
-        after_id = 0
-        try:
-            while rows := await context.threads.ask_index(context.index.reader.page, after_id, _PAGE):
-                maker.know([_known(row, row.stamp, row.checksum) for row in rows if _may_be_known(row, source_id)])  # type: ignore[arg-type] # as asked
-                after_id = rows[-1].object_id
-        except IndexFailed:
-            return  # whoever needs it meets it again
-        self.known.set()
-
-
-def _may_be_known(row: StagedRow, source_id: str) -> bool:
-    is_plain = row.checksum is not None and not row.stored_bytes and row.stamp is not None
-    return is_plain and row.proven and row.complete and row.version.source_id == source_id
-
-
-def _known(row: StagedRow, stamp: Stamp, checksum: int) -> KnownObject:
-    version = row.version
-    return KnownObject(
-        row.object_id,
-        stamp.inode,
-        checksum,
-        version.inode,
-        version.size,
-        stamp.ctime_ns,
-        version.mtime_ns,
-        version.ctime_ns,
-    )

@@ -36,6 +36,7 @@ from mountd.cache.evictions import EvictionsByName
 from mountd.cache.evictor import Evictor
 from mountd.cache.index import IndexFailed
 from mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
+from mountd.cache.known_objects import KnownObjects
 from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reading.findings import Findings
@@ -112,14 +113,22 @@ class Cache:
             context, settings.chunk_bytes, queue, doomed, self._updates, believes=settings.verify == "changed"
         )
         self.reclaimer = Reclaimer(context, self.object_ids, self.files, self.descriptors, queue, doomed, self._updates)
-        self.committer = Committer(context, self.object_ids, queue)
+        self.known = KnownObjects(context, settings.kept_source)
+        self.committer = Committer(context, self.object_ids, queue, self.known)
         self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction)
         self.admission = Admission(context, self.evictor, self.ready)
         self.writer = StagedWriter(
             context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes
         )
         self.arrivals = Arrivals(
-            context, self.object_ids, self.admission, self.committer, self.files, queue, settings.chunk_bytes
+            context,
+            self.object_ids,
+            self.admission,
+            self.committer,
+            self.files,
+            queue,
+            self.known,
+            settings.chunk_bytes,
         )
         findings = Findings(context, self.descriptors, queue)
         self._ahead = VerifyingAhead()
@@ -181,7 +190,7 @@ class Cache:
         self.evictor.woken()  # the size may have been lowered since
         await drop_passing(self.context, self.reclaimer, self.settings.kept_source)
         await self.files.preload()
-        await self.arrivals.load(self.settings.kept_source)
+        await self.known.load()
 
     async def _settle(self) -> None:
         context = self.context

@@ -16,6 +16,7 @@ import trio
 
 from mountd.base.version import Version
 from mountd.cache.index import Committed, IndexFailed
+from mountd.cache.known_objects import KnownObjects
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.writing import WriteJob
@@ -36,8 +37,15 @@ other programs have dirty there: each sync of a new file is a commit of the jour
 class Committer:
     """`run` is a task of the cache's nursery. Event loop only."""
 
-    def __init__(self, context: CacheContext, object_ids: ObjectIdAllocator, reclaim_queue: ReclaimQueue) -> None:
+    def __init__(
+        self,
+        context: CacheContext,
+        object_ids: ObjectIdAllocator,
+        reclaim_queue: ReclaimQueue,
+        known: KnownObjects,
+    ) -> None:
         self._context = context
+        self._known = known
         self._object_ids = object_ids
         self._reclaim_queue = reclaim_queue
         self._held: dict[Version, list[WriteJob]] = {}
@@ -193,6 +201,7 @@ class Committer:
                 self._enter(job)
             for file, row in rows.items():
                 file.recorded = row.stamp
+            self._known.entered(rows.values())
             if entered or new:
                 self._context.health.succeeded()
         for number, whole, tell in arrived:

@@ -101,7 +101,7 @@ class Lending:
             or not self._at_most
             or self.terms.ttl_s <= 0
             or self._paused
-            or not self._arrivals.known.is_set()
+            or not self._arrivals.on
         ):
             return False
         if not directory.id or directory.children is None or len(self._source.doubts.rewritten):

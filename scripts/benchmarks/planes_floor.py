@@ -34,10 +34,11 @@ def program() -> Path:
 
 
 @contextlib.contextmanager
-def floor(work: Work, source: Path, threads: int) -> Iterator[Path]:
-    """The mountpoint of a floor over `source`, with so many threads. Raises BenchError."""
+def floor(work: Work, source: Path, threads: int, cache: Path | None = None) -> Iterator[Path]:
+    """The mountpoint of a floor over `source`, with so many threads. `cache`: it fetches each file at its first open,
+    and stores it there. Raises BenchError."""
     path = work.new("floor")
-    server = subprocess.Popen([program(), source, path, str(threads)])
+    server = subprocess.Popen([program(), source, path, str(threads), *([cache] if cache is not None else [])])
     try:
         limit = time.monotonic() + MOUNTED_S
         while not os.path.ismount(path):

@@ -73,7 +73,7 @@ static int answer_open_of_leaf(int device, const struct fuse_in_header *header, 
     struct leaf_place place;
     if (jobs_paused() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_open(header, size);
-    return contents_open(device, header->nodeid, header, size, buffer);
+    return contents_open(device, header->nodeid, &place, header, size, buffer);
 }
 
 static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size, char *buffer) {

@@ -42,7 +42,7 @@ static struct table *all(void) {
     return &table;
 }
 
-static size_t size_of(const struct content *content) { return (size_t)content->facts.seen.size; }
+static size_t size_of(const struct content *content) { return (size_t)content->facts.size; }
 
 static void let_go(struct content *content) {
     if (__atomic_sub_fetch(&content->users, 1, __ATOMIC_ACQ_REL)) return;
@@ -83,10 +83,7 @@ int contents_find(uint64_t leaf, const struct leaf_place *place) {
     struct content *none;
     if (!number) number = staged_find(&place->seen, &checksum);
     if (!number || !staged_knows(number)) return 0;
-    struct content_facts facts = {
-        .leaf = leaf, .directory = place->directory, .number = number, .seen = place->seen, .name_size = place->name_size,
-    };
-    memcpy(facts.name, place->name, place->name_size);
+    struct content_facts facts = {.leaf = leaf, .number = number, .size = place->seen.size};
     int error = contents_put(&facts, NULL, &none);
     return !error || error == EEXIST;
 }
@@ -185,10 +182,9 @@ void contents_forgotten(uint64_t leaf) {
 /* ---- opens -------------------------------------------------------------------------------------------------------- */
 
 /* With the lock: one more has it open. -1: it cannot be written down. */
-static int opened(struct content *content) {
+static int opened(struct content *content, const struct leaf_place *place) {
     if (!content->open) {
-        const struct content_facts *facts = &content->facts;
-        content->slot = counts_name(facts->leaf, facts->directory, &facts->seen, facts->name, facts->name_size);
+        content->slot = counts_name(content->facts.leaf, place->directory, &place->seen, place->name, place->name_size);
         if (content->slot < 0) return -1;
     }
     content->open++;
@@ -205,8 +201,8 @@ static void closed(struct content *content) {
 }
 
 /* With the lock. 0: it is Python's to answer. */
-static int answer_open(int device, struct content *content, const struct fuse_in_header *header) {
-    if (opened(content)) return 0;
+static int answer_open(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header) {
+    if (opened(content, place)) return 0;
     follows_opened(header->pid, content->facts.leaf); /* before the reply: the next LOOKUP may be read at once */
     if (reply_opened(device, header->unique, content->facts.leaf))
         closed(content);
@@ -228,11 +224,11 @@ static int push(int device, struct content *content, char *buffer) {
     return data ? !push_pages(device, content->facts.leaf, data, size_of(content)) : -1;
 }
 
-static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_python) {
+static void answer_waiters(int device, struct content *content, const struct leaf_place *place, struct waiter *waiter, int is_python) {
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
         pthread_mutex_lock(&content->lock);
-        int answered = !is_python && !content->is_taken && answer_open(device, content, (void *)waiter->request);
+        int answered = !is_python && !content->is_taken && answer_open(device, content, place, (void *)waiter->request);
         pthread_mutex_unlock(&content->lock);
         if (!answered) queue_put(waiter->request, waiter->size);
         free(waiter);
@@ -240,7 +236,7 @@ static void answer_waiters(int device, struct content *content, struct waiter *w
 }
 
 /* With the lock, which is free when it returns. */
-static int push_and_answer(int device, struct content *content, const struct fuse_in_header *header, char *buffer) {
+static int push_and_answer(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header, char *buffer) {
     content->is_pushing = 1;
     pthread_mutex_unlock(&content->lock);
     int pushed = push(device, content, buffer);
@@ -248,15 +244,15 @@ static int push_and_answer(int device, struct content *content, const struct fus
     content->is_pushing = 0;
     if (pushed > 0) content->is_pushed = 1;
     if (pushed > 0) drop_data(content);
-    int answered = pushed >= 0 && !content->is_taken && answer_open(device, content, header);
+    int answered = pushed >= 0 && !content->is_taken && answer_open(device, content, place, header);
     struct waiter *waiters = content->waiters;
     content->waiters = NULL;
     pthread_mutex_unlock(&content->lock);
-    answer_waiters(device, content, waiters, pushed < 0);
+    answer_waiters(device, content, place, waiters, pushed < 0);
     return answered;
 }
 
-int contents_open(int device, uint64_t leaf, const void *request, size_t size, char *buffer) {
+int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer) {
     struct content *content = hold(leaf);
     if (!content) return 0;
     int answered = 0;
@@ -266,10 +262,10 @@ int contents_open(int device, uint64_t leaf, const void *request, size_t size, c
         if (waiter) waiter->next = content->waiters, content->waiters = waiter, answered = 1;
         pthread_mutex_unlock(&content->lock);
     } else if (content->is_taken || content->is_pushed || !size_of(content)) {
-        if (!content->is_taken) answered = answer_open(device, content, request);
+        if (!content->is_taken) answered = answer_open(device, content, place, request);
         pthread_mutex_unlock(&content->lock);
     } else {
-        answered = push_and_answer(device, content, request, buffer);
+        answered = push_and_answer(device, content, place, request, buffer);
     }
     let_go(content);
     return answered;
@@ -279,7 +275,7 @@ ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer)
     struct content *content = hold(leaf);
     if (!content) return -EAGAIN;
     ssize_t got = -EAGAIN;
-    uint64_t end = content->facts.seen.size, wanted = offset >= end ? 0 : size < end - offset ? size : end - offset;
+    uint64_t end = content->facts.size, wanted = offset >= end ? 0 : size < end - offset ? size : end - offset;
     pthread_mutex_lock(&content->lock);
     int is_ours = !content->is_taken;
     if (is_ours && content->data) memcpy(buffer, content->data + offset, got = (ssize_t)wanted);

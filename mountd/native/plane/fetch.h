@@ -131,11 +131,8 @@ void waiters_drop(struct waiter *first);
 #define WAS_HERE (UINT64_C(1) << 63) /* in the thread id of an event: the bytes were here when the file was opened */
 
 struct content_facts { /* what a leaf's bytes are */
-    uint64_t leaf, directory, number; /* number 0: no object yet */
-    int is_awaited;                   /* whoever opens it first has waited for it */
-    struct seen seen;
-    uint8_t name_size;
-    char name[UINT8_MAX + 1];
+    uint64_t leaf, number, size; /* number 0: no object yet */
+    int is_awaited;              /* whoever opens it first has waited for it */
 };
 
 struct content;
@@ -149,8 +146,8 @@ void contents_stored(struct content *held, uint64_t number); /* it can be read f
 void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages */
 /* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
 int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
-/* 1: answered, or it will be. `buffer` of ANSWER_BYTES. */
-int contents_open(int device, uint64_t leaf, const void *request, size_t size, char *buffer);
+/* 1: answered, or it will be. `place`: of the leaf. `buffer` of ANSWER_BYTES. */
+int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer);
 ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read */
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
 void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */

@@ -231,19 +231,17 @@ static int enter(struct job *job, struct file *file, struct content **held) {
     int error = lent_enter(job->lent->entry.node, put_leaf, &putting);
     if (error && error != EEXIST) return SOURCE_PYTHONS;
     if (!file->data && !file->number && file->seen.size) return 0; /* looked at */
-    struct content_facts facts = {
-        .leaf = putting.leaf, .directory = job->lent->entry.node, .number = file->number, .seen = file->seen,
-        .is_awaited = job->is_demand, .name_size = job->name_size,
-    };
-    memcpy(facts.name, job->name, job->name_size);
+    struct content_facts facts = {putting.leaf, file->number, file->seen.size, job->is_demand};
     if (!contents_put(&facts, file->data, held)) file->data = NULL;
     return 0;
 }
 
-static void answer_waiters(struct job *job, struct waiter *waiter, char *buffer) {
+static void answer_waiters(struct job *job, const struct seen *seen, struct waiter *waiter, char *buffer) {
+    struct leaf_place place = {.directory = job->lent->entry.node, .seen = *seen, .name_size = job->name_size};
+    memcpy(place.name, job->name, job->name_size);
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
-        int answered = waiter->leaf ? contents_open(jobs.device, waiter->leaf, waiter->request, waiter->size, buffer) :
+        int answered = waiter->leaf ? contents_open(jobs.device, waiter->leaf, &place, waiter->request, waiter->size, buffer) :
                                       reply_looked_up(jobs.device, (void *)waiter->request, job->name, job->name_size);
         if (!answered) queue_put(waiter->request, waiter->size);
         free(waiter);
@@ -277,7 +275,7 @@ int jobs_enter(struct job *job, int error, struct file *file, struct content **h
     if (is_python)
         waiters_to_python(waiters);
     else
-        answer_waiters(job, waiters, buffer);
+        answer_waiters(job, &file->seen, waiters, buffer);
     job->error = error;
     return 1;
 }

@@ -1,0 +1,20 @@
+"""`scripts/bench first-epoch`: small files that nobody has read before.
+
+    cold     four readers of files of 110 KB, the source in memory, beside a server in C that does what a cache must
+    batches  1 000 batches of 32 files from a simulated Lustre, with 2, 8 and 16 workers, without a hint and with one
+    warm     `hfs cache warm`, beside `cp -r` with as many threads
+    cpu      what an epoch costs the daemon, beside what `cp -r` of the same costs
+
+Only the list of the groups of rows. A ratio is a time of the other / the time through the mount.
+"""
+
+from scripts.benchmarks import first_epoch_batches, first_epoch_cold, first_epoch_warm
+
+RUNS = 5
+
+GROUPS = {
+    "cold": first_epoch_cold.cold,
+    "batches": first_epoch_batches.batches,
+    "warm": first_epoch_warm.warm,
+    "cpu": first_epoch_warm.cpu,
+}
