@@ -7,6 +7,7 @@ each file. Without the extension, or where that was built without xxhash.h, it n
 
 from __future__ import annotations
 
+import errno
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
@@ -185,7 +186,8 @@ class SmallFetches:
 
         EEXIST: it is here, or on its way; EPERM: its name is ours; ENOENT: the directory is not lent; EAGAIN: later.
         """
-        assert self._extension is not None
+        if self._extension is None:
+            return bytearray([errno.ENOENT] * len(places))
         errors = bytearray()
         for begin in range(0, len(places), _AHEAD_AT_ONCE):
             part = places[begin : begin + _AHEAD_AT_ONCE]

@@ -92,7 +92,7 @@ def test_each_is_read_once_from_the_source_and_never_again(plain: Path, hfs_moun
     read_all(hfs)
     assert hfs.source_bytes() == 0, "all of it is staged"
     prove(hfs)
-    listed = hfs.cache_command("check", "--json")
+    listed = hfs.cache_command("check", hfs.path)
     assert listed.returncode == 0, listed.stdout + listed.stderr
 
 
