@@ -44,6 +44,7 @@ struct lent { /* a directory, and what holds for the files in it */
     int64_t until_ns;    /* CLOCK_MONOTONIC; later requests are Python's */
     int64_t valid_ns;    /* how long an answer is good */
     int careful;         /* opening a name could do something: look first */
+    int is_staged;       /* the last file that was looked at was: most likely the next one is too; atomic */
     int users;           /* atomic; the table is one */
     int64_t leaves;      /* that were put here and Python has not been told of; atomic */
 };
@@ -72,10 +73,10 @@ extern struct source_counts { /* what the source was asked for; atomic */
     int64_t looks, opens, reads, bytes;
 } source_counts;
 
-int source_look(const struct lent *lent, const char *name, struct file *file);
+int source_look(struct lent *lent, const char *name, struct file *file);
 /* SOURCE_OK: its data are the caller's; NULL of one that has no bytes, or is not small, or whose
  * bytes an object has. */
-int source_fetch(const struct lent *lent, const char *name, struct file *file);
+int source_fetch(struct lent *lent, const char *name, struct file *file);
 int source_is_available(void); /* 0: built without the checksum */
 uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */
 

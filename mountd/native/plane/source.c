@@ -67,10 +67,11 @@ static int look(const struct lent *lent, const char *name, struct seen *seen) {
     return is_ordinary(lent, seen) ? SOURCE_OK : SOURCE_PYTHONS;
 }
 
-int source_look(const struct lent *lent, const char *name, struct file *file) {
+int source_look(struct lent *lent, const char *name, struct file *file) {
     count(&source_counts.looks, 1);
     int error = look(lent, name, &file->seen);
     if (!error) file->number = staged_find(&file->seen, &file->checksum);
+    __atomic_store_n(&lent->is_staged, file->number != 0, __ATOMIC_RELAXED);
     return error;
 }
 
@@ -110,10 +111,13 @@ static int fetch(const struct lent *lent, int fd, struct file *file) {
     return error;
 }
 
-int source_fetch(const struct lent *lent, const char *name, struct file *file) {
+int source_fetch(struct lent *lent, const char *name, struct file *file) {
     file->data = NULL;
     file->number = 0;
-    if (lent->careful) { /* the client of a network file system knows it from the look-up, or does at the open */
+    if (__atomic_load_n(&lent->is_staged, __ATOMIC_RELAXED)) { /* a stat costs the source less than an open */
+        int error = source_look(lent, name, file);
+        if (error || file->number) return error;
+    } else if (lent->careful) { /* the client of a network file system knows it from the look-up, or does at the open */
         int error = look(lent, name, &file->seen);
         if (error) return error;
     }
@@ -122,5 +126,6 @@ int source_fetch(const struct lent *lent, const char *name, struct file *file) {
     if (fd < 0) return errno;
     int error = fetch(lent, fd, file);
     close(fd);
+    __atomic_store_n(&lent->is_staged, file->number != 0, __ATOMIC_RELAXED);
     return error;
 }
