@@ -108,11 +108,11 @@ class Cache:
         self.ahead = ahead = ObjectsAhead(context, context.answers)
         self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
         self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, (ahead.take, attributes.changing))
-        self._updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])
+        self.updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])
         self.files = StagedFileTable(
-            context, settings.chunk_bytes, queue, doomed, self._updates, believes=settings.verify == "changed"
+            context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )
-        self.reclaimer = Reclaimer(context, self.object_ids, self.files, self.descriptors, queue, doomed, self._updates)
+        self.reclaimer = Reclaimer(context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates)
         self.known = KnownObjects(context, settings.kept_source)
         self.committer = Committer(context, self.object_ids, queue, self.known)
         self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction)
@@ -137,7 +137,7 @@ class Cache:
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
         self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
-        self.checker = Checker(context, self.files, self.committer, queue, self._updates)
+        self.checker = Checker(context, self.files, self.committer, queue, self.updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
 
     def start(self) -> None:
@@ -155,7 +155,7 @@ class Cache:
         for _ in range(2):
             start_for_life(nursery, "staging: verifying ahead", self._ahead.run, self.reader)
         start_for_life(nursery, "staging: scrub", self.scrub.run)
-        start_for_life(nursery, "staging: last uses", self._updates.run)
+        start_for_life(nursery, "staging: last uses", self.updates.run)
         start_for_life(nursery, "staging: attributes", self.attributes.run)
         start_for_life(nursery, "staging: objects ahead", self.ahead.run)
         start_for_life(nursery, "staging: clean-up", self._prepare)
@@ -199,8 +199,8 @@ class Cache:
             await self.committer.wait_committed()
             await self.reclaimer.wait_idle()
             for file in self.files.in_memory():
-                self._updates.note(file)
-            await self._updates.flush()
+                self.updates.note(file)
+            await self.updates.flush()
             await self.attributes.flush()
             async with self.reclaimer.lock:
                 await self.reclaimer.unlinked.forget()

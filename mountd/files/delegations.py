@@ -263,7 +263,9 @@ class Delegations:
             for reader in self._plane.take_served():
                 served(*reader)
             opened, _lost = self._plane.take_events()
-            for node_id, thread_id in opened:
+            for node_id, thread_id, object_id in opened:
+                if object_id:
+                    self._cache.updates.used(object_id)
                 # What was opened before is told to nobody.
                 if not self._leaf_opened(node_id, thread_id) and heard and heard_before:
                     self._tell_of(node_id, thread_id & _THREAD)

@@ -132,6 +132,8 @@ class Opened(NamedTuple):
 
     node_id: int
     thread_id: int
+    object_id: int = 0
+    """Of the staged file whose use is to be noted; 0: of none."""
 
 
 class ReadProgress(NamedTuple):
@@ -309,7 +311,7 @@ class DataPlane:
         if self._extension is None:
             return [], 0
         found, lost = self._extension.plane_events()
-        return list(starmap(Opened, struct.iter_unpack("=QQ", found))), lost
+        return list(starmap(Opened, struct.iter_unpack("=QQQ", found))), lost
 
     def figures(self) -> PlaneFigures:
         """What it has done so far."""

@@ -46,6 +46,11 @@ class RowUpdates:
             file.recorded = stamp
             self._stamps[file.object_id] = file.version, stamp
 
+    def used(self, object_id: int) -> None:
+        """The data plane has answered with this object, for the first time in a while."""
+        if len(self._uses) < _MAX_WAITING:
+            self._uses[object_id] = int(self._context.clock())
+
     def drop(self, object_ids: Iterable[int]) -> None:
         """These objects have no row any more."""
         for number in object_ids:

@@ -81,7 +81,7 @@ static int answer_open(int device, const struct fuse_in_header *header, const st
     if (leaves_is_id(header->nodeid) && answer_open_of_leaf(device, header, size, buffer)) return 1;
     struct question question = {device, header->unique, 0};
     if (!opens_open(header->nodeid, monotonic_ns(), reply_open, &question)) return 0;
-    events_add(header->nodeid, header->pid);
+    events_add(header->nodeid, header->pid, 0);
     return 1;
 }
 

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NOTED_EVERY_NS (INT64_C(600) * 1000000000) /* evictions are ordered by it, some minutes more or less */
+
 struct content {
     struct entry entry; /* by the leaf's id */
     pthread_mutex_t lock;
@@ -20,6 +22,7 @@ struct content {
     char *data;         /* NULL: not in memory */
     int is_storing;     /* somebody writes `data` to an object, without the lock */
     int64_t open, slot;
+    int64_t noted_ns; /* when the index was last told that it is used; 0: never */
     struct content *older, *newer; /* among those whose data may go */
     int is_listed;
     struct content_facts facts;
@@ -200,6 +203,15 @@ static void closed(struct content *content) {
     content->slot = -1;
 }
 
+/* With the lock: Python hears of it a moment later. */
+static void tell(struct content *content, const struct fuse_in_header *header) {
+    int64_t now_ns = monotonic_ns();
+    int is_news = !content->noted_ns || now_ns - content->noted_ns > NOTED_EVERY_NS;
+    if (is_news) content->noted_ns = now_ns;
+    uint64_t object = is_news && !content->facts.is_awaited ? content->facts.number : 0;
+    events_add(content->facts.leaf, header->pid | (content->facts.is_awaited ? 0 : WAS_HERE), object);
+}
+
 /* With the lock. 0: it is Python's to answer. */
 static int answer_open(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header) {
     if (opened(content, place)) return 0;
@@ -207,7 +219,7 @@ static int answer_open(int device, struct content *content, const struct leaf_pl
     if (reply_opened(device, header->unique, content->facts.leaf))
         closed(content);
     else
-        events_add(content->facts.leaf, header->pid | (content->facts.is_awaited ? 0 : WAS_HERE));
+        tell(content, header);
     content->facts.is_awaited = 0;
     return 1;
 }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define EVENTS 65536 /* 1 MiB: a second of all that two dozen cores can open */
+#define EVENTS 65536 /* 1.5 MiB: a second of all that two dozen cores can open */
 
 static struct {
     pthread_mutex_t lock;
@@ -15,9 +15,9 @@ static struct {
     struct event ring[EVENTS];
 } events = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void events_add(uint64_t node, uint64_t thread_id) {
+void events_add(uint64_t node, uint64_t thread_id, uint64_t object) {
     pthread_mutex_lock(&events.lock);
-    events.ring[events.added++ % EVENTS] = (struct event){node, thread_id};
+    events.ring[events.added++ % EVENTS] = (struct event){node, thread_id, object};
     pthread_mutex_unlock(&events.lock);
 }
 

@@ -254,9 +254,10 @@ int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its byte
 struct event { /* an open that was answered */
     uint64_t node;
     uint64_t thread_id; /* who has opened; 0: in a pid namespace that we do not see */
+    uint64_t object;    /* whose use is to be noted; 0: none */
 };
 
-void events_add(uint64_t node, uint64_t thread_id);
+void events_add(uint64_t node, uint64_t thread_id, uint64_t object);
 size_t events_take(struct event *events, size_t most, uint64_t *lost); /* the oldest; how many were lost before them */
 
 #define SERVED_READERS 1024
