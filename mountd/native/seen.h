@@ -10,8 +10,10 @@ struct seen {
     uint64_t inode, size, blocks, rdev, device;
     int64_t seconds[3]; /* atime, mtime, ctime */
     uint32_t parts[3];  /* nanoseconds */
-    uint32_t unused;
+    uint32_t flags;     /* SEEN_...; Python passes them over */
 };
+
+#define SEEN_NO_ACL 1 /* mode bits say all: it has no POSIX ACL of its own */
 
 _Static_assert(sizeof(struct seen) == 104, "mountd/base/seen.py");
 

@@ -17,6 +17,7 @@ from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
 from tests.fuse.injection import injected, setting
 from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
+from tests.fuse.users import User, needs_root
 from tests.support.pattern import explain, pattern, write_pattern
 
 pytestmark = needs_extension
@@ -185,6 +186,21 @@ def test_siblings_are_fetched_ahead(plain: Path, hfs_mount: HfsMount) -> None:
     while int(hfs.status()["counters"]["sibling_files"]["value"]) < FILES // 5:
         pass
     read_all(hfs)
+
+
+@needs_root
+def test_who_does_not_own_the_files_has_them_without_python_too(plain: Path, hfs_mount: HfsMount) -> None:
+    """The kernel asks for the ACL of each file that such a user opens; one of them has one, which denies it."""
+    must("setfacl", "-m", "u:4242:---", plain / "1" / "7")
+    os.chmod(plain, 0o755)
+    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+    for number in range(20):
+        check(hfs.path / "1" / str(number), 1, number)
+    before = opened_without_python(hfs)
+    code = f"for number in $(seq 0 {FILES - 1}); do cat $number > /dev/null 2>&1 || echo denied $number; done"
+    denied = User(4242, 4242).run(hfs.path / "1", "sh", "-c", code).stdout.decode().split()
+    assert denied == ["denied", "7"]
+    assert opened_without_python(hfs) - before > 50
 
 
 @pytest.fixture

@@ -188,6 +188,16 @@ static int answer_getattr(int device, const struct fuse_in_header *header) {
     return 1;
 }
 
+/* Asked by the kernel itself where somebody else than its owner opens a file. Only that there is none is said here. */
+static int answer_getxattr(int device, const struct fuse_in_header *header, const char *name, size_t room) {
+    static const char acl[] = "system.posix_acl_access";
+    struct leaf_place place;
+    if (room < sizeof acl || memcmp(name, acl, sizeof acl) || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (!(place.seen.flags & SEEN_NO_ACL)) return lent_wants_acls(place.directory), 0;
+    reply_to(device, header->unique, ENODATA, NULL, 0);
+    return 1;
+}
+
 /* Those of others stay in the request. 1: there are none. */
 static int answer_batch_forget(struct fuse_in_header *header, struct fuse_batch_forget_in *in, size_t *size) {
     struct fuse_forget_one *each = (void *)(in + 1);
@@ -213,6 +223,9 @@ int answer(int device, void *request, size_t *size, char *buffer) {
                leaves_forget(header->nodeid, ((struct fuse_forget_in *)in)->nlookup);
     case FUSE_BATCH_FORGET:
         return in_size >= sizeof(struct fuse_batch_forget_in) && answer_batch_forget(header, in, size);
+    case FUSE_GETXATTR:
+        return in_size > sizeof(struct fuse_getxattr_in) &&
+               answer_getxattr(device, header, (const char *)in + sizeof(struct fuse_getxattr_in), in_size - sizeof(struct fuse_getxattr_in));
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size, buffer);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, in, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);

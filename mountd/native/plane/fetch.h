@@ -45,6 +45,7 @@ struct lent { /* a directory, and what holds for the files in it */
     int64_t valid_ns;    /* how long an answer is good */
     int careful;         /* opening a name could do something: look first */
     int is_staged;       /* the last file that was looked at was: most likely the next one is too; atomic */
+    int wants_acls;      /* somebody was asked for the ACL of a file in it; atomic */
     int users;           /* atomic; the table is one */
     int64_t leaves;      /* that were put here and Python has not been told of; atomic */
 };
@@ -56,6 +57,7 @@ int lent_take(uint64_t directory, int64_t *leaves);
 int lent_enter(uint64_t directory, int (*put)(void *), void *context);
 struct lent *lent_hold(uint64_t directory, int64_t now_ns); /* NULL: it is not lent, or not any more */
 void lent_let_go(struct lent *lent);
+void lent_wants_acls(uint64_t directory); /* of files that are fetched from now on */
 int64_t lent_leaves(uint64_t directory);                /* those that Python has not been told of; it has now */
 size_t lent_count(void);
 

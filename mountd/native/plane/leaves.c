@@ -163,7 +163,12 @@ static int put(uint64_t directory, const char *name, size_t size, const struct s
     if (at && *at) {
         struct leaf *leaf = *at;
         error = same_version(&leaf->facts.seen, seen) ? EEXIST : ESTALE;
-        if (error == EEXIST) leaf->facts.seen = *seen, leaf->facts.until_ns = until_ns;
+        if (error == EEXIST) {
+            uint32_t flags = leaf->facts.seen.flags | seen->flags;
+            leaf->facts.seen = *seen;
+            leaf->facts.seen.flags = flags;
+            leaf->facts.until_ns = until_ns;
+        }
         *id = leaf->facts.id;
         unlock(shard);
         return error;

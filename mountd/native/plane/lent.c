@@ -41,6 +41,12 @@ int lent_put(const struct lent *lent) {
     if (!copy) return ENOMEM;
     *copy = *lent;
     copy->users = 1;
+    struct lent *before = lent_hold(lent->entry.node, 0);
+    if (before) {
+        copy->wants_acls = before->wants_acls; /* and so will those that come */
+        copy->is_staged = before->is_staged;
+        lent_let_go(before);
+    }
     lent_take(lent->entry.node, &copy->leaves);
     int error = table_put(all(), &copy->entry, 1);
     if (error) free(copy);
@@ -65,6 +71,14 @@ int lent_enter(uint64_t directory, int (*put)(void *), void *context) {
     if (!error) __atomic_add_fetch(&lent->leaves, 1, __ATOMIC_RELAXED);
     table_let_go(held);
     return error;
+}
+
+void lent_wants_acls(uint64_t directory) {
+    struct shard *held;
+    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    if (!lent) return;
+    __atomic_store_n(&lent->wants_acls, 1, __ATOMIC_RELAXED);
+    table_let_go(held);
 }
 
 int64_t lent_leaves(uint64_t directory) {

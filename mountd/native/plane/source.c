@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #if __has_include(<xxhash.h>)
@@ -86,6 +87,11 @@ static int read_whole(int fd, struct file *file) {
     return SOURCE_OK;
 }
 
+/* An ACL is a part of the version: a change of it moves the ctime. */
+static int has_no_acl(int fd) {
+    return fgetxattr(fd, "system.posix_acl_access", NULL, 0) < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
+}
+
 static int fetch(const struct lent *lent, int fd, struct file *file) {
     struct statx before, after;
     if (statx(fd, "", AT_EMPTY_PATH, WANTED, &before)) return errno;
@@ -101,6 +107,7 @@ static int fetch(const struct lent *lent, int fd, struct file *file) {
     int error = read_whole(fd, file);
     if (!error && statx(fd, "", AT_EMPTY_PATH, IDENTITY, &after)) error = errno;
     if (!error && !is_same(&before, &after)) error = SOURCE_PYTHONS;
+    if (!error && __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED) && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
     if (!error) {
         file->checksum = checksum_of(file->data, size);
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* read once: these pages would only push out others */
