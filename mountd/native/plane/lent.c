@@ -43,8 +43,8 @@ int lent_put(const struct lent *lent) {
     copy->users = 1;
     struct lent *before = lent_hold(lent->entry.node, 0);
     if (before) {
-        copy->wants_acls = before->wants_acls; /* and so will those that come */
-        copy->is_staged = before->is_staged;
+        copy->wants_acls = __atomic_load_n(&before->wants_acls, __ATOMIC_RELAXED); /* and so will those that come */
+        copy->is_staged = __atomic_load_n(&before->is_staged, __ATOMIC_RELAXED);
         lent_let_go(before);
     }
     lent_take(lent->entry.node, &copy->leaves);
