@@ -100,7 +100,7 @@ class Lending:
             not self._fetches.runs
             or not self._at_most
             or self.terms.ttl_s <= 0
-            or self._paused
+            or self.terms.is_heard()
             or not self._arrivals.on
         ):
             return False

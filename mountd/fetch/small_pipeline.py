@@ -114,8 +114,9 @@ class SmallPipeline:
 
     @property
     def on(self) -> bool:
-        """Files are fetched without us, where that may be."""
-        return self._fetches.runs
+        """Files are fetched without us, where that may be. Not while an order is followed: some files that both sides
+        came to were read twice."""
+        return self._fetches.runs and not self._lending.terms.is_heard()
 
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files fetched and staged. For each what has become of it; None: it is to be fetched the usual way.
@@ -228,8 +229,9 @@ class SmallPipeline:
         batch = self._awaited.pop((one.directory_id, one.name), None)
         if batch is None:
             return False
-        if one.kind in (FetchKind.STORED, FetchKind.UNSTORED, FetchKind.HERE):
-            outcome = Staged(size, one.number, fetched=one.kind is not FetchKind.HERE)
+        is_fetched = one.kind in (FetchKind.STORED, FetchKind.UNSTORED)
+        if is_fetched or (one.kind is FetchKind.HERE and (one.number or not size)):  # else it is no small file
+            outcome = Staged(size, one.number, fetched=is_fetched)
             batch.outcomes[one.directory_id, one.name] = outcome
         batch.left -= 1
         if not batch.left:

@@ -36,7 +36,7 @@ class FetchKind(IntEnum):
     NOTHING = 2
     """It is left to Python."""
     HERE = 3
-    """It was known, or is no small file: nothing was read."""
+    """It was known (its object has a number), has no bytes, or is no small file: nothing was read."""
     BROKEN = 4
     """It was read, and its object could not be written whole."""
 

@@ -73,7 +73,8 @@ static int answer_open_of_leaf(int device, const struct fuse_in_header *header, 
     struct leaf_place place;
     if (jobs_paused() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_open(header, size);
-    return contents_open(device, header->nodeid, &place, header, size, buffer);
+    int answered = contents_open(device, header->nodeid, &place, header, size, buffer);
+    return answered < 0 ? jobs_open(header, size) : answered;
 }
 
 static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size, char *buffer) {

@@ -247,7 +247,7 @@ static void answer_waiters(int device, struct content *content, const struct lea
     }
 }
 
-/* With the lock, which is free when it returns. */
+/* With the lock, which is free when it returns. -1: its bytes are nowhere any more. */
 static int push_and_answer(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header, char *buffer) {
     content->is_pushing = 1;
     pthread_mutex_unlock(&content->lock);
@@ -259,9 +259,11 @@ static int push_and_answer(int device, struct content *content, const struct lea
     int answered = pushed >= 0 && !content->is_taken && answer_open(device, content, place, header);
     struct waiter *waiters = content->waiters;
     content->waiters = NULL;
-    pthread_mutex_unlock(&content->lock);
+    int is_evicted = pushed < 0 && !content->is_taken && !staged_knows(content->facts.number);
+    if (is_evicted) content->facts.number = 0;
+    end_if_empty(content);
     answer_waiters(device, content, place, waiters, pushed < 0);
-    return answered;
+    return is_evicted ? -1 : answered;
 }
 
 int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer) {

@@ -149,7 +149,7 @@ void contents_stored(struct content *held, uint64_t number); /* it can be read f
 void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages */
 /* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
 int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
-/* 1: answered, or it will be. `place`: of the leaf. `buffer` of ANSWER_BYTES. */
+/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `buffer` of ANSWER_BYTES. */
 int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer);
 ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read */
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */

@@ -243,7 +243,7 @@ static void answer_waiters(struct job *job, const struct seen *seen, struct wait
         next = waiter->next;
         int answered = waiter->leaf ? contents_open(jobs.device, waiter->leaf, &place, waiter->request, waiter->size, buffer) :
                                       reply_looked_up(jobs.device, (void *)waiter->request, job->name, job->name_size);
-        if (!answered) queue_put(waiter->request, waiter->size);
+        if (answered <= 0) queue_put(waiter->request, waiter->size);
         free(waiter);
     }
 }

@@ -68,9 +68,19 @@ static int look(const struct lent *lent, const char *name, struct seen *seen) {
     return is_ordinary(lent, seen) ? SOURCE_OK : SOURCE_PYTHONS;
 }
 
+/* An ACL is a part of the version: a change of it moves the ctime. */
+static int has_no_acl(int fd) {
+    return fgetxattr(fd, "system.posix_acl_access", NULL, 0) < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
+}
+
 int source_look(struct lent *lent, const char *name, struct file *file) {
     count(&source_counts.looks, 1);
     int error = look(lent, name, &file->seen);
+    if (!error && __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED)) {
+        int fd = openat(lent->fd, name, OPEN_TO_READ);
+        if (fd >= 0 && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
+        if (fd >= 0) close(fd);
+    }
     if (!error) file->number = staged_find(&file->seen, &file->checksum);
     __atomic_store_n(&lent->is_staged, file->number != 0, __ATOMIC_RELAXED);
     return error;
@@ -85,11 +95,6 @@ static int read_whole(int fd, struct file *file) {
         done += (size_t)got;
     }
     return SOURCE_OK;
-}
-
-/* An ACL is a part of the version: a change of it moves the ctime. */
-static int has_no_acl(int fd) {
-    return fgetxattr(fd, "system.posix_acl_access", NULL, 0) < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
 }
 
 static int fetch(const struct lent *lent, int fd, struct file *file) {

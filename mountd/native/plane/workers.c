@@ -60,6 +60,7 @@ static void told(const struct job *job, const struct file *file, enum fetched_ki
     struct fetched *outcome = job->ahead || kind == FETCHED_UNSTORED ? outcome_of(job, file) : NULL;
     if (!outcome) return;
     outcome->kind = kind;
+    outcome->stored.number = file->number;
     fetched_add(outcome);
 }
 
