@@ -14,6 +14,7 @@ import pytest
 
 from hfs.layouts.layout import Layout
 from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
+from tests.fuse.inherited import wait_closed
 from tests.fuse.injection import injected, setting
 from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
@@ -165,7 +166,7 @@ def test_open_files_are_read_on_after_the_daemon_was_killed(plain: Path, hfs_mou
         assert os.pread(descriptor, size_of(number) + 1, 0) == pattern(seed(1, number), 0, size_of(number))
         os.close(descriptor)
     read_all(hfs)
-    assert hfs.status()["open"]["files"] == 0
+    assert wait_closed(hfs)
 
 
 def test_a_cache_that_is_too_small_costs_no_byte(plain: Path, hfs_mount: HfsMount) -> None:
