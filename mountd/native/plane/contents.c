@@ -28,8 +28,7 @@ struct content {
     struct content_facts facts;
 };
 
-static struct table table;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct table table = TABLE;
 
 /* Whose data are in an object as well, or will be in none: the oldest go first. Taken while the lock of one content is held, never before. */
 static struct {
@@ -37,13 +36,6 @@ static struct {
     struct content *oldest, *newest;
     size_t bytes;
 } spare = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void make(void) { table_init(&table); }
-
-static struct table *all(void) {
-    pthread_once(&once, make);
-    return &table;
-}
 
 static size_t size_of(const struct content *content) { return (size_t)content->facts.size; }
 
@@ -56,7 +48,7 @@ static void let_go(struct content *content) {
 
 static struct content *hold(uint64_t leaf) {
     struct shard *held;
-    struct content *content = (struct content *)table_hold(all(), leaf, &held);
+    struct content *content = (struct content *)table_hold(&table, leaf, &held);
     if (!content) return NULL;
     __atomic_add_fetch(&content->users, 1, __ATOMIC_RELAXED);
     table_let_go(held);
@@ -73,7 +65,7 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
     content->data = data;
     content->slot = -1;
     pthread_mutex_init(&content->lock, NULL);
-    int error = table_put(all(), &content->entry, 1);
+    int error = table_put(&table, &content->entry, 1);
     if (error) free(content);
     *held = data && !error ? content : NULL;
     struct leaf_place place;
@@ -93,7 +85,7 @@ int contents_find(uint64_t leaf, const struct leaf_place *place) {
 
 int contents_has(uint64_t leaf) {
     struct shard *held;
-    if (!table_hold(all(), leaf, &held)) return 0;
+    if (!table_hold(&table, leaf, &held)) return 0;
     table_let_go(held);
     return 1;
 }
@@ -138,7 +130,7 @@ static void end_if_empty(struct content *content) {
     if (is_empty) content->is_taken = 1;
     pthread_mutex_unlock(&content->lock);
     struct entry *entry;
-    if (is_empty && !table_take(all(), content->facts.leaf, 1, &entry)) let_go(content);
+    if (is_empty && !table_take(&table, content->facts.leaf, 1, &entry)) let_go(content);
 }
 
 void contents_stored(struct content *content, uint64_t number) {
@@ -316,17 +308,14 @@ int contents_release(uint64_t leaf, void (*reply)(void *), void *context) {
 
 int contents_take(uint64_t leaf, int64_t *open, int64_t *slot) {
     struct entry *entry;
-    if (table_take(all(), leaf, 1, &entry)) return 0;
+    if (table_take(&table, leaf, 1, &entry)) return 0;
     struct content *content = (struct content *)entry;
     pthread_mutex_lock(&content->lock);
     content->is_taken = 1;
     *open = content->open;
     *slot = content->slot; /* Python's to free */
     drop_data(content);
-    struct waiter *waiters = content->waiters;
-    content->waiters = NULL;
-    pthread_mutex_unlock(&content->lock);
-    waiters_to_python(waiters);
+    pthread_mutex_unlock(&content->lock); /* who waits is Python's once the push has ended */
     let_go(content);
     return 1;
 }
@@ -336,4 +325,4 @@ void contents_end(uint64_t leaf) {
     if (contents_take(leaf, &open, &slot) && open) counts_free((uint32_t)slot); /* the kernel does not hold it */
 }
 
-size_t contents_count(void) { return table_count(all()); }
+size_t contents_count(void) { return table_count(&table); }

@@ -1,7 +1,7 @@
 /* What has become of files that were fetched or looked at: in their order, until Python takes it.
  *
- * Bounded by what is granted: who stores needs numbers, which come with the next look of Python. A part of the pipeline,
- * see fetch.h.
+ * Bounded by what is granted and by what Python has asked for ahead: who stores needs numbers, which come with the next
+ * look of Python. A part of the pipeline, see fetch.h.
  */
 #include "fetch.h"
 

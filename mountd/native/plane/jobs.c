@@ -72,38 +72,35 @@ static void hurry(struct job *job, enum job_goal goal) {
     line_add(&jobs.demand, job);
 }
 
-/* With the lock; takes over the hold of `lent`. 1: `waiter` waits for it. */
-static int wait_for(struct lent *lent, uint64_t key, const char *name, size_t size, enum job_goal goal, struct waiter *waiter) {
-    struct job *job = *place_of(key, lent->entry.node, name, size);
-    if (job) {
+/* Takes over the hold of `lent`. 1: the request waits for the job of this name, which is begun if there is none. */
+static int wait_for(struct lent *lent, const char *name, size_t size, enum job_goal goal, struct waiter *waiter) {
+    uint64_t directory = lent->entry.node, key = leaves_key(directory, name, size);
+    struct job *job = NULL;
+    pthread_mutex_lock(&jobs.lock);
+    int is_ours = waiter && !jobs.stopping && !owned_has(key);
+    if (is_ours) job = *place_of(key, directory, name, size);
+    if (job || !is_ours)
         lent_let_go(lent);
-        hurry(job, goal);
-    } else {
+    else
         job = add(lent, key, name, size, goal, 0);
-        if (!job) return 0;
+    if (job) {
+        hurry(job, goal);
+        waiter->next = job->waiters;
+        job->waiters = waiter;
     }
-    waiter->next = job->waiters;
-    job->waiters = waiter;
-    return 1;
+    pthread_mutex_unlock(&jobs.lock);
+    if (job)
+        pthread_cond_signal(&jobs.more); /* without the lock: whoever wakes up needs it */
+    else
+        free(waiter);
+    return job != NULL;
 }
 
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t size, size_t request_size) {
     struct lent *lent = size && size <= UINT8_MAX && !jobs_paused() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
     if (!lent) return 0;
-    uint64_t key = leaves_key(header->nodeid, name, size);
-    struct waiter *waiter = waiter_of(header, request_size, 0);
-    int waits = 0;
-    pthread_mutex_lock(&jobs.lock);
-    if (waiter && !jobs.stopping && !owned_has(key))
-        waits = wait_for(lent, key, name, size, follows_is_expected(header->pid) ? JOB_FETCH : JOB_LOOK, waiter);
-    else
-        lent_let_go(lent);
-    pthread_mutex_unlock(&jobs.lock);
-    if (waits)
-        pthread_cond_signal(&jobs.more); /* without the lock: whoever wakes up needs it */
-    else
-        free(waiter);
-    return waits;
+    enum job_goal goal = follows_is_expected(header->pid) ? JOB_FETCH : JOB_LOOK;
+    return wait_for(lent, name, size, goal, waiter_of(header, request_size, 0));
 }
 
 int jobs_open(const struct fuse_in_header *header, size_t request_size) {
@@ -111,20 +108,8 @@ int jobs_open(const struct fuse_in_header *header, size_t request_size) {
     if (!leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     struct lent *lent = lent_hold(place.directory, monotonic_ns());
     if (!lent) return 0;
-    int waits = 0, is_small = place.seen.size <= lent->largest;
-    struct waiter *waiter = is_small ? waiter_of(header, request_size, header->nodeid) : NULL;
-    uint64_t key = leaves_key(place.directory, place.name, place.name_size);
-    pthread_mutex_lock(&jobs.lock);
-    if (waiter && !jobs.stopping && !owned_has(key))
-        waits = wait_for(lent, key, place.name, place.name_size, JOB_FETCH, waiter);
-    else
-        lent_let_go(lent);
-    pthread_mutex_unlock(&jobs.lock);
-    if (waits)
-        pthread_cond_signal(&jobs.more); /* without the lock: whoever wakes up needs it */
-    else
-        free(waiter);
-    return waits;
+    struct waiter *waiter = place.seen.size <= lent->largest ? waiter_of(header, request_size, header->nodeid) : NULL;
+    return wait_for(lent, place.name, place.name_size, JOB_FETCH, waiter);
 }
 
 static int ahead(const struct wanted *wanted, struct lent *lent) {

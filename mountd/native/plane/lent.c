@@ -10,15 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static struct table table;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void make(void) { table_init(&table); }
-
-static struct table *all(void) {
-    pthread_once(&once, make);
-    return &table;
-}
+static struct table table = TABLE;
 
 void lent_let_go(struct lent *lent) {
     if (__atomic_sub_fetch(&lent->users, 1, __ATOMIC_ACQ_REL)) return;
@@ -29,7 +21,7 @@ void lent_let_go(struct lent *lent) {
 int lent_take(uint64_t directory, int64_t *leaves) {
     struct entry *entry;
     *leaves = 0;
-    int error = table_take(all(), directory, 1, &entry);
+    int error = table_take(&table, directory, 1, &entry);
     if (error) return error;
     *leaves = ((struct lent *)entry)->leaves;
     lent_let_go((struct lent *)entry);
@@ -48,14 +40,14 @@ int lent_put(const struct lent *lent) {
         lent_let_go(before);
     }
     lent_take(lent->entry.node, &copy->leaves);
-    int error = table_put(all(), &copy->entry, 1);
+    int error = table_put(&table, &copy->entry, 1);
     if (error) free(copy);
     return error;
 }
 
 struct lent *lent_hold(uint64_t directory, int64_t now_ns) {
     struct shard *held;
-    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    struct lent *lent = (struct lent *)table_hold(&table, directory, &held);
     if (!lent) return NULL;
     int good = now_ns < lent->until_ns;
     if (good) __atomic_add_fetch(&lent->users, 1, __ATOMIC_RELAXED);
@@ -65,7 +57,7 @@ struct lent *lent_hold(uint64_t directory, int64_t now_ns) {
 
 int lent_enter(uint64_t directory, int (*put)(void *), void *context) {
     struct shard *held;
-    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    struct lent *lent = (struct lent *)table_hold(&table, directory, &held);
     if (!lent) return ENOENT;
     int error = put(context);
     if (!error) __atomic_add_fetch(&lent->leaves, 1, __ATOMIC_RELAXED);
@@ -75,7 +67,7 @@ int lent_enter(uint64_t directory, int (*put)(void *), void *context) {
 
 void lent_wants_acls(uint64_t directory) {
     struct shard *held;
-    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    struct lent *lent = (struct lent *)table_hold(&table, directory, &held);
     if (!lent) return;
     __atomic_store_n(&lent->wants_acls, 1, __ATOMIC_RELAXED);
     table_let_go(held);
@@ -83,11 +75,11 @@ void lent_wants_acls(uint64_t directory) {
 
 int64_t lent_leaves(uint64_t directory) {
     struct shard *held;
-    struct lent *lent = (struct lent *)table_hold(all(), directory, &held);
+    struct lent *lent = (struct lent *)table_hold(&table, directory, &held);
     if (!lent) return 0;
     int64_t leaves = __atomic_exchange_n(&lent->leaves, 0, __ATOMIC_RELAXED);
     table_let_go(held);
     return leaves;
 }
 
-size_t lent_count(void) { return table_count(all()); }
+size_t lent_count(void) { return table_count(&table); }

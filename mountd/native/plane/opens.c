@@ -8,28 +8,20 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static struct table table;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void make(void) { table_init(&table); }
-
-static struct table *all(void) {
-    pthread_once(&once, make);
-    return &table;
-}
+static struct table table = TABLE;
 
 int opens_put(const struct opens *opens, int wait) {
     struct opens *copy = malloc(sizeof *copy);
     if (!copy) return ENOMEM;
     *copy = *opens;
-    int error = table_put(all(), &copy->entry, wait);
+    int error = table_put(&table, &copy->entry, wait);
     if (error) free(copy);
     return error;
 }
 
 int opens_take(uint64_t node, int wait, struct opens *taken) {
     struct entry *entry;
-    int error = table_take(all(), node, wait, &entry);
+    int error = table_take(&table, node, wait, &entry);
     if (error) return error;
     *taken = *(struct opens *)entry;
     free(entry);
@@ -38,7 +30,7 @@ int opens_take(uint64_t node, int wait, struct opens *taken) {
 
 int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *, void *), void *context) {
     struct shard *held;
-    struct opens *opens = (struct opens *)table_hold(all(), node, &held);
+    struct opens *opens = (struct opens *)table_hold(&table, node, &held);
     if (!opens) return 0;
     int answered = now_ns < opens->until_ns && (opens->object.fd < 0 || is_as_left(&opens->object));
     if (answered) {
@@ -53,7 +45,7 @@ int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *,
 
 int opens_release(uint64_t node, uint64_t handle, void (*reply)(void *), void *context) {
     struct shard *held;
-    struct opens *opens = (struct opens *)table_hold(all(), node, &held);
+    struct opens *opens = (struct opens *)table_hold(&table, node, &held);
     if (!opens) return 0;
     int ours = opens->handle == handle;
     if (ours) {
@@ -64,4 +56,4 @@ int opens_release(uint64_t node, uint64_t handle, void (*reply)(void *), void *c
     return ours;
 }
 
-size_t opens_count(void) { return table_count(all()); }
+size_t opens_count(void) { return table_count(&table); }

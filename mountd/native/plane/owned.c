@@ -8,23 +8,15 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static struct table owned;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct table owned = TABLE;
 static int all_are; /* there was no memory to tell which; atomic */
-
-static void make(void) { table_init(&owned); }
-
-static struct table *all(void) {
-    pthread_once(&once, make);
-    return &owned;
-}
 
 void owned_begin(void) { __atomic_store_n(&all_are, 0, __ATOMIC_RELEASE); }
 
 int owned_has(uint64_t key) {
     struct shard *held;
     if (__atomic_load_n(&all_are, __ATOMIC_ACQUIRE)) return 1;
-    if (!table_hold(all(), key, &held)) return 0;
+    if (!table_hold(&owned, key, &held)) return 0;
     table_let_go(held);
     return 1;
 }
@@ -32,12 +24,12 @@ int owned_has(uint64_t key) {
 void owned_put(uint64_t key) {
     struct entry *entry = malloc(sizeof *entry);
     if (entry) entry->node = key;
-    int error = entry ? table_put(all(), entry, 1) : ENOMEM;
+    int error = entry ? table_put(&owned, entry, 1) : ENOMEM;
     if (error) free(entry);
     if (error && error != EEXIST) __atomic_store_n(&all_are, 1, __ATOMIC_RELEASE);
 }
 
 void owned_take(uint64_t key) {
     struct entry *entry;
-    if (!table_take(all(), key, 1, &entry)) free(entry);
+    if (!table_take(&owned, key, 1, &entry)) free(entry);
 }

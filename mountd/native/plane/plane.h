@@ -93,13 +93,15 @@ struct shard {
     size_t bucket_count, count;
 };
 
-struct table {
+struct table { /* static, and begun with TABLE */
     struct shard shards[TABLE_SHARDS];
 };
 
+/* Who takes an entry out holds up Python, and with it everybody: it waits for answers under way, not for later ones. */
+#define TABLE {.shards = {[0 ... TABLE_SHARDS - 1] = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP}}}
+
 void lock_to_answer(pthread_rwlock_t *lock); /* for reading; what it waits is counted */
 extern int64_t lock_wait_ns;                 /* so long threads that answer have waited for locks; atomic */
-void table_init(struct table *table);
 /* Changing it waits for answers under way. `wait` 0: EBUSY instead, where there are any. */
 int table_put(struct table *table, struct entry *entry, int wait);                    /* 0, or an errno; EEXIST */
 int table_take(struct table *table, uint64_t node, int wait, struct entry **taken);   /* 0, or an errno; ENOENT */

@@ -10,28 +10,20 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static struct table table;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void make(void) { table_init(&table); }
-
-static struct table *all(void) {
-    pthread_once(&once, make);
-    return &table;
-}
+static struct table table = TABLE;
 
 int reads_put(const struct reads *reads, int wait) {
     struct reads *copy = malloc(sizeof *copy);
     if (!copy) return ENOMEM;
     *copy = *reads;
-    int error = table_put(all(), &copy->entry, wait);
+    int error = table_put(&table, &copy->entry, wait);
     if (error) free(copy);
     return error;
 }
 
 int reads_take(uint64_t node, int wait) {
     struct entry *entry;
-    int error = table_take(all(), node, wait, &entry);
+    int error = table_take(&table, node, wait, &entry);
     if (error) return error;
     close(((struct reads *)entry)->object.fd);
     free(entry);
@@ -50,7 +42,7 @@ static void given(struct reads *reads, uint64_t offset, size_t size) {
 
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
     struct shard *held;
-    struct reads *reads = (struct reads *)table_hold(all(), node, &held);
+    struct reads *reads = (struct reads *)table_hold(&table, node, &held);
     if (!reads) return -EAGAIN;
     size_t wanted = wanted_of(reads, offset, size);
     ssize_t got = 0;
@@ -65,7 +57,7 @@ ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
 
 size_t reads_splice(uint64_t node, uint64_t offset, size_t size, int device, uint64_t unique) {
     struct shard *held;
-    struct reads *reads = (struct reads *)table_hold(all(), node, &held);
+    struct reads *reads = (struct reads *)table_hold(&table, node, &held);
     if (!reads) return 0;
     size_t wanted = wanted_of(reads, offset, size);
     if (wanted && !(is_as_left(&reads->object) && splice_reply(device, unique, &reads->object, offset, wanted))) wanted = 0;
@@ -76,7 +68,7 @@ size_t reads_splice(uint64_t node, uint64_t offset, size_t size, int device, uin
 
 int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end) {
     struct shard *held;
-    struct reads *reads = (struct reads *)table_hold(all(), node, &held);
+    struct reads *reads = (struct reads *)table_hold(&table, node, &held);
     if (!reads) return 0;
     *bytes = __atomic_load_n(&reads->bytes, __ATOMIC_RELAXED);
     *end = __atomic_load_n(&reads->end, __ATOMIC_RELAXED);
@@ -84,4 +76,4 @@ int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end) {
     return 1;
 }
 
-size_t reads_count(void) { return table_count(all()); }
+size_t reads_count(void) { return table_count(&table); }

@@ -27,25 +27,9 @@ struct named { /* an object by its version */
     uint64_t number, checksum;
 };
 
-static struct table table, versions;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct table table = TABLE, versions = TABLE;
 static int objects_fd = -1, all_objects_fd = -1; /* atomic */
 static size_t version_count;                     /* atomic */
-
-static void make(void) {
-    table_init(&table);
-    table_init(&versions);
-}
-
-static struct table *all(void) {
-    pthread_once(&once, make);
-    return &table;
-}
-
-static struct table *by_version(void) {
-    pthread_once(&once, make);
-    return &versions;
-}
 
 void staged_in(int directory_fd) { __atomic_store_n(&objects_fd, directory_fd, __ATOMIC_RELEASE); }
 
@@ -66,10 +50,10 @@ static void forget_version(const struct staged_object *object) {
     struct entry *entry;
     struct shard *held;
     if (!object->has_version) return;
-    struct named *named = (struct named *)table_hold(by_version(), key_of(&object->version), &held);
+    struct named *named = (struct named *)table_hold(&versions, key_of(&object->version), &held);
     int is_mine = named && named->number == object->number;
     if (named) table_let_go(held);
-    if (!is_mine || table_take(by_version(), key_of(&object->version), 1, &entry)) return;
+    if (!is_mine || table_take(&versions, key_of(&object->version), 1, &entry)) return;
     free(entry);
     __atomic_sub_fetch(&version_count, 1, __ATOMIC_RELAXED);
 }
@@ -78,7 +62,7 @@ static void note_version(const struct staged_object *object) {
     struct named *named = object->has_version ? malloc(sizeof *named) : NULL;
     if (!named) return;
     *named = (struct named){.entry.node = key_of(&object->version), .version = object->version, .number = object->number, .checksum = object->checksum};
-    if (table_put(by_version(), &named->entry, 1))
+    if (table_put(&versions, &named->entry, 1))
         free(named);
     else
         __atomic_add_fetch(&version_count, 1, __ATOMIC_RELAXED);
@@ -87,7 +71,7 @@ static void note_version(const struct staged_object *object) {
 /* 1: it was there, and is right now. */
 static int prove(const struct staged_object *object) {
     struct shard *held;
-    struct staged *staged = (struct staged *)table_hold(all(), object->number, &held);
+    struct staged *staged = (struct staged *)table_hold(&table, object->number, &held);
     if (!staged) return 0;
     const struct staged_object *known = &staged->object;
     int is_same = known->inode == object->inode && known->size == object->size && known->ctime_ns == object->ctime_ns;
@@ -101,8 +85,8 @@ int staged_put(const struct staged_object *object, int wait) {
     struct staged *staged = malloc(sizeof *staged);
     if (!staged) return ENOMEM;
     *staged = (struct staged){.entry.node = object->number, .object = *object};
-    int error = table_put(all(), &staged->entry, wait);
-    if (error == EEXIST && !(error = staged_take(object->number, wait))) error = table_put(all(), &staged->entry, wait);
+    int error = table_put(&table, &staged->entry, wait);
+    if (error == EEXIST && !(error = staged_take(object->number, wait))) error = table_put(&table, &staged->entry, wait);
     if (error)
         free(staged);
     else
@@ -112,7 +96,7 @@ int staged_put(const struct staged_object *object, int wait) {
 
 int staged_take(uint64_t number, int wait) {
     struct entry *entry;
-    int error = table_take(all(), number, wait, &entry);
+    int error = table_take(&table, number, wait, &entry);
     if (error) return error;
     forget_version(&((struct staged *)entry)->object);
     free(entry);
@@ -121,7 +105,7 @@ int staged_take(uint64_t number, int wait) {
 
 int staged_knows(uint64_t number) {
     struct shard *held;
-    struct staged *staged = (struct staged *)table_hold(all(), number, &held);
+    struct staged *staged = (struct staged *)table_hold(&table, number, &held);
     if (!staged) return 0;
     int knows = staged->object.has_version;
     table_let_go(held);
@@ -134,7 +118,7 @@ uint64_t staged_find(const struct seen *seen, uint64_t *checksum) {
     if (!staged_versions()) return 0;
     struct staged_version version = staged_version_of(seen);
     struct shard *held;
-    struct named *named = (struct named *)table_hold(by_version(), key_of(&version), &held);
+    struct named *named = (struct named *)table_hold(&versions, key_of(&version), &held);
     if (!named) return 0;
     int is_it = !memcmp(&named->version, &version, sizeof version);
     uint64_t number = is_it ? named->number : 0;
@@ -175,7 +159,7 @@ static int read_whole(int directory, struct staged *staged, char *buffer) {
 
 static ssize_t read_part(int directory, uint64_t number, uint64_t offset, size_t size, char *buffer) {
     struct shard *held;
-    struct staged *staged = directory >= 0 && number ? (struct staged *)table_hold(all(), number, &held) : NULL;
+    struct staged *staged = directory >= 0 && number ? (struct staged *)table_hold(&table, number, &held) : NULL;
     if (!staged) return -EAGAIN;
     uint64_t end = staged->object.size;
     size_t wanted = offset >= end ? 0 : size < end - offset ? size : (size_t)(end - offset);
@@ -202,11 +186,11 @@ ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size,
 int staged_whole(uint64_t number, size_t size, char *buffer) {
     int directory = __atomic_load_n(&all_objects_fd, __ATOMIC_ACQUIRE);
     struct shard *held;
-    struct staged *staged = directory >= 0 && number ? (struct staged *)table_hold(all(), number, &held) : NULL;
+    struct staged *staged = directory >= 0 && number ? (struct staged *)table_hold(&table, number, &held) : NULL;
     if (!staged) return 0;
     int is_here = staged->object.size == size && read_whole(directory, staged, buffer);
     table_let_go(held);
     return is_here;
 }
 
-size_t staged_count(void) { return table_count(all()); }
+size_t staged_count(void) { return table_count(&table); }

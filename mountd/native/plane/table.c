@@ -11,15 +11,6 @@
 
 #define FIRST_BUCKETS 16 /* a shard's; doubled when there are as many entries */
 
-void table_init(struct table *table) {
-    pthread_rwlockattr_t attributes;
-    pthread_rwlockattr_init(&attributes);
-    /* Who takes an entry out holds up Python, and with it everybody: it waits for answers under way, not for later ones. */
-    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    for (int i = 0; i < TABLE_SHARDS; i++) pthread_rwlock_init(&table->shards[i].lock, &attributes);
-    pthread_rwlockattr_destroy(&attributes);
-}
-
 int64_t lock_wait_ns;
 
 void lock_to_answer(pthread_rwlock_t *lock) {

@@ -50,14 +50,17 @@ static void store(const struct job *job, const struct file *file, const char *da
         error = staged_put(&object, 1);
     }
     contents_stored(held, error ? 0 : stored.number);
-    if (!outcome) return;
+    if (!outcome || (!stored.number && !job->ahead)) { /* nobody needs to hear of it */
+        free(outcome);
+        return;
+    }
     outcome->kind = !error ? FETCHED_STORED : stored.number ? FETCHED_BROKEN : FETCHED_UNSTORED;
     outcome->stored = stored;
     fetched_add(outcome);
 }
 
 static void told(const struct job *job, const struct file *file, enum fetched_kind kind) {
-    struct fetched *outcome = job->ahead || kind == FETCHED_UNSTORED ? outcome_of(job, file) : NULL;
+    struct fetched *outcome = job->ahead ? outcome_of(job, file) : NULL;
     if (!outcome) return;
     outcome->kind = kind;
     outcome->stored.number = file->number;
