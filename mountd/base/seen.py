@@ -9,10 +9,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mountd.base.attributes import Attributes
+from mountd.base.version import Version
 
 _SEEN = struct.Struct("=iIIIIIQQQQQqqqIIIxxxx")
 SEEN_BYTES = _SEEN.size
 """Of one name."""
+
+_VERSION = struct.Struct("=24xQQ32xqq4xIIxxxx")
+"""Of the same: inode, size, mtime and ctime."""
+assert _VERSION.size == SEEN_BYTES
 
 
 def attributes_of(seen: bytes, index: int) -> Attributes | None:
@@ -28,6 +33,12 @@ def attributes_of(seen: bytes, index: int) -> Attributes | None:
     return Attributes(
         mode, inode, nlink, uid, gid, rdev, size, blocks, block_bytes, atime_ns, mtime_ns, ctime_ns, device
     )
+
+
+def version_of(seen: bytes, source_id: str) -> Version:
+    """Of the regular file that was seen, on the file system of the source's root."""
+    inode, size, mtime_s, ctime_s, mtime_ns, ctime_ns = _VERSION.unpack(seen)
+    return Version(source_id, inode, size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns)
 
 
 def seen_as(attributes: Attributes) -> bytes:

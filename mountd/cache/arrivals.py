@@ -29,9 +29,6 @@ _ROOM_BYTES = 256 << 20
 _ROOM_SHARE = 32
 """And room: at most a 32nd of what the cache may use, since what is granted looks used."""
 
-_MAX_UNCOMMITTED_BYTES = 1 << 30
-"""As of the writer."""
-
 _SECOND_NS = 1_000_000_000
 
 
@@ -79,7 +76,7 @@ class Arrivals:
         if numbers < _NUMBERS // 2 and self._object_ids.ready_nowait():
             self._unused(maker.grant(self._object_ids.grant_nowait(_NUMBERS), 0))
         wanted = min(_ROOM_BYTES, self._context.room.limit_bytes() // _ROOM_SHARE)
-        is_open = self._admission.open and self._committer.uncommitted_bytes <= _MAX_UNCOMMITTED_BYTES
+        is_open = self._admission.open and not self._committer.is_behind
         if is_open and room_bytes < wanted // 2 and self._admission.has_room(wanted):
             self._admission.charge(wanted)
             unused = maker.grant(range(0), wanted)

@@ -29,6 +29,8 @@ _GROUP_BYTES = 256 << 20
 _GROUP_CHUNKS = 16_384
 """A group is one transaction: 16 384 rows take about 0.2 s, in which evictions wait."""
 
+_MAX_UNCOMMITTED_BYTES = 1 << 30
+
 _EACH_UP_TO = 16
 """So many objects are synced one by one. For more, one sync of the file system is cheaper, although it also writes what
 other programs have dirty there: each sync of a new file is a commit of the journal."""
@@ -66,6 +68,11 @@ class Committer:
         """Written and not yet committed."""
         self.entered_bytes = 0
         """Of what the index has entered: no longer counted in `uncommitted_bytes`."""
+
+    @property
+    def is_behind(self) -> bool:
+        """The disk takes so long to sync that it should not be given more."""
+        return self.uncommitted_bytes > _MAX_UNCOMMITTED_BYTES
 
     @property
     def idle(self) -> bool:

@@ -20,9 +20,6 @@ from mountd.cache.writing import WriteJob, fail_batch, write_batch
 from mountd.core.background import call_guarded, note_fault
 from policies.prefetch.path_filter import PathFilter
 
-_MAX_UNCOMMITTED_BYTES = 1 << 30
-"""Written but not durable. More is not taken on: a disk whose sync takes so long should not be given more."""
-
 
 class StagedWriter:
     """`work` is a task of the cache's nursery, as many times as there are threads for it. Event loop only."""
@@ -101,7 +98,7 @@ class StagedWriter:
     def _takes_on(self, file: StagedFile, index: int, size: int) -> bool:
         if self._closing or not self._admission.open or not self._admission.has_room(self._charge_bytes(file, index)):
             return False
-        if not self._queue.has_place(size) or self._committer.uncommitted_bytes > _MAX_UNCOMMITTED_BYTES:
+        if not self._queue.has_place(size) or self._committer.is_behind:
             return False
         return file.object_id is not None or self._object_ids.ready_nowait()
 

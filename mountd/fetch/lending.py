@@ -70,7 +70,6 @@ class Lending:
         """Directories that were changed of late, and when it is looked again whether that is long enough ago."""
         self._used: set[int] = set()
         """Since they were lent."""
-        self._paused = False
         self._at_most = source.threads.open_files.shares.lent
         """Each holds a descriptor."""
 
@@ -177,10 +176,7 @@ class Lending:
 
     def look_after(self) -> None:
         """Some times a second."""
-        heard = self.terms.is_heard()
-        if heard != self._paused:
-            self._paused = heard
-            self._fetches.pause(heard)
+        self._fetches.pause(self.terms.is_heard())
         if self._lent and (len(self._source.doubts.rewritten) or not self.terms.is_wanted()):
             self.recall_all()
         self._renew()

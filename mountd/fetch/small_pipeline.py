@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
 
 from mountd.base.errors import HfsError
-from mountd.base.version import Version
+from mountd.base.seen import version_of
 from mountd.cache import Arrival, Cache, Stamp
 from mountd.core.metrics import Metrics
 from mountd.fetch.chunks.batches import Place
@@ -38,9 +36,6 @@ _HANGS_S = 2.0
 
 _WAS_HERE = 1 << 63
 """In the thread id of an open: WAS_HERE in native/plane/fetch.h."""
-
-_FACTS = struct.Struct("=24xQQ24x8xqq4xIIxxxx")
-"""Inode, size, mtime and ctime of struct seen (native/seen.h)."""
 
 _COUNTERS = {
     "source_stats": "looks",
@@ -151,7 +146,7 @@ class SmallPipeline:
         if directory is not None:
             self._lending.is_used(directory_id)
             staged = bool(thread_id & _WAS_HERE)
-            if not self._planned(b"/".join(filter(None, (directory.path, name))), staged):
+            if not self._planned((self._prefix(directory_id) or b"") + name, staged):
                 self._siblings.opened_in(directory, name, size, staged=staged)
         return True
 
@@ -204,16 +199,15 @@ class SmallPipeline:
             if one.directory_id not in prefixes:
                 prefixes[one.directory_id] = self._prefix(one.directory_id)
             prefix = prefixes[one.directory_id]
-            inode, size, mtime_s, ctime_s, mtime_ns, ctime_ns = _FACTS.unpack(one.seen)
+            version = version_of(one.seen, source_id)
             if one.kind is FetchKind.BROKEN or (one.kind is FetchKind.STORED and prefix is None):
-                self._cache.arrivals.broken(one.number, size)
+                self._cache.arrivals.broken(one.number, version.size)
             elif one.kind is FetchKind.STORED and prefix is not None:
-                version = Version(source_id, inode, size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns)
                 stamp = Stamp(one.inode, one.ctime_ns)
                 arrivals.append(Arrival(version, prefix + one.name, one.number, stamp, one.checksum))
             self._lending.is_used(one.directory_id)
-            if one.ahead and not self._tell_awaiting(one, size):
-                self._tell_siblings(one, size)
+            if one.ahead and not self._tell_awaiting(one, version.size):
+                self._tell_siblings(one, version.size)
         self._cache.arrivals.enter(arrivals)
         if any(one.ahead for one in found):
             self._siblings.look_again()
@@ -223,7 +217,7 @@ class SmallPipeline:
             path = self._namespace.nodes.node(directory_id).path
         except HfsError:
             return None
-        return path + os.fsencode("/") if path else b""
+        return path + b"/" if path else b""
 
     def _tell_awaiting(self, one: Fetched, size: int) -> bool:
         batch = self._awaited.pop((one.directory_id, one.name), None)

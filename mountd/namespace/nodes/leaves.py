@@ -135,7 +135,7 @@ class Leaves:
                 directory.holds += 1
             self._counts[directory] += 1
             directory.lent = True
-        self._table.own(directory.id, list(directory.children or ()))
+            self._table.own(directory.id, list(directory.children or ()))  # `Names` says which come and go
 
     def unlend(self, directory: Node) -> None:
         """They do not any more."""
