@@ -73,6 +73,9 @@ class LeafTable(Protocol):
     def own(self, directory_id: int, names: Sequence[bytes]) -> None:
         """These names are ours: nobody puts leaves for them in a lent directory (`kernel.small_fetches`)."""
 
+    def claim(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
+        """As `own`, but for those that were fetched for a lent directory, or are just now: which are given."""
+
     def disown(self, directory_id: int, names: Sequence[bytes]) -> None:
         """They are not any more."""
 

@@ -27,9 +27,11 @@ class ObjectMaker(Protocol):
     def store_in(self, directory_fd: int, overhead_bytes: int) -> None:
         """Objects are made and read in this directory, and each takes so much room besides its blocks."""
 
-    def grant(self, numbers: range, size_bytes: int) -> range:
-        """Numbers of new objects, in place of those that were granted before, and so much more room. Those that were
-        not used."""
+    def grant(self, numbers: range) -> range:
+        """Numbers of new objects, in place of those that were granted before. Those of them that were not used."""
+
+    def grant_room(self, size_bytes: int) -> None:
+        """So much more room for them."""
 
     def granted(self) -> tuple[int, int]:
         """How many numbers and how much room are left."""

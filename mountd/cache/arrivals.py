@@ -17,7 +17,7 @@ from mountd.cache.admission import Admission
 from mountd.cache.committer import Committer
 from mountd.cache.index import ChunkRow, Committed, Stamp
 from mountd.cache.known_objects import KnownObjects
-from mountd.cache.objects import CacheContext, ObjectIdAllocator
+from mountd.cache.objects import RAW, CacheContext, ObjectIdAllocator, StagedFile
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.table.files import StagedFileTable
 from policies.cache.admission import blocks_bytes, object_overhead_bytes
@@ -62,6 +62,8 @@ class Arrivals:
         self._files = files
         self._reclaim_queue = reclaim_queue
         self._chunk_bytes = chunk_bytes
+        self._adopted: dict[int, StagedFile] = {}
+        """By number: those of a file that somebody has, until they are in the index."""
         self._closed = False
         self._known = known
 
@@ -74,13 +76,12 @@ class Arrivals:
             return
         numbers, room_bytes = maker.granted()
         if numbers < _NUMBERS // 2 and self._object_ids.ready_nowait():
-            self._unused(maker.grant(self._object_ids.grant_nowait(_NUMBERS), 0))
+            self._unused(maker.grant(self._object_ids.grant_nowait(_NUMBERS)))
         wanted = min(_ROOM_BYTES, self._context.room.limit_bytes() // _ROOM_SHARE)
         is_open = self._admission.open and not self._committer.is_behind
         if is_open and room_bytes < wanted // 2 and self._admission.has_room(wanted):
             self._admission.charge(wanted)
-            unused = maker.grant(range(0), wanted)
-            self._unused(maker.grant(unused, 0))
+            maker.grant_room(wanted)
 
     @property
     def on(self) -> bool:
@@ -98,7 +99,7 @@ class Arrivals:
         if maker is None:
             return
         _, room_bytes = maker.granted()
-        self._unused(maker.grant(range(0), 0))
+        self._unused(maker.grant(range(0)))
         self._context.room.written(room_bytes)
         self._context.room.release(room_bytes)
 
@@ -117,7 +118,11 @@ class Arrivals:
             self._object_ids.used(arrival.number)
             self._context.room.written(room_bytes)
             file = self._files.peek(arrival.version)
-            if file is not None or not self._files.arriving.add(arrival.version):
+            if file is not None:
+                is_taken = self._adopt(file, arrival, room_bytes)
+            else:
+                is_taken = self._files.arriving.add(arrival.version)
+            if not is_taken:
                 self.broken(arrival.number, arrival.version.size, is_charged=True)
                 continue
             rows.append(self._row(arrival, room_bytes, now_s))
@@ -125,6 +130,24 @@ class Arrivals:
             self._context.metrics.add("staging_put_chunks", len(rows))
             self._context.metrics.add("staging_put_bytes", sum(row.size_bytes for row in rows))
             self._committer.arrived_nowait(rows, self._entered)
+
+    def _adopt(self, file: StagedFile, arrival: Arrival, room_bytes: int) -> bool:
+        """Somebody asked a moment ago what is staged of it, when nothing was: this object is its own from now on.
+
+        False: it has one, or is about to.
+        """
+        if file.object_id is not None or file.unsettled or file.stray is not None or file.present.count != 1:
+            return False
+        file.object_id, file.path, file.room_bytes = arrival.number, arrival.path, room_bytes
+        file.created = True
+        file.unsettled += 1
+        file.stamp = arrival.stamp
+        file.element_bytes = RAW
+        file.chunks.enter(ChunkRow(0, arrival.checksum))
+        file.present.add(0)
+        file.verify(0)
+        self._adopted[arrival.number] = file
+        return True
 
     def broken(self, number: int, size: int, *, is_charged: bool = False) -> None:
         """Of an object of so many bytes nothing is to be used."""
@@ -159,8 +182,23 @@ class Arrivals:
     def _entered(self, rows: Sequence[Committed], is_durable: bool) -> None:
         """They are in the index, or never will be."""
         for row in rows:
+            file = self._adopted.pop(row.object_id, None)
             if is_durable:
                 self._object_ids.settle(row.object_id)
-            else:
+            elif file is None:
                 self.broken(row.object_id, row.version.size, is_charged=True)
-        self._files.arriving.landed([row.version for row in rows])
+            if file is not None:
+                self._settle(file, row, is_durable=is_durable)
+            else:
+                self._files.arriving.landed([row.version])
+
+    def _settle(self, file: StagedFile, row: Committed, *, is_durable: bool) -> None:
+        if is_durable:
+            file.has_row = True
+            file.recorded, file.stored_path, file.stored_use_s = row.stamp, row.path, row.last_use_s
+            if 0 in file.present:
+                file.committed.add(0)
+        else:
+            self._reclaim_queue.give_up(file, [0])
+        file.unsettled -= 1
+        self._reclaim_queue.settled(file)

@@ -151,6 +151,8 @@ class Warming:
         for node, outcome in zip(nodes, await self._small_files.stage(places, Goal.STAGED, push=False), strict=True):
             if isinstance(outcome, HfsError):
                 self._pending.failed(PendingFile(node, await self._file(node), was_here=False), outcome)
+            elif outcome is None:
+                self._pending.add(PendingFile(node, await self._file(node), was_here=True))
             elif outcome.node.version is None:
                 self._work.fail(node.path, VersionChanged("it is no file any more"))
             elif outcome.become is Become.LARGE:  # it has grown, or an earlier run has staged it in smaller chunks

@@ -189,7 +189,7 @@ def _pipeline(
 
     terms = LendingTerms(
         is_wanted=is_wanted,
-        is_heard=lambda: hears[0].active or hears[1].any_followed,
+        is_heard=lambda: hears[0].active,
         limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
         under_way=fetcher.batches.names_in,

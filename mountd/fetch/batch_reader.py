@@ -31,7 +31,8 @@ for 64 ms on a Lustre that needs 4 ms a file."""
 _BATCH_BYTES = 2 << 20
 """The buffer of a batch: 16 threads with one each take half of what prefetch may have by default."""
 
-Outcomes = dict[Place, Small | HfsError]
+Outcomes = dict[Place, Small | HfsError | None]
+"""None: the data plane has it, or is fetching it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +89,14 @@ class BatchReader:
             await self._pusher.wait_room(self._bytes)
         into = await self._buffers.take(self._bytes, urgent=False)
         # No checkpoint from here until all are registered.
-        self._drop_known(left, request, outcomes)
+        outcomes.update(dict.fromkeys(self._lookups.claim(left)))  # or it would be read twice
+        self._drop_known([place for place in left if place not in outcomes], request, outcomes)
         left = [place for place in left if place not in outcomes]
         batches = self._fetcher.batches
         places = [place for place in left if place not in batches][:BATCH_FILES]
         if not places:
             return left  # others fetch them: wait for that
         batch = batches.take_off(places)
-        for directory, name in places:
-            if directory.lent:
-                self._namespace.leaves.own(directory, name)  # or whoever looks it up would have it read a second time
         try:
             return await self._read(batch, places, into, request, outcomes)
         except SourceError as error:

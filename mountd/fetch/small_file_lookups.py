@@ -114,6 +114,16 @@ class SmallFileLookups:
             await self._cache.files.load(unknown)
         return bool(unknown)
 
+    def claim(self, places: Sequence[Place]) -> list[Place]:
+        """What is lent among these is fetched by us from now on. But those that the data plane has fetched, or is just
+        fetching: these are given."""
+        by_directory: dict[Node, list[bytes]] = {}
+        for directory, name in places:
+            if directory.lent:
+                by_directory.setdefault(directory, []).append(name)
+        claim = self._namespace.leaves.claim
+        return [(directory, name) for directory, names in by_directory.items() for name in claim(directory, names)]
+
     # -- what is known without asking ---------------------------------------------------------------------------------
 
     def is_unknown(self, place: Place) -> bool:

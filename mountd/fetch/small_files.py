@@ -56,7 +56,7 @@ class SmallFiles:
 
     async def stage_paths(
         self, paths: Sequence[bytes], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always
-    ) -> list[Small | HfsError]:
+    ) -> list[Small | HfsError | None]:
         """As `stage`, by paths relative to the root."""
         directories: dict[bytes, Node | HfsError] = {}
         places: list[Place | HfsError] = []
@@ -78,16 +78,17 @@ class SmallFiles:
 
     async def stage(
         self, places: Sequence[Place], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always
-    ) -> list[Small | HfsError]:
-        """Have these files where `goal` says. For each, in this order, what became of it, or why it could not be.
+    ) -> list[Small | HfsError | None]:
+        """Have these files where `goal` says. For each, in this order, what became of it, or why it could not be; None:
+        the data plane has it, or is fetching it.
 
         `push`: put it into the page cache too, where the kernel knows it. A file that is to be staged and that staging
         does not take is a StagingError. `wanted` is asked of each just before it is read; what is not any more counts
         as here. Cancelled, it leaves what was fetched, and readers who waited for the rest fetch it themselves.
         """
         request = BatchRequest(goal, push, wanted)
-        outcomes: Outcomes = {}
-        unique = list(dict.fromkeys(places))
+        outcomes: Outcomes = dict.fromkeys(self._lookups.claim(places))
+        unique = [place for place in dict.fromkeys(places) if place not in outcomes]
         unknown = await self._lookups.look_first(unique)
         if await self._lookups.look_into_cache([place for place in unique if place not in unknown]):
             unknown = set()  # some may be known now

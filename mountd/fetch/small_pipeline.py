@@ -109,9 +109,8 @@ class SmallPipeline:
 
     @property
     def on(self) -> bool:
-        """Files are fetched without us, where that may be. Not while an order is followed: some files that both sides
-        came to were read twice."""
-        return self._fetches.runs and not self._lending.terms.is_heard()
+        """Files are fetched without us, where that may be."""
+        return self._fetches.runs
 
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files fetched and staged. For each what has become of it; None: it is to be fetched the usual way.

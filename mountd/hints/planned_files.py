@@ -64,6 +64,10 @@ class PlannedFiles:
             try:
                 if isinstance(outcome, HfsError):
                     raise outcome
+                if outcome is None:
+                    plan.ready.add(unit)
+                    plan.schedule.here(unit, plan.mean_bytes)
+                    continue
                 await self._found(plan, unit, outcome, stay)
             except StagingError:
                 self._changes.hold_back()
@@ -71,13 +75,15 @@ class PlannedFiles:
             except HfsError as error:
                 self._plans.failed(plan, unit, plan.layout.path(unit), error)
 
-    async def _stage(self, plan: EpochPlan, units: Sequence[int], stays: Sequence[bool]) -> dict[int, Small | HfsError]:
+    async def _stage(
+        self, plan: EpochPlan, units: Sequence[int], stays: Sequence[bool]
+    ) -> dict[int, Small | HfsError | None]:
         def is_wanted(place: Place) -> bool:
             """False once a reader has opened it, who fetches it: once is enough."""
             directory, name = place
             return b"/".join(filter(None, (directory.path, name))) not in plan.overtaken
 
-        outcomes: dict[int, Small | HfsError] = {}
+        outcomes: dict[int, Small | HfsError | None] = {}
         for stay in dict.fromkeys(stays):
             some = [unit for unit, its in zip(units, stays, strict=True) if its == stay]
             goal = Goal.HERE if stay else Goal.IN_MEMORY

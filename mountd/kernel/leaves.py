@@ -36,6 +36,8 @@ class _Extension(Protocol):
 
     def plane_own(self, directory: int, names: list[bytes], /) -> None: ...
 
+    def plane_claim(self, directory: int, names: list[bytes], /) -> bytearray: ...
+
     def plane_disown(self, directory: int, names: list[bytes], /) -> None: ...
 
     def plane_lent_leaves(self, directory: int, /) -> int: ...
@@ -113,6 +115,13 @@ class PlaneLeaves:
         """See `LeafTable`."""
         if self._extension is not None:
             self._extension.plane_own(directory_id, list(names))
+
+    def claim(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
+        """See `LeafTable`."""
+        if self._extension is None:
+            return []
+        is_ours = self._extension.plane_claim(directory_id, list(names))
+        return [name for name, ours in zip(names, is_ours, strict=True) if not ours]
 
     def disown(self, directory_id: int, names: Sequence[bytes]) -> None:
         """See `LeafTable`."""

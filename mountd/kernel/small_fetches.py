@@ -103,7 +103,9 @@ class _Extension(Protocol):
 
     def plane_store_in(self, fd: int, overhead_bytes: int, /) -> None: ...
 
-    def plane_grant(self, first: int, end: int, size: int, /) -> tuple[int, int]: ...
+    def plane_grant(self, first: int, end: int, /) -> tuple[int, int]: ...
+
+    def plane_grant_room(self, size_bytes: int, /) -> None: ...
 
     def plane_granted(self) -> tuple[int, int]: ...
 
@@ -205,10 +207,15 @@ class SmallFetches:
         if self._extension is not None:
             self._extension.plane_store_in(directory_fd, overhead_bytes)
 
-    def grant(self, numbers: range, size_bytes: int) -> range:
+    def grant(self, numbers: range) -> range:
         """See `ObjectMaker`."""
         assert self._extension is not None
-        return range(*self._extension.plane_grant(numbers.start, numbers.stop, size_bytes))
+        return range(*self._extension.plane_grant(numbers.start, numbers.stop))
+
+    def grant_room(self, size_bytes: int) -> None:
+        """See `ObjectMaker`."""
+        assert self._extension is not None
+        self._extension.plane_grant_room(size_bytes)
 
     def granted(self) -> tuple[int, int]:
         """See `ObjectMaker`."""

@@ -43,3 +43,7 @@ def injected(*changes: dict[str, object]) -> dict[str, str]:
     """The environment of a daemon with these changes."""
     path = f"{_FOLDER}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     return {"PYTHONPATH": path, "MOUNT_TEST_INJECTED": json.dumps(changes)}
+
+
+SETTLED = injected(setting("mountd.source.clock:_COARSE_NS", 0))
+"""What was written a moment ago counts as settled: else such directories are lent two seconds later."""

@@ -25,6 +25,7 @@ from hfs.samplers import GroupShuffleSampler
 from tests.conftest import Logs
 from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must, unmount_lazily
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
+from tests.fuse.injection import SETTLED
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
 
@@ -50,12 +51,13 @@ def train(**settings: Any) -> dict[str, Any]:
 
 @needs_torch
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("env", [pytest.param(None, id="young"), pytest.param(SETTLED, id="lent")])
 def test_a_training_reads_what_it_would_read_and_the_source_once(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, workers: int
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, workers: int, env: dict[str, str] | None
 ) -> None:
     names = tree(tmp_path / "tree", 90)
     slow = slow_source(tmp_path / "tree")
-    hfs = hfs_mount(slow.path)
+    hfs = hfs_mount(slow.path, env=env)
     bare = train(root=str(tmp_path / "tree"), names=names, workers=workers, epochs=2, hinted=False)
     through = train(root=str(hfs.path), names=names, workers=workers, epochs=2)
     assert through["epochs"] == bare["epochs"]

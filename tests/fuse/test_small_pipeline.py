@@ -15,7 +15,7 @@ import pytest
 from hfs.layouts.layout import Layout
 from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
 from tests.fuse.inherited import wait_closed
-from tests.fuse.injection import injected, setting
+from tests.fuse.injection import SETTLED
 from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import User, needs_root
@@ -27,9 +27,6 @@ HfsMount = Callable[..., Hfs]
 SlowSource = Callable[..., SlowFs]
 
 FOLDERS, FILES = 3, 150
-
-# What was written a moment ago counts as settled: such directories are lent two seconds later else.
-SETTLED = injected(setting("mountd.source.clock:_COARSE_NS", 0))
 
 
 def size_of(number: int) -> int:

@@ -227,13 +227,14 @@ static void act(unsigned *seed, uint64_t *number) {
     switch (rand_r(seed) % 16) {
     case 0: lent_take(DIRECTORY, &leaves); break;
     case 1: case 2: case 3: lend(); break;
-    case 4: jobs_own(DIRECTORY, name, strlen(name)); break;
+    case 4: rand_r(seed) % 2 ? jobs_own(DIRECTORY, name, strlen(name)) : (void)jobs_claim(DIRECTORY, name, strlen(name)); break;
     case 5: case 6: owned_take(leaves_key(DIRECTORY, name, strlen(name))); break;
     case 7: take_leaf(leaves_id(DIRECTORY, name, strlen(name))); break;
     case 8: case 9: jobs_ahead(&(struct wanted){.directory = DIRECTORY, .name = name, .size = strlen(name)}, 1); break;
     case 10:
         first = *number, end = *number += 8;
-        store_grant(&first, &end, 8 * (LARGEST + 8192));
+        store_grant(&first, &end);
+        store_grant_room(8 * (LARGEST + 8192));
         break;
     case 11: contents_trim((size_t)rand_r(seed) % 50000); break;
     case 12: staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1); break;
@@ -341,7 +342,8 @@ static int once(void) {
     char request[64], *buffer = malloc(ANSWER_BYTES), name[16];
     unsigned seed = 5;
     for (unsigned file = 0; file < 3; file++) write_file(file, &seed);
-    store_grant(&first, &last, 8 * (LARGEST + 8192));
+    store_grant(&first, &last);
+    store_grant_room(8 * (LARGEST + 8192));
     if (!error) error = lend();
     jobs_own(DIRECTORY, "f1", 2);
     struct wanted wanted = {.directory = DIRECTORY, .name = "f0", .size = 2};

@@ -23,6 +23,7 @@ import trio.testing
 
 from mountd.base.errors import StagingError
 from mountd.base.object_answers import ObjectAnswers
+from mountd.base.object_maker import ObjectMaker
 from mountd.base.version import Version
 from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from mountd.cache.kept_attributes import AttributesWanted
@@ -235,6 +236,7 @@ async def healthy_staging(
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
     attributes: AttributesWanted = "left",
     answers: ObjectAnswers | None = None,
+    maker: ObjectMaker | None = None,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
@@ -262,6 +264,7 @@ async def healthy_staging(
         clock=clock,
         trust=trust,
         answers=answers,
+        maker=maker,
         planned=planned,
     ) as staging:
         if encoding:

@@ -151,6 +151,11 @@ class Leaves:
             self._table.own(directory.id, [name])
             self.take(directory, name)
 
+    def claim(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
+        """The files of these names in a lent directory are about to be fetched here: nobody else does so from now on.
+        But those that others have fetched, or are fetching: these names are given."""
+        return self._table.claim(directory.id, names) if self._table is not None else []
+
     def disown(self, directory: Node, name: bytes) -> None:
         """Nothing is remembered of it any more."""
         if self._table is not None:

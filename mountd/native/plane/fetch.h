@@ -90,8 +90,9 @@ struct stored { /* a new object */
 };
 
 void store_in(int directory_fd, uint64_t overhead_bytes); /* -1: nothing is stored any more */
-/* Numbers [first, end), and so much more room. Those that were granted before and not used come back in their place. */
-void store_grant(uint64_t *first, uint64_t *end, uint64_t bytes);
+/* Numbers [first, end). Those that were granted before and not used come back in their place. */
+void store_grant(uint64_t *first, uint64_t *end);
+void store_grant_room(uint64_t bytes); /* so much more */
 void store_left(uint64_t *numbers, uint64_t *bytes);
 uint64_t store_room(uint64_t size);                       /* what a file of this size takes */
 int store_write(const char *data, size_t size, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
@@ -207,6 +208,7 @@ struct wanted { /* before anybody asks */
 
 void jobs_ahead(struct wanted *wanted, size_t count);
 void jobs_own(uint64_t directory, const char *name, size_t name_size);    /* the name is Python's; no leaf is put for it */
+int jobs_claim(uint64_t directory, const char *name, size_t name_size);   /* the same, unless it is fetched here, or was: 0 */
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
 /* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */
 int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer);

@@ -166,6 +166,15 @@ void jobs_own(uint64_t directory, const char *name, size_t size) {
     pthread_mutex_unlock(&jobs.lock);
 }
 
+int jobs_claim(uint64_t directory, const char *name, size_t size) {
+    uint64_t key = leaves_key(directory, name, size), leaf = leaves_id(directory, name, size);
+    pthread_mutex_lock(&jobs.lock);
+    int is_free = owned_has(key) || (!*place_of(key, directory, name, size) && !(leaf && contents_has(leaf)));
+    if (is_free) owned_put(key);
+    pthread_mutex_unlock(&jobs.lock);
+    return is_free;
+}
+
 /* ---- the threads' side -------------------------------------------------------------------------------------------- */
 
 /* With the lock. */

@@ -110,6 +110,24 @@ static PyObject *plane_own(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *plane_claim(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(names);
+    PyObject *claimed = PyByteArray_FromStringAndSize(NULL, count);
+    for (Py_ssize_t i = 0; claimed && i < count; i++) {
+        char *name;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0)
+            Py_CLEAR(claimed);
+        else
+            PyByteArray_AS_STRING(claimed)[i] = (char)jobs_claim(directory, name, (size_t)size);
+    }
+    return claimed;
+}
+
 static PyObject *plane_disown(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
@@ -175,11 +193,19 @@ static PyObject *plane_store_in(PyObject *self, PyObject *args) {
 
 static PyObject *plane_grant(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long first, end, bytes;
-    if (!PyArg_ParseTuple(args, "KKK", &first, &end, &bytes)) return NULL;
+    unsigned long long first, end;
+    if (!PyArg_ParseTuple(args, "KK", &first, &end)) return NULL;
     uint64_t from = first, to = end;
-    store_grant(&from, &to, bytes);
+    store_grant(&from, &to);
     return Py_BuildValue("(KK)", (unsigned long long)from, (unsigned long long)to);
+}
+
+static PyObject *plane_grant_room(PyObject *self, PyObject *arg) {
+    (void)self;
+    uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    store_grant_room(bytes);
+    Py_RETURN_NONE;
 }
 
 static PyObject *plane_granted(PyObject *self, PyObject *noargs) {
@@ -262,13 +288,15 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
     {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
+    {"plane_claim", plane_claim, METH_VARARGS, "plane_claim(directory, names) -> bytearray: as plane_own, of those of which it says 1; the others are fetched here, or were."},
     {"plane_disown", plane_disown, METH_VARARGS, "plane_disown(directory, names): Python has forgotten these."},
     {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directories, names) -> bytearray: of each name in its directory, at most 64: 0, it is fetched; or an"
      " errno: EEXIST, EPERM, ENOENT, EAGAIN."},
     {"plane_fetch_pause", plane_fetch_pause, METH_O, "plane_fetch_pause(paused): opens of leaves are Python's meanwhile."},
     {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, name, seen, number, inode, ctime_ns, checksum)]: what has become of files."},
     {"plane_store_in", plane_store_in, METH_VARARGS, "plane_store_in(fd, overhead_bytes): objects are made and read in this directory; -1: not any more."},
-    {"plane_grant", plane_grant, METH_VARARGS, "plane_grant(first, end, bytes) -> (first, end): numbers of new objects, and room for them; those that were not used."},
+    {"plane_grant", plane_grant, METH_VARARGS, "plane_grant(first, end) -> (first, end): numbers of new objects; those that were not used."},
+    {"plane_grant_room", plane_grant_room, METH_O, "plane_grant_room(bytes): so much more room for them."},
     {"plane_granted", plane_granted, METH_NOARGS, "plane_granted() -> (numbers, bytes): what is left of it."},
     {"plane_put_versions", plane_put_versions, METH_VARARGS, "plane_put_versions(rows): objects of the index, 8 x 64 bits each: number, inode, checksum, inode of the file, size, ctime_ns,"
      " mtime_ns and ctime_ns of the file."},

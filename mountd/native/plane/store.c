@@ -27,14 +27,19 @@ void store_in(int directory_fd, uint64_t overhead_bytes) {
     pthread_mutex_unlock(&store.lock);
 }
 
-void store_grant(uint64_t *first, uint64_t *end, uint64_t bytes) {
+void store_grant(uint64_t *first, uint64_t *end) {
     pthread_mutex_lock(&store.lock);
     uint64_t unused = store.next, unused_end = store.end;
     store.next = *first;
     store.end = *end;
-    store.bytes += bytes;
     *first = unused;
     *end = unused_end;
+    pthread_mutex_unlock(&store.lock);
+}
+
+void store_grant_room(uint64_t bytes) {
+    pthread_mutex_lock(&store.lock);
+    store.bytes += bytes;
     pthread_mutex_unlock(&store.lock);
 }
 

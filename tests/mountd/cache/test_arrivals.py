@@ -1,0 +1,125 @@
+"""Objects that somebody else has written: entered in the index, once, also where a StagedFile of the version is about.
+
+Without threads, in virtual time; the one who writes them is a fake that keeps what it was granted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import trio
+import xxhash
+
+from mountd.base.object_maker import KnownObject
+from mountd.cache import Arrival, Cache, StagedFile, Stamp
+from policies.geometry import Extent
+from tests.support.faults import check_contents, contents, healthy_staging, object_names, run, stage, version_of
+
+SIZE = 5000
+
+
+class Maker:
+    """Writes objects when it is told to."""
+
+    def __init__(self) -> None:
+        self.numbers = range(0)
+        self.room_bytes = 0
+
+    def store_in(self, directory_fd: int, overhead_bytes: int) -> None:
+        pass
+
+    def grant(self, numbers: range) -> range:
+        before, self.numbers = self.numbers, numbers
+        return before
+
+    def grant_room(self, size_bytes: int) -> None:
+        self.room_bytes += size_bytes
+
+    def granted(self) -> tuple[int, int]:
+        return len(self.numbers), self.room_bytes
+
+    def know(self, objects: Iterable[KnownObject]) -> None:
+        pass
+
+    def write(self, staging: Cache, seed: int) -> Arrival:
+        """The object of the test file with this seed."""
+        number, self.numbers = self.numbers[0], self.numbers[1:]
+        data = contents(seed, 0, SIZE)
+        path = Path(staging.context.disk.path(number))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        found = path.stat()
+        stamp = Stamp(found.st_ino, found.st_ctime_ns)
+        self.room_bytes -= found.st_blocks * 512 + 4096
+        return Arrival(version_of(seed, SIZE), b"f%d" % seed, number, stamp, xxhash.xxh3_64_intdigest(data))
+
+
+async def begun(staging: Cache, maker: Maker) -> None:
+    while not maker.numbers or not maker.room_bytes:
+        staging.arrivals.grant_nowait()
+        await trio.sleep(0.1)
+
+
+async def check_staged(staging: Cache, file: StagedFile, seed: int, number: int) -> None:
+    await staging.committer.wait_committed()
+    assert (file.object_id, file.complete, file.unsettled, file.has_row) == (number, True, 0, True)
+    check_contents(seed, 0, await staging.reader.read(file, Extent(0, SIZE)))
+
+
+@pytest.mark.parametrize("asked", ["before", "after", "meanwhile"])
+def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
+    async def main() -> None:
+        maker = Maker()
+        async with healthy_staging(tmp_path, maker=maker) as staging:
+            await begun(staging, maker)
+            before = await staging.files.get(version_of(7, SIZE), b"f7") if asked == "before" else None
+            assert before is None or not before.complete
+            arrival = maker.write(staging, 7)
+            staging.arrivals.enter([arrival])
+            if asked == "after":
+                await staging.committer.wait_committed()
+            file = before or await staging.files.get(version_of(7, SIZE), b"f7")
+            await check_staged(staging, file, 7, arrival.number)
+        async with healthy_staging(tmp_path) as staging:
+            await check_staged(staging, await staging.files.get(version_of(7, SIZE)), 7, arrival.number)
+
+    run(main)
+
+
+def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        maker = Maker()
+        async with healthy_staging(tmp_path, maker=maker) as staging:
+            await begun(staging, maker)
+            staged = await stage(staging, 8, SIZE)
+            twice = [maker.write(staging, 7), maker.write(staging, 7), maker.write(staging, 8)]
+            staging.arrivals.enter(twice)
+            await staging.committer.wait_committed()
+            await staging.reclaimer.wait_idle()
+            file = await staging.files.get(version_of(7, SIZE))
+            await check_staged(staging, file, 7, twice[0].number)
+            assert staged.object_id not in (None, twice[2].number)
+            assert object_names(os.fspath(tmp_path)) == {staged.object_id, twice[0].number}
+
+    run(main)
+
+
+def test_one_that_was_asked_for_is_evicted_as_any(tmp_path: Path) -> None:
+    async def main() -> None:
+        maker = Maker()
+        async with healthy_staging(tmp_path, maker=maker) as staging:
+            await begun(staging, maker)
+            file = await staging.files.get(version_of(7, SIZE), b"f7")
+            staging.arrivals.enter([maker.write(staging, 7)])
+            await staging.committer.wait_committed()
+            staging.reclaim_queue.give_up(file, [0])
+            await staging.reclaimer.wait_idle()
+            assert not object_names(os.fspath(tmp_path))
+            assert not file.complete
+            staging.arrivals.close()
+            assert staging.context.room.used_bytes == 0
+
+    run(main)
