@@ -190,7 +190,7 @@ class Committer:
             # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
             # now on is deleted after it was entered, because calls that change the index keep their order.
             entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
-            rows = self._rows(entered)
+            rows = _rows_of(entered, int(self._context.clock()))
             await self._context.threads.change_index(self._context.index.writer.commit_chunks, [*rows.values(), *new])
         except OSError as error:
             self._context.health.failed(error, "making staged chunks durable")
@@ -242,36 +242,37 @@ class Committer:
         for file, indexes in lost.items():
             self._reclaim_queue.give_up(file, indexes)
 
-    def _rows(self, entered: Sequence[WriteJob]) -> dict[StagedFile, Committed]:
-        chunks: dict[StagedFile, list[int]] = {}
-        for job in entered:
-            chunks.setdefault(job.file, []).append(job.index)
-        rows = {}
-        now_s = int(self._context.clock())
-        for file, indexes in chunks.items():
-            assert file.object_id is not None
-            if not file.has_row:
-                file.stored_use_s = file.last_use_ns // 1_000_000_000 or now_s
-                file.stored_path = file.path
-            committed = len(file.committed) + len(indexes)
-            rows[file] = Committed(
-                file.object_id,
-                not file.has_row,
-                file.version,
-                file.path,
-                file.chunk_bytes,
-                committed == file.committed.count,
-                sum(file.chunk_size(index) for index in indexes),
-                sum(map(file.chunk_room_bytes, indexes)) + (0 if file.has_row else file.overhead_bytes()),
-                file.stored_use_s,
-                [file.chunks.row(index) for index in indexes],
-                stamp_to_keep(file, committed),
-            )
-        return rows
-
     def _tell(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
+
+
+def _rows_of(entered: Sequence[WriteJob], now_s: int) -> dict[StagedFile, Committed]:
+    """What the index is to say of the files that these belong to."""
+    chunks: dict[StagedFile, list[int]] = {}
+    for job in entered:
+        chunks.setdefault(job.file, []).append(job.index)
+    rows = {}
+    for file, indexes in chunks.items():
+        assert file.object_id is not None
+        if not file.has_row:
+            file.stored_use_s = file.last_use_ns // 1_000_000_000 or now_s
+            file.stored_path = file.path
+        committed = len(file.committed) + len(indexes)
+        rows[file] = Committed(
+            file.object_id,
+            not file.has_row,
+            file.version,
+            file.path,
+            file.chunk_bytes,
+            committed == file.committed.count,
+            sum(file.chunk_size(index) for index in indexes),
+            sum(map(file.chunk_room_bytes, indexes)) + (0 if file.has_row else file.overhead_bytes()),
+            file.stored_use_s,
+            [file.chunks.row(index) for index in indexes],
+            stamp_to_keep(file, committed),
+        )
+    return rows
 
 
 def sync_objects(disk: Disk, object_ids: Sequence[int]) -> None:

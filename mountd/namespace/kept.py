@@ -137,7 +137,7 @@ class KeptNames:
         directory = self._nodes.directory_at(self._nodes.root.attributes._replace(inode=found.directory))
         if directory is None:
             return None
-        version = self._leaves.version_of(found.attributes)
+        version = found.attributes.version(self._leaves.source_id)
         node = Node(found.attributes, version, directory, found.name)
         node.lookups = 1  # as if, see `inherited`
         node.expires_s = math.inf

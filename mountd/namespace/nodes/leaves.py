@@ -19,7 +19,6 @@ import trio
 from mountd.base.attributes import Attributes
 from mountd.base.leaf_table import Leaf, LeafTable
 from mountd.base.seen import SeenNames, attributes_of
-from mountd.base.version import Version
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import NodeTable
 from mountd.source import Source
@@ -63,7 +62,7 @@ class Leaves:
         self._first_kept_id = 0 if identity is None else FIRST_KEPT_ID + (identity << _KEPT_BITS)
         self._nodes = nodes
         self._rewritten = source.doubts.rewritten
-        self._source_id = source.source_id
+        self.source_id = source.source_id
         self._at_most = at_most
         self._ttl_s = ttl_s
         self._clock = clock
@@ -192,7 +191,7 @@ class Leaves:
         self._counts[directory] -= 1
         attributes = attributes_of(leaf.seen, 0)
         assert attributes is not None
-        version = attributes.version(self._source_id)
+        version = attributes.version(self.source_id)
         node = Node(attributes, version, directory, leaf.name)
         node.expires_s = self._clock() + leaf.valid_s if self._ttl_s < math.inf else math.inf
         node.lookups = leaf.look_ups
@@ -216,7 +215,7 @@ class Leaves:
         attributes = attributes_of(seen, 0)
         if attributes is None or directory.children is None:
             return None
-        version = attributes.version(self._source_id)
+        version = attributes.version(self.source_id)
         node = Node(attributes, version, directory, name)
         node.lookups = 1  # as if, see `inherited`
         node.expires_s = -math.inf
@@ -227,16 +226,12 @@ class Leaves:
         return node
 
     def _is_rewritten(self, attributes: Attributes | None) -> bool:
-        return attributes is not None and self._rewritten.named(attributes, self._source_id) is not attributes
+        return attributes is not None and self._rewritten.named(attributes, self.source_id) is not attributes
 
     def object_of(self, node_id: int) -> int | None:
         """The number of the object that this id was made of."""
         offset = node_id - self._first_kept_id
         return offset // _SHARDS if self._first_kept_id and 0 <= offset < 1 << _KEPT_BITS else None
-
-    def version_of(self, attributes: Attributes) -> Version:
-        """Of a file with these."""
-        return attributes.version(self._source_id)
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 
