@@ -8,6 +8,7 @@ from mountd.cache.arrivals import Arrival, Arrivals
 from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.checking import CheckedFile
 from mountd.cache.index import StagedRow, Stamp
+from mountd.cache.kept_attributes import SeenObject
 from mountd.cache.objects import Shrinker, StagedFile, is_open
 from mountd.cache.opening import open_cache
 from mountd.cache.status import CacheStatus
@@ -19,6 +20,7 @@ __all__ = [
     "CacheSettings",
     "CacheStatus",
     "CheckedFile",
+    "SeenObject",
     "Shrinker",
     "StagedFile",
     "StagedRow",

@@ -44,6 +44,17 @@ class _Noted(NamedTuple):
     attributes: Attributes
 
 
+class SeenObject(NamedTuple):
+    """A file that became an object without a StagedFile."""
+
+    number: int
+    source_id: str
+    directory: Attributes
+    name: bytes
+    seen: bytes
+    """As in `base.seen`, of a file that is plain, on the file system of its directory."""
+
+
 class _Objects:
     """A set of numbers, a bit for each below the largest."""
 
@@ -68,10 +79,13 @@ class KeptAttributes:
 
     def __init__(self, context: CacheContext, ahead: ObjectsAhead, wanted: AttributesWanted) -> None:
         self._wanted = wanted
-        self._on = wanted == "kept"
+        self.on = wanted == "kept"
+        """They are kept in this mount."""
         self._context = context
         self._ahead = ahead
         self._waiting: dict[StagedFile, _Noted] = {}
+        self._objects: dict[int, SeenObject] = {}
+        """The same of those without a StagedFile, by number."""
         self._written = _Objects()
         """Kept already, as far as we know."""
         self._told = _Objects()
@@ -83,7 +97,7 @@ class KeptAttributes:
 
     def note(self, file: StagedFile, directory: Attributes, name: bytes, attributes: Attributes) -> None:
         """`file` has these attributes and this name in `directory`, and the source says so."""
-        if not self._on or file in self._waiting or file.object_id in self._written:
+        if not self.on or file in self._waiting or file.object_id in self._written:
             return
         is_of_file = attributes.version(file.version.source_id) == file.version
         if is_of_file and is_plain(attributes) and not attributes.file_system and not directory.file_system:
@@ -91,10 +105,17 @@ class KeptAttributes:
             if len(self._waiting) > _MAX_WAITING:
                 del self._waiting[next(iter(self._waiting))]  # it may never be staged
 
+    def note_object(self, one: SeenObject) -> None:
+        """As `note`."""
+        if self.on and one.number not in self._written and not one.directory.file_system:
+            self._objects[one.number] = one
+            if len(self._objects) > _MAX_WAITING:
+                del self._objects[next(iter(self._objects))]
+
     def of_source(self, source_id: str, device: int, *, is_fresh: bool) -> KeptOfSource | None:
         """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now.
         `is_fresh`: no kernel holds anything that an earlier daemon has told."""
-        if not self._on:
+        if not self.on:
             return None
         try:
             self._identity = self._context.index.attributes.identity_nowait()
@@ -153,9 +174,17 @@ class KeptAttributes:
         ready = [file for file in self._waiting if file.has_row and file.complete]
         for start in range(0, len(ready), _AT_ONCE):
             rows = [row for file in ready[start : start + _AT_ONCE] if (row := self._take(file, self._identity))]
-            if await self._change(self._context.index.attributes.keep, rows):
-                for row in rows:
-                    self._written.add(row.object_id)
+            await self._keep(rows)
+        waiting = list(self._objects)
+        for start in range(0, len(waiting), _AT_ONCE):
+            entered = await self._ask(self._context.index.reader.entered, waiting[start : start + _AT_ONCE]) or ()
+            found = [self._objects.pop(number, None) for number in entered]
+            await self._keep([_row(one, self._identity) for one in found if one is not None])
+
+    async def _keep(self, rows: Sequence[AttributesRow]) -> None:
+        if rows and await self._change(self._context.index.attributes.keep, rows):
+            for row in rows:
+                self._written.add(row.object_id)
 
     async def run(self) -> None:
         """Flush from time to time, after what is of no use any more has gone. Never returns."""
@@ -240,6 +269,12 @@ class KeptOfSource:
 
     def _folder(self, directory: Attributes) -> Folder:
         return Folder.of(self.identity, self._source_id, directory)
+
+
+def _row(one: SeenObject, identity: int) -> AttributesRow:
+    seen = bytearray(one.seen)
+    _DEVICE.pack_into(seen, _DEVICE_AT, 0)
+    return Folder.of(identity, one.source_id, one.directory).row(one.number, one.name, bytes(seen))
 
 
 def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes | None:

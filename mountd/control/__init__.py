@@ -10,7 +10,7 @@ from mountd.control.listening import socket_path
 from mountd.control.own_xattrs import OwnXattrs
 from mountd.control.recordings import Recordings
 from mountd.control.status import CounterStatus, StatusReport
-from mountd.control.warm import Warming
+from mountd.control.warm import WarmFetches, Warming
 
 __all__ = [
     "CacheCommands",
@@ -20,6 +20,7 @@ __all__ = [
     "OwnXattrs",
     "Recordings",
     "StatusReport",
+    "WarmFetches",
     "Warming",
     "serve",
     "socket_path",

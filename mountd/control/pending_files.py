@@ -140,7 +140,11 @@ class PendingFiles:
         return file.unsettled > 0 or any(self._fetcher.is_coming(file.version, i) for i in file.present.missing())
 
     def _done(self, entry: PendingFile) -> None:
-        (self._work.skip if entry.was_here else self._work.done)(entry.node)
+        (self._work.skip if entry.was_here else self._work.done)(entry.node.attributes.size)
         if entry.file.object_id is not None:
-            self._objects.append(entry.file.object_id)
-            self._objects_bytes += entry.file.size
+            self.staged(entry.file.object_id, entry.file.size)
+
+    def staged(self, number: int, size_bytes: int) -> None:
+        """A file was counted as done that is this object."""
+        self._objects.append(number)
+        self._objects_bytes += size_bytes

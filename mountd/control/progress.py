@@ -6,7 +6,6 @@ Plain counting, no I/O; faults are named up to a bound and handed out once.
 from __future__ import annotations
 
 from mountd.base.errors import HfsError, StagingError
-from mountd.namespace import Node
 from mountd.wire.protocol import PathFault, Progress, Result
 
 _MAX_FAULTS = 1000
@@ -20,23 +19,30 @@ class ProgressCounter:
         self.files = self.bytes = self.failed = self.skipped = 0
         self.files_total = self.bytes_total = 0
         self.walking = False
+        self.unseen = 0
+        """Names of which it is not known yet what they are: counted as files of the mean size."""
         self._named = 0
         self._faults: list[PathFault] = []
 
-    def found(self, node: Node) -> None:
+    def found(self, size_bytes: int) -> None:
         """A file that will be worked on."""
         self.files_total += 1
-        self.bytes_total += node.attributes.size
+        self.bytes_total += size_bytes
 
-    def done(self, node: Node) -> None:
+    def forget(self, size_bytes: int) -> None:
+        """It will be found anew."""
+        self.files_total -= 1
+        self.bytes_total -= size_bytes
+
+    def done(self, size_bytes: int) -> None:
         """A file is done."""
         self.files += 1
-        self.bytes += node.attributes.size
+        self.bytes += size_bytes
 
-    def skip(self, node: Node) -> None:
+    def skip(self, size_bytes: int) -> None:
         """Nothing was to be done for a file, which counts as done."""
         self.skipped += 1
-        self.done(node)
+        self.done(size_bytes)
 
     def fail(self, path: bytes, error: HfsError) -> None:
         """A path failed."""
@@ -54,13 +60,14 @@ class ProgressCounter:
 
     def progress(self) -> Progress:
         """How far it is; faults that were not told yet go with it."""
+        unseen_bytes = self.unseen * self.bytes_total // max(1, self.files_total)
         return Progress(
             files=self.files,
             bytes=self.bytes,
             failed=self.failed,
             skipped=self.skipped,
-            files_total=self.files_total,
-            bytes_total=self.bytes_total,
+            files_total=self.files_total + self.unseen,
+            bytes_total=self.bytes_total + unseen_bytes,
             walking=self.walking,
             faults=self._take_faults(),
         )

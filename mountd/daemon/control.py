@@ -18,6 +18,7 @@ from mountd.control import (
     OwnXattrs,
     Recordings,
     StatusReport,
+    WarmFetches,
     Warming,
     serve,
     socket_path,
@@ -99,9 +100,8 @@ def _answering(
 
 def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
-    new_warming = partial(
-        Warming, namespace, cache, fetch.resolver, fetch.owners, fetch.fetcher, fetch.small_files, metrics
-    )
+    fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, fetch.small_files, files.pipeline)
+    new_warming = partial(Warming, namespace, cache, fetches, metrics)
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming)
 
 

@@ -45,7 +45,7 @@ from mountd.files import (
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import FollowedPlans, HintFollower
 from mountd.kernel import DataPlane
-from mountd.namespace import seconds
+from mountd.namespace import Node, seconds
 from mountd.peers import JobPeers
 from policies.iomode import SMALL_BYTES
 from policies.prefetch.siblings import Siblings
@@ -187,12 +187,15 @@ def _pipeline(
         opens_reach_us = config.io_mode in ("auto", "daemon") and io_mode.choice.final and not io_mode.stateless
         return opens_reach_us and config.push and peers is None and cache.shrinking.shrinker is None
 
+    def under_way(directory: Node) -> list[bytes]:
+        return [*fetcher.batches.names_in(directory), *names.namespace.asking.nodes_coming(directory)]
+
     terms = LendingTerms(
         is_wanted=is_wanted,
         is_heard=lambda: hears[0].active,
         limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
-        under_way=fetcher.batches.names_in,
+        under_way=under_way,
     )
     lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
     return lending, SmallPipeline(

@@ -40,7 +40,7 @@ class LendingTerms:
     """The largest small file."""
     ttl_s: float
     under_way: Callable[[Node], Sequence[bytes]]
-    """Names of a directory whose files are being fetched the usual way."""
+    """Names of a directory whose files are fetched the usual way just now, or will be by whoever looks them up."""
 
 
 class Lending:
@@ -66,7 +66,7 @@ class Lending:
         self._lent: OrderedDict[int, tuple[Node, float]] = OrderedDict()
         """By node id: each directory, and when it is to be lent anew. The one lent last at the end."""
         self._coming: set[Node] = set()
-        self._young: OrderedDict[int, float] = OrderedDict()
+        self._young: OrderedDict[Node, float] = OrderedDict()
         """Directories that were changed of late, and when it is looked again whether that is long enough ago."""
         self._used: set[int] = set()
         """Since they were lent."""
@@ -87,12 +87,24 @@ class Lending:
 
     def used(self, directory: Node) -> None:
         """A small file of `directory` was opened, and that has come to us."""
-        if directory.lent or directory in self._coming or not self._may_lend(directory):
-            return
-        if trio.current_time() >= self._young.get(directory.id, 0.0):
-            self._young.pop(directory.id, None)
-            self._coming.add(directory)
+        if self._begin(directory):
             start_guarded(self._nursery, "loan of a directory", self._lend, directory)
+
+    async def lend(self, directory: Node) -> bool:
+        """Lend it, if that may be. False: it is not lent."""
+        if self._begin(directory):
+            await self._lend(directory)
+        return directory.lent
+
+    def _begin(self, directory: Node) -> bool:
+        """Whether it is to be lent now; then it is `_coming`."""
+        if directory.lent or directory in self._coming or not self._may_lend(directory):
+            return False
+        if trio.current_time() < self._young.get(directory, 0.0):
+            return False
+        self._young.pop(directory, None)
+        self._coming.add(directory)
+        return True
 
     def _may_lend(self, directory: Node) -> bool:
         if (
@@ -103,7 +115,7 @@ class Lending:
             or not self._arrivals.on
         ):
             return False
-        if not directory.id or directory.children is None or len(self._source.doubts.rewritten):
+        if directory.children is None or len(self._source.doubts.rewritten):
             return False
         return self.terms.is_wanted() and not self._namespace.lookups.may_be_kept(directory)
 
@@ -117,13 +129,15 @@ class Lending:
             self._coming.discard(directory)
         # No checkpoint from here on.
         if loan is not None and directory.attributes.ctime_ns > loan.settled_ns:
-            self._young[directory.id] = trio.current_time() + _YOUNG_S  # and so will be its files, most likely
+            self._young[directory] = trio.current_time() + _YOUNG_S  # and so will be its files, most likely
             if len(self._young) > self._at_most:
                 self._young.popitem(last=False)
             return
         if loan is None or not self._may_lend(directory) or not self._permissions.all_may_open(directory):
             return
         self._arrivals.grant_nowait()
+        if not directory.id:
+            self._namespace.nodes.identify(directory)  # the kernel has not asked for it yet
         now_ns = time.monotonic_ns()
         self._namespace.leaves.lend(directory)
         for name in self.terms.under_way(directory):
@@ -149,9 +163,10 @@ class Lending:
 
     def rest(self, directory_id: int) -> None:
         """The source hangs below this directory."""
-        if directory_id in self._lent:
+        directory = self.directory(directory_id)
+        if directory is not None:
             self._unlend(directory_id)
-            self._young[directory_id] = trio.current_time() + _REST_S
+            self._young[directory] = trio.current_time() + _REST_S
 
     def _unlend(self, directory_id: int) -> None:
         directory, _ = self._lent.pop(directory_id)

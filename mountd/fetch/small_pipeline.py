@@ -16,13 +16,13 @@ import trio
 
 from mountd.base.errors import HfsError
 from mountd.base.seen import version_of
-from mountd.cache import Arrival, Cache, Stamp
+from mountd.cache import Arrival, Cache, SeenObject, Stamp
 from mountd.core.metrics import Metrics
 from mountd.fetch.chunks.batches import Place
 from mountd.fetch.lending import Lending
 from mountd.fetch.sibling_watch import SiblingWatch
 from mountd.kernel import Fetched, FetchKind, SmallFetches
-from mountd.namespace import Namespace
+from mountd.namespace import Namespace, Node
 from mountd.source import Source
 
 log = logging.getLogger(__name__)
@@ -51,10 +51,10 @@ _PATIENCE_S = 1.0
 class Staged(NamedTuple):
     """What has become of a file that was asked for."""
 
-    size: int
-    """0 of one that was here: it was not asked."""
+    size: int | None
+    """None: it was here, and nobody has asked."""
     number: int
-    """Of its object; 0: it is in memory, or was here."""
+    """Of its object; 0: it is in memory, or empty, or nobody has asked."""
     fetched: bool
 
 
@@ -112,6 +112,10 @@ class SmallPipeline:
         """Files are fetched without us, where that may be."""
         return self._fetches.runs
 
+    async def lend(self, directory: Node) -> bool:
+        """Have small files of this directory fetched without us from now on. False: that may not be."""
+        return self.on and await self._lending.lend(directory)
+
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files fetched and staged. For each what has become of it; None: it is to be fetched the usual way.
 
@@ -126,7 +130,7 @@ class SmallPipeline:
                 self._awaited[key] = batch
                 batch.left += 1
             elif error == errno.EEXIST:
-                batch.outcomes[key] = Staged(0, 0, fetched=False)
+                batch.outcomes[key] = Staged(None, 0, fetched=False)
         with trio.move_on_after(self._source.threads.time_limit_s):
             while batch.left:
                 await batch.more.wait()
@@ -204,12 +208,18 @@ class SmallPipeline:
             elif one.kind is FetchKind.STORED and prefix is not None:
                 stamp = Stamp(one.inode, one.ctime_ns)
                 arrivals.append(Arrival(version, prefix + one.name, one.number, stamp, one.checksum))
+                self._note(one, source_id)
             self._lending.is_used(one.directory_id)
             if one.ahead and not self._tell_awaiting(one, version.size):
                 self._tell_siblings(one, version.size)
         self._cache.arrivals.enter(arrivals)
         if any(one.ahead for one in found):
             self._siblings.look_again()
+
+    def _note(self, one: Fetched, source_id: str) -> None:
+        if self._cache.attributes.on and not (directory := self._namespace.nodes.node(one.directory_id)).changes:
+            seen = SeenObject(one.number, source_id, directory.attributes, one.name, one.seen)
+            self._cache.attributes.note_object(seen)
 
     def _prefix(self, directory_id: int) -> bytes | None:
         try:

@@ -58,7 +58,7 @@ class PlannedLeaves:
         if one.number and plan.objects is not None:
             plan.objects[unit] = one.number
         plan.ready.add(unit)
-        if one.fetched:
+        if one.fetched and one.size is not None:
             plan.schedule.arrived(unit, one.size)
             self._metrics.add("hinted_bytes", one.size)
         else:

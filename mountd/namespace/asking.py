@@ -95,6 +95,10 @@ class Asking:
         here = self._flights.get(directory)
         return {name: here[name] for name in names if name in here} if here else {}
 
+    def nodes_coming(self, directory: Node) -> list[bytes]:
+        """Names of this directory that the source is being asked for, and that will have nodes."""
+        return [name for name, flight in self._flights.get(directory, {}).items() if not flight.as_leaves]
+
     async def one(self, directory: Node, name: bytes, *, limit_s: float | None) -> Attributes:
         """The attributes of `name`, which the caller passes on. Raises SourceError, SourceTimeout."""
         flight = self._take_off(directory, [name])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,13 @@ def read_all(hfs: Hfs, version: int = 0, readers: int = 4) -> None:
 
 def opened_without_python(hfs: Hfs) -> int:
     return int(hfs.status()["data_plane"]["opens_cached"])
+
+
+def warmed(hfs: Hfs) -> dict[str, Any]:
+    """What `hfs cache warm` of the whole mount says at its end."""
+    done = hfs.cache_command("warm", hfs.path, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def prove(hfs: Hfs) -> None:
@@ -253,3 +262,47 @@ def test_a_recording_hears_of_each_open(plain: Path, hfs_mount: HfsMount, tmp_pa
     must(*command, "--", "sh", "-c", f"cd {hfs.path}; for name in {' '.join(names)}; do cat $name; done > /dev/null")
     recorded = {bytes(name).decode() for name in Layout.load(str(tmp_path / "trace")).files}
     assert recorded >= set(names[FILES // 2 :])
+
+
+def odd_ones(root: Path) -> None:
+    """What is no small file with one name."""
+    write_pattern(root / "1" / "large", 999, 3_000_000)
+    os.link(root / "2" / "9", root / "2" / "linked")
+    os.symlink("large", root / "1" / "link")
+    write_pattern(root / "1" / "deep" / "deeper" / "file", 998, 777)
+
+
+@pytest.mark.parametrize("options", [(), ("--io-mode", "daemon", "--immutable")], ids=["", "immutable"])
+def test_a_tree_is_warmed_once(plain: Path, hfs_mount: HfsMount, options: tuple[str, ...]) -> None:
+    (plain / "1" / "deep" / "deeper").mkdir(parents=True)
+    odd_ones(plain)
+    total = FOLDERS * sum(map(size_of, range(FILES))) + 3_000_777
+    files = FOLDERS * FILES + 2  # two names of one file are one file that is staged, and found again
+    hfs = hfs_mount(plain, *options, env=SETTLED)
+    said = warmed(hfs)
+    assert (said["files"], said["failed"], said["skipped"]) == (files + 1, 0, 1 + FOLDERS * FILES // 5)
+    assert hfs.source_bytes() == total
+    status = hfs.status()
+    assert status["staged"]["bytes"] == total
+    assert status["leaves"]["known"] > FOLDERS * FILES // 2, "most have no node"
+    again = warmed(hfs)
+    assert (again["files"], again["failed"], again["skipped"]) == (files + 1, 0, files + 1)
+    read_all(hfs)
+    assert hfs.source_bytes() == total
+    hfs.umount()
+    hfs.mount()
+    assert warmed(hfs)["skipped"] == files + 1
+    assert hfs.source_bytes() == 0
+
+
+def test_what_does_not_fit_is_not_warmed(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, "--cache-size", "4MiB", env=SETTLED)
+    done = hfs.cache_command("warm", hfs.path, "--json")
+    assert done.returncode != 0
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["files"] + said["failed"] == FOLDERS * FILES
+    assert said["failed"] > 0
+    status = hfs.status()
+    assert status["staged"]["room_bytes"] <= 4 << 20
+    assert status["background_faults"] == {}
+    read_all(hfs)

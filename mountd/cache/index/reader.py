@@ -65,6 +65,16 @@ class IndexReader:
             rows += self._rows(f"id IN ({marks})", tuple(part))
         return rows
 
+    def entered(self, object_ids: Sequence[int]) -> set[int]:
+        """Those of these objects that have a row."""
+        found: set[int] = set()
+        for start in range(0, len(object_ids), _NAMED_AT_ONCE):
+            part = object_ids[start : start + _NAMED_AT_ONCE]
+            sql = f"SELECT id FROM files WHERE id IN ({','.join('?' * len(part))})"
+            with self._database.guarded():
+                found.update(number for (number,) in self._database.reader.execute(sql, tuple(part)))
+        return found
+
     def incomplete(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows with chunks missing, by object number."""
         return self._rows("complete = 0 AND id > ? ORDER BY id LIMIT ?", (after_id, limit))

@@ -31,6 +31,11 @@ class StagedListing:
                 for row in rows:
                     yield row
 
+    async def entered(self, numbers: Sequence[int]) -> set[int]:
+        """Those of these objects that the index has. Raises StagingError."""
+        found: set[int] = await self._context.threads.ask_index(self._context.index.reader.entered, numbers)
+        return found
+
     async def still_staged(self, numbers: Sequence[int]) -> tuple[int, int]:
         """How many of these objects the index has, and the bytes of their files. Raises StagingError."""
         rows = await self._context.threads.ask_index(self._context.index.reader.rows, numbers)

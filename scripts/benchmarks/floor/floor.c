@@ -134,25 +134,26 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi) 
             return;
         }
     }
-    fi->fh = node;
+    int fd = nodes[node].st.st_size > READ_BYTES ? open(nodes[node].path, O_RDONLY | O_CLOEXEC) : -1;
+    fi->fh = (uint64_t)(fd + 1);
     fi->keep_cache = 1;
     fuse_reply_open(req, fi);
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t offset, struct fuse_file_info *fi) {
-    (void)fi;
     if (!buffer) buffer = malloc(READ_BYTES);
-    int fd = open(nodes[node].path, O_RDONLY | O_CLOEXEC);
+    int fd = fi->fh ? (int)fi->fh - 1 : open(nodes[node].path, O_RDONLY | O_CLOEXEC);
     ssize_t got = fd < 0 || !buffer ? -1 : pread(fd, buffer, size < READ_BYTES ? size : READ_BYTES, offset);
     if (got < 0)
         fuse_reply_err(req, errno);
     else
         fuse_reply_buf(req, buffer, (size_t)got);
-    if (fd >= 0) close(fd);
+    if (fd >= 0 && !fi->fh) close(fd);
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi) {
-    (void)node, (void)fi;
+    (void)node;
+    if (fi->fh) close((int)fi->fh - 1);
     fuse_reply_err(req, 0);
 }
 
