@@ -284,7 +284,7 @@ def test_a_tree_is_warmed_once(plain: Path, hfs_mount: HfsMount, options: tuple[
     assert hfs.source_bytes() == total
     status = hfs.status()
     assert status["staged"]["bytes"] == total
-    assert status["leaves"]["known"] > FOLDERS * FILES // 2, "most have no node"
+    assert options or status["leaves"]["known"] > FOLDERS * FILES // 2, "most have no node"
     again = warmed(hfs)
     assert (again["files"], again["failed"], again["skipped"]) == (files + 1, 0, files + 1)
     read_all(hfs)
