@@ -44,11 +44,14 @@ def choose(
     stateless_missing: str | None,
     small_opens: int = 0,
     large_opens: int = 0,
+    new_opens: int = 0,
 ) -> Choice:
     """The mode of a mount that was asked for `wanted`.
 
     `*_missing`: why that mode cannot be had here, None if it can. `small_opens`, `large_opens`: opens seen so far of
-    files up to SMALL_BYTES, and above. Raises ValueError, with what is missing, if `wanted` cannot be had.
+    files up to SMALL_BYTES, and above; `new_opens`: how many of the small ones were not staged, where such files are
+    fetched without Python as long as opens are asked for. Raises ValueError, with what is missing, if `wanted` cannot
+    be had.
     """
     missing = {"passthrough": passthrough_missing, "stateless": stateless_missing, "daemon": None, "auto": None}[wanted]
     if missing is not None:
@@ -65,6 +68,8 @@ def choose(
         return without._replace(reason=f"{without.reason}; not stateless: {stateless_missing}")
     if large_opens:
         return without._replace(reason=f"{without.reason}, and there are files above 1 MiB")
+    if small_opens >= _SMALL_OPENS and new_opens > small_opens // 2:
+        return without._replace(reason=f"{without.reason}; stateless in a mount that finds its small files staged")
     if small_opens >= _SMALL_OPENS:
         return Choice("stateless", f"--immutable, and the first {_SMALL_OPENS} files opened were all small", True)
     return without._replace(reason=f"{without.reason}; stateless if the files turn out to be small", final=False)

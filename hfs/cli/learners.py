@@ -50,8 +50,8 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
     ]
     if not rows:
         return None
-    columns = ("learner", "epoch", "exposed I/O", "compute", "other", "exposed / compute", "batches", "for the source")
-    table = new_table("epochs", *columns)
+    times_of = ("exposed I/O", "compute", "other", "exposed / compute", "batches", "for the source", "daemon CPU")
+    table = new_table("epochs", "learner", "epoch", *times_of)
     for learner, epoch in rows[-_EPOCHS:]:
         measured = bool(epoch.get("batches"))
         compute_s = epoch.get("compute_s") or 0.0
@@ -65,6 +65,7 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
             f"{epoch['exposed_s'] / compute_s:.1%}" if measured and compute_s else "-",
             f"{epoch['batches']:,}" if measured else "-",
             _or_dash(epoch.get("source_wait_s"), duration),
+            _or_dash(epoch.get("daemon_cpu_s"), duration),
         )
     if len(rows) > _EPOCHS:
         table.caption = f"{len(rows) - _EPOCHS} earlier ones: --json"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -55,6 +56,7 @@ def run(
     Raises ConfigError, MountError, SourceError before `ready`; then nothing is left mounted.
     """
     open_files = of_this_process()
+    _step_back(config.nice)
     gc.set_threshold(_GARBAGE_OBJECTS, *_GARBAGE_GENERATIONS)
     ends: list[Callable[[], None]] = []
     try:
@@ -62,6 +64,12 @@ def run(
     finally:
         for end in ends:
             end()
+
+
+def _step_back(steps: int) -> None:
+    """As nice(1), of all threads that there are, and of those that they will start (setpriority(2) is of one)."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + steps)
 
 
 async def _serve(

@@ -89,7 +89,7 @@ async def open_file_service(
         )
         is_heard = partial(_is_heard, recorder, fetch)
         passthrough = Passthrough(cache, metrics)
-        io_mode = _io_mode(basics, storage, names, passthrough)
+        io_mode = _io_mode(basics, storage, peers, names, passthrough)
         plane = storage.plane
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
@@ -192,18 +192,23 @@ def _pipeline(
 
     terms = LendingTerms(
         is_wanted=is_wanted,
-        is_heard=lambda: hears[0].active,
+        is_heard=lambda: hears[0].active or io_mode.stateless,
         limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
         under_way=under_way,
     )
+
+    def heard(path: bytes, size: int, staged: bool) -> bool:
+        io_mode.opening(size, staged=staged)
+        return hears[1].opened_at(path, staged)
+
     lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
-    return lending, SmallPipeline(
-        fetches, lending, names.namespace, source, cache, siblings, basics.metrics, hears[1].opened_at
-    )
+    return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics, heard)
 
 
-def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> IoMode:
+def _io_mode(
+    basics: Basics, storage: Storage, peers: JobPeers | None, names: NameService, passthrough: Passthrough
+) -> IoMode:
     def becomes_stateless() -> None:
         names.namespace.becomes_stateless()
         # Half: what the job itself needs is not known.
@@ -217,6 +222,7 @@ def _io_mode(basics: Basics, storage: Storage, names: NameService, passthrough: 
         journal=basics.journal,
         why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
         becomes_stateless=becomes_stateless,
+        fetches_apart=basics.config.push and peers is None,
     )
 
 

@@ -35,7 +35,7 @@ class LendingTerms:
     is_wanted: Callable[[], bool]
     """Opens may be answered without us, as the mount is now, and what is fetched may be stored as it is."""
     is_heard: Callable[[], bool]
-    """Somebody wants to hear of each open."""
+    """Each open is to come to us: somebody wants to hear of it, or the kernel is to be told that it need not ask."""
     limit_bytes: int
     """The largest small file."""
     ttl_s: float

@@ -79,9 +79,9 @@ class SmallPipeline:
         cache: Cache,
         siblings: SiblingWatch,
         metrics: Metrics,
-        planned: Callable[[bytes, bool], bool],
+        heard: Callable[[bytes, int, bool], bool],
     ) -> None:
-        """`planned(path, staged)` is told of each file that is opened without us; whether an order names it."""
+        """`heard(path, size, staged)` is told of each file that is opened without us; whether an order names it."""
         self._fetches = fetches
         self._lending = lending
         self._namespace = namespace
@@ -89,9 +89,11 @@ class SmallPipeline:
         self._cache = cache
         self._siblings = siblings
         self._metrics = metrics
-        self._planned = planned
+        self._heard = heard
         self._awaited: dict[tuple[int, bytes], _Batch] = {}
         """By node id of the directory, and name."""
+        self._prefixes: dict[int, bytes] = {}
+        """By node id of the directory, since the last look at what has become of files."""
         self._counted = fetches.figures()
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -145,11 +147,12 @@ class SmallPipeline:
         if found is None:
             return False
         directory_id, name, size = found
+        staged = bool(thread_id & _WAS_HERE)
+        is_planned = self._heard((self._prefix(directory_id) or b"") + name, size, staged)
         directory = self._lending.directory(directory_id)
         if directory is not None:
             self._lending.is_used(directory_id)
-            staged = bool(thread_id & _WAS_HERE)
-            if not self._planned((self._prefix(directory_id) or b"") + name, staged):
+            if not is_planned:
                 self._siblings.opened_in(directory, name, size, staged=staged)
         return True
 
@@ -184,6 +187,7 @@ class SmallPipeline:
 
     def take(self) -> bool:
         """Hear what has become of files. False: of none."""
+        self._prefixes.clear()
         before, self._counted = self._counted, self._fetches.figures()
         for name, field in _COUNTERS.items():
             self._metrics.add(name, getattr(self._counted, field) - getattr(before, field))
@@ -196,12 +200,9 @@ class SmallPipeline:
 
     def _enter(self, found: Sequence[Fetched]) -> None:
         arrivals: list[Arrival] = []
-        prefixes: dict[int, bytes | None] = {}
         source_id = self._source.source_id
         for one in found:
-            if one.directory_id not in prefixes:
-                prefixes[one.directory_id] = self._prefix(one.directory_id)
-            prefix = prefixes[one.directory_id]
+            prefix = self._prefix(one.directory_id)
             version = version_of(one.seen, source_id)
             if one.kind is FetchKind.BROKEN or (one.kind is FetchKind.STORED and prefix is None):
                 self._cache.arrivals.broken(one.number, version.size)
@@ -222,11 +223,14 @@ class SmallPipeline:
             self._cache.attributes.note_object(seen)
 
     def _prefix(self, directory_id: int) -> bytes | None:
-        try:
-            path = self._namespace.nodes.node(directory_id).path
-        except HfsError:
-            return None
-        return path + b"/" if path else b""
+        """Of the paths in this directory; None: it has gone. Remembered for a moment, since a path is many names."""
+        if directory_id not in self._prefixes:
+            try:
+                path = self._namespace.nodes.node(directory_id).path
+            except HfsError:
+                return None
+            self._prefixes[directory_id] = path + b"/" if path else b""
+        return self._prefixes[directory_id]
 
     def _tell_awaiting(self, one: Fetched, size: int) -> bool:
         batch = self._awaited.pop((one.directory_id, one.name), None)

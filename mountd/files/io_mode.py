@@ -34,8 +34,10 @@ class IoMode:
         journal: Journal,
         why_opens_are_needed: Callable[[], str | None],
         becomes_stateless: Callable[[], object],
+        fetches_apart: bool,
     ) -> None:
         """`why_opens_are_needed`: why an open must not go by unseen; None if it may. Asked at each decision.
+        `fetches_apart`: small files are fetched without Python (`fetch.small_pipeline`), which needs to see opens.
 
         `becomes_stateless` is called before the kernel is told so.
         """
@@ -48,10 +50,12 @@ class IoMode:
         self._becomes_stateless = becomes_stateless
         self._extension_missing: str | None = "the mount is not up yet"
         self._passthrough_missing: str | None = "the mount is not up yet"
+        self._fetches_apart = fetches_apart
         self._free_backing_id = 0
         """One that the kernel had not given out before."""
         self._small_opens = 0
         self._large_opens = 0
+        self._new_opens = 0
         self.choice = Choice("daemon", "the mount is not up yet", final=False)
 
     async def start(self, connection_fd: int) -> None:
@@ -90,14 +94,15 @@ class IoMode:
             return True
         return not pushed and (self.choice.final or size > SMALL_BYTES)
 
-    def opening(self, size: int) -> None:
-        """A file of `size` bytes is about to be opened: `auto` may learn from it."""
+    def opening(self, size: int, *, staged: bool) -> None:
+        """A file of `size` bytes is about to be opened: `auto` may learn from it. `staged`: it is in the index."""
         if self.choice.final:
             return
         if size > SMALL_BYTES:
             self._large_opens += 1
         else:
             self._small_opens += 1
+            self._new_opens += self._fetches_apart and not staged
         self._choose()
 
     @property
@@ -139,6 +144,7 @@ class IoMode:
             stateless_missing=self._stateless_missing,
             small_opens=self._small_opens,
             large_opens=self._large_opens,
+            new_opens=self._new_opens,
         )
         if self.choice.mode == "stateless":
             self._becomes_stateless()

@@ -55,11 +55,11 @@ class OpenModes:
         """Opens are not to be answered: the kernel reads without handles."""
         return self._io_mode.stateless
 
-    def opening(self, node: Node) -> None:
+    def opening(self, node: Node, file: StagedFile) -> None:
         """A file is about to be opened: the mode of the mount may follow from it. One that is opened again says nothing
         new."""
         if node.version is not None and not (node.pushed or node.opens):
-            self._io_mode.opening(node.version.size)
+            self._io_mode.opening(node.version.size, staged=file.has_row)
 
     def passes_nowait(self, node: Node, file: StagedFile) -> bool | None:
         """Whether an open is passed through; None if that cannot be said without waiting."""

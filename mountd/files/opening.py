@@ -68,7 +68,7 @@ class Opening:
             push = self._small.bytes_nowait(node, file)
             if push is None:
                 return None
-        self._modes.opening(node)
+        self._modes.opening(node, file)
         self._cache.files.pin(file)
         number = self._opened_files.opened(node, file, backing_id, thread_id, unique)
         if push is not None:
@@ -87,10 +87,10 @@ class Opening:
         again = self._handles.answered(unique)
         if again is not None and self._handles.has_file(again):
             return again, self._handles.file(again).backing_id
-        self._modes.opening(node)
         await self._namespace.freshness.fresh(node)
         path = node.path
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        self._modes.opening(node, file)
         self._cache.files.pin(file)
         self._delegations.recall(node)
         try:

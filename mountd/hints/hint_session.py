@@ -7,6 +7,7 @@ says why; a learner that is refused reads on as anybody. Event loop only; reads 
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,7 @@ class HintSession:
         self._blob = bytearray()
         self._parts: list[NDArray[np.int64]] = []
         self._wait_ns = 0
+        self._cpu_ns = 0
         self._order_bytes = [0, 0]
         """Of the order that is followed, and of the one after it."""
 
@@ -201,6 +203,7 @@ class HintSession:
                 "other_s": 0.0,
                 "batches": 0,
                 "source_wait_s": 0.0,
+                "daemon_cpu_s": 0.0,
             }
             if len(self.epochs) > _KEPT_EPOCHS:
                 self.epochs.popitem(last=False)
@@ -217,11 +220,14 @@ class HintSession:
         self._note_wait()
 
     def _note_wait(self) -> None:
-        """All that readers of the mount have waited for the source since it was last noted is of the epoch so far."""
-        now_ns = self._metrics["source_wait_ns"]
+        """All that readers of the mount have waited for the source since it was last noted is of the epoch so far, and
+        all that the daemon has computed, for others too."""
+        now_ns, cpu_ns = self._metrics["source_wait_ns"], time.process_time_ns()
         if self.epoch is not None and self.epoch in self.epochs:
-            self.epochs[self.epoch]["source_wait_s"] += (now_ns - self._wait_ns) / 1e9
-        self._wait_ns = now_ns
+            account = self.epochs[self.epoch]
+            account["source_wait_s"] += (now_ns - self._wait_ns) / 1e9
+            account["daemon_cpu_s"] = round(account["daemon_cpu_s"] + (cpu_ns - self._cpu_ns) / 1e9, 6)
+        self._wait_ns, self._cpu_ns = now_ns, cpu_ns
 
     def shown(self) -> dict[str, Any]:
         """For `hfs status`."""

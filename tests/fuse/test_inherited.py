@@ -287,6 +287,7 @@ def test_a_mount_that_became_stateless_stays_so(source: Path, hfs_mount: HfsMoun
     (source / "large").unlink()
     (source / "other").unlink()
     hfs = hfs_mount(source, "--immutable", "-o", "siblings=0")
+    warm(hfs)
     for number in range(90):  # known to the kernel, but not all of them opened yet
         assert (hfs.path / "sub" / str(number)).stat().st_size == SMALL
     for number in range(70):

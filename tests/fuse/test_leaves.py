@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import Hfs, hfs_command, must
 from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import FILES, FOLDERS, different_stats, numbered_tree, seed
@@ -90,6 +90,7 @@ def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
     """Names were asked for ahead; then the kernel opens files without asking; then the daemon is killed."""
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(slow_source(source).path, "--immutable")
+    must(hfs_command(), "cache", "warm", hfs.path / "1")
     names = os.listdir(hfs.path / "0")
     for name in names[:120]:
         os.lstat(hfs.path / "0" / name)

@@ -135,6 +135,7 @@ def test_nothing_may_be_written(source: Path, hfs_mount: HfsMount) -> None:
 def test_auto_becomes_stateless_once_it_has_seen_small_files_only(source: Path, hfs_mount: HfsMount) -> None:
     """What was open before stays what it was: handles of both kinds live side by side."""
     hfs = hfs_mount(source, *AUTO)
+    warm(hfs)
     read_small(hfs, range(62))
     with open(hfs.path / "62", "rb", buffering=0) as before:
         for _ in range(3):  # status opens files by itself, which must not count
@@ -152,6 +153,21 @@ def test_auto_becomes_stateless_once_it_has_seen_small_files_only(source: Path, 
     read_small(hfs, range(80))
     status = hfs.status()
     assert (status["open"]["files"], status["opens"]["stateless"]) == (0, 1)
+
+
+def test_auto_is_stateless_only_in_a_mount_that_finds_its_files_staged(source: Path, hfs_mount: HfsMount) -> None:
+    """Small files that nobody has read are fetched faster where opens are asked for."""
+    hfs = hfs_mount(source, *AUTO)
+    for _ in range(2):
+        read_small(hfs, range(80))
+        assert hfs.status()["io_mode"]["mode"] == "passthrough"
+    assert "finds its small files staged" in hfs.status()["io_mode"]["reason"]
+    hfs.umount()
+    hfs.mount()
+    while opens(hfs)["stateless"] == 0:  # what is opened without Python is heard of a moment later
+        read_small(hfs, range(80))
+    assert hfs.status()["io_mode"]["mode"] == "stateless"
+    read_small(hfs, range(80))
 
 
 def test_auto_stays_with_passthrough_where_there_is_a_large_file(tmp_path: Path, hfs_mount: HfsMount) -> None:

@@ -84,3 +84,13 @@ def test_a_part_of_the_source_that_hangs_leaves_threads_to_the_rest(
         for reader in readers:
             reader.join()
     assert client.status()["queues"]["hanging"] == 0
+
+
+def test_all_threads_step_back_as_far_as_was_asked(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+    (tmp_path / "source").mkdir()
+    write_pattern(tmp_path / "source" / "file", 1, 5000)
+    hfs = hfs_mount(tmp_path / "source", "-o", "nice=7")
+    check(1, 0, (hfs.path / "file").read_bytes())
+    wanted = min(19, os.nice(0) + 7)
+    assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{hfs.pid}/task")} == {wanted}
+    assert os.getpriority(os.PRIO_PROCESS, hfs.keeper) == os.nice(0)

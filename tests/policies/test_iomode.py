@@ -49,7 +49,7 @@ def test_what_cannot_be_had_is_refused_with_what_is_missing(wanted: Wanted, miss
 def test_an_immutable_tree_of_small_files_becomes_stateless_and_one_with_large_files_does_not(
     passthrough_missing: str | None,
 ) -> None:
-    def after(small: int, large: int) -> tuple[str, bool]:
+    def after(small: int, large: int, new: int = 0) -> tuple[str, bool]:
         choice = choose(
             "auto",
             immutable=True,
@@ -57,12 +57,15 @@ def test_an_immutable_tree_of_small_files_becomes_stateless_and_one_with_large_f
             stateless_missing=None,
             small_opens=small,
             large_opens=large,
+            new_opens=new,
         )
         return choice.mode, choice.final
 
     without = "daemon" if passthrough_missing else "passthrough"
     assert after(63, 0) == (without, False)
     assert after(64, 0) == ("stateless", True)
+    assert after(64, 0, 32) == ("stateless", True)
+    assert after(64, 0, 33) == (without, True)
     assert after(63, 1) == (without, True)
     assert after(1000, 1) == (without, True)
 

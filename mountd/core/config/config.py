@@ -23,6 +23,7 @@ from mountd.core.config.key import (
     FILE,
     FLAG,
     IDENTITY,
+    NICE,
     RATE,
     SIZE,
     SOCKET,
@@ -211,14 +212,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "memory. 0: as many as cores, 4 at most; one serves some 20 000 files a second.",
         ),
     ] = 0
+    nice: Annotated[int, Key("nice", FETCHED, NICE, "How far the daemon steps back for others, as nice(1).")] = 0
     source_threads: Annotated[
         int,
         Key(
             "source-threads",
             FETCHED,
             THREADS,
-            "Demand reads that wait for the source at a time. They compute nothing, and 128 that hang in one server "
-            "leave room for others.",
+            "Demand reads that wait for the source at a time; 128 that hang in one server leave room for others.",
         ),
     ] = 256
     prefetch_threads: Annotated[int, Key("prefetch-threads", FETCHED, THREADS, "Fetches ahead at a time.")] = 16

@@ -136,5 +136,6 @@ CHUNK = ValueKind(_chunk, "a power of two from 64K to 64M", "SIZE", show_exactly
 RATE = ValueKind(_rate, "a size like 32M, to be read each second, or off", "SIZE", show_exactly)
 DURATION = ValueKind(parse_duration, "seconds, or like 500ms, 10m, 2h", "SECONDS", lambda value: f"{value:g}")
 IDENTITY = ValueKind(_identity, "16 hexadecimal digits, as hfs status shows them", "HEX")
+NICE = ValueKind(parse_count, "", "N").within("a whole number from 0 to 19", 0, 19)
 ANSWER_THREADS = ValueKind(parse_count, "", "N").within("a whole number from 0 to 64", 0, 64)
 THREADS = ValueKind(parse_count, "", "N").within("a whole number from 1 to 1024", 1, 1024)

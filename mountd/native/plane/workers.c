@@ -11,17 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #define STACK_BYTES ((size_t)256 << 10)
 #define REST_NS 1000000
 
 static struct {
     int count;   /* that run, given up or not; atomic */
-    int nice;
     size_t spare_bytes;
 } workers;
 
@@ -91,7 +87,6 @@ static void *work(void *argument) {
     char name[16], *buffer = aligned_alloc(4096, ANSWER_BYTES);
     snprintf(name, sizeof name, "hfs-fetch-%d", number);
     pthread_setname_np(pthread_self(), name);
-    if (workers.nice) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), workers.nice);
     struct job *job = NULL;
     while (buffer && (job = jobs_next(number))) {
         run(job, buffer);

@@ -234,6 +234,7 @@ HINTS = {
                     "other_s": 2.0,
                     "batches": 40,
                     "source_wait_s": 3.0,
+                    "daemon_cpu_s": 11.0,
                 },
                 {"epoch": 3, "exposed_s": 0, "compute_s": 0, "other_s": 0, "batches": 0, "source_wait_s": 0.25},
             ],
@@ -252,8 +253,8 @@ def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     words = " ".join(run("show").stdout.split())
     assert "train, rank 1 of 2 77 3 4 of 1,280 123 50.0% 5.00 MB 1 min 30 s" in words
     assert "learner, rank 0 of 1 - - - - - - -" in words
-    assert "train, rank 1 of 2 2 1.5 s 30 s 2 s 5.0% 40 3 s" in words
-    assert "train, rank 1 of 2 3 - - - - - 0.25 s" in words
+    assert "train, rank 1 of 2 2 1.5 s 30 s 2 s 5.0% 40 3 s 11 s" in words
+    assert "train, rank 1 of 2 3 - - - - - 0.25 s -" in words
     status = CliRunner().invoke(cli, ["status", daemon.mountpoint])
     assert "train, rank 1 of 2 2 1.5 s 30 s" in " ".join(status.stdout.split())
     assert "hints" not in status.stdout
