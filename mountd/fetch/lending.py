@@ -20,7 +20,7 @@ from mountd.cache import Arrivals
 from mountd.core.background import start_guarded
 from mountd.kernel import SmallFetches
 from mountd.namespace import Namespace, Node, Permissions
-from mountd.source import Source
+from mountd.source import LentDirectory, Source
 
 _YOUNG_S = 1.0
 
@@ -65,7 +65,8 @@ class Lending:
         self._arrivals = arrivals
         self._lent: OrderedDict[int, tuple[Node, float]] = OrderedDict()
         """By node id: each directory, and when it is to be lent anew. The one lent last at the end."""
-        self._coming: set[Node] = set()
+        self._coming: dict[Node, trio.Event] = {}
+        """Those that are being lent, and the end of that."""
         self._young: OrderedDict[Node, float] = OrderedDict()
         """Directories that were changed of late, and when it is looked again whether that is long enough ago."""
         self._used: set[int] = set()
@@ -94,6 +95,8 @@ class Lending:
         """Lend it, if that may be. False: it is not lent."""
         if self._begin(directory):
             await self._lend(directory)
+        elif not directory.lent and directory in self._coming:
+            await self._coming[directory].wait()
         return directory.lent
 
     def _begin(self, directory: Node) -> bool:
@@ -103,7 +106,7 @@ class Lending:
         if trio.current_time() < self._young.get(directory, 0.0):
             return False
         self._young.pop(directory, None)
-        self._coming.add(directory)
+        self._coming[directory] = trio.Event()
         return True
 
     def _may_lend(self, directory: Node) -> bool:
@@ -122,12 +125,13 @@ class Lending:
     async def _lend(self, directory: Node) -> None:
         try:
             await self._permissions.learn(directory)
-            loan = await self._source.lend(directory.path)
+            self._lend_now(directory, await self._source.lend(directory.path))
         except HfsError:
-            return  # who looks names up there hears why
+            pass  # who looks names up there hears why
         finally:
-            self._coming.discard(directory)
-        # No checkpoint from here on.
+            self._coming.pop(directory).set()
+
+    def _lend_now(self, directory: Node, loan: LentDirectory | None) -> None:
         if loan is not None and directory.attributes.ctime_ns > loan.settled_ns:
             self._young[directory] = trio.current_time() + _YOUNG_S  # and so will be its files, most likely
             if len(self._young) > self._at_most:
@@ -179,7 +183,7 @@ class Lending:
             if now_s < renew_s:
                 break
             if directory_id in self._used and directory not in self._coming and self.terms.ttl_s < math.inf:
-                self._coming.add(directory)
+                self._coming[directory] = trio.Event()
                 start_guarded(self._nursery, "loan of a directory", self._lend, directory)
             elif now_s >= renew_s + self.terms.ttl_s / 2:
                 self._unlend(directory_id)

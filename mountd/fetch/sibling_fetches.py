@@ -35,6 +35,8 @@ class SiblingFetches:
 
     async def fetch(self, places: Sequence[Place]) -> int:
         """Files whose siblings are being read; how many were fetched. None is asked for before."""
+        for directory in {directory for directory, _ in places if not directory.lent}:
+            await self._pipeline.lend(directory)
         places = [place for place in places if not place[0].lent] + self._pipeline.ahead(
             [place for place in places if place[0].lent]
         )

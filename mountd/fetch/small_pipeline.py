@@ -119,13 +119,9 @@ class SmallPipeline:
         return self.on and await self._lending.lend(directory)
 
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
-        """Have these files fetched and staged. For each what has become of it; None: it is to be fetched the usual way.
-
-        A directory that is not lent will be, for the next time.
-        """
+        """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is
+        to be fetched the usual way."""
         batch = _Batch()
-        for directory in {directory for directory, _ in places}:
-            self._lending.used(directory)
         asked = [(directory.id, name) for directory, name in places if directory.lent]
         for key, error in zip(asked, self._fetches.ahead(asked), strict=True):
             if not error:

@@ -34,7 +34,7 @@ class OpenObservers:
         self._plans = plans
         self._siblings = siblings
         self._source = source
-        self._lending = lending
+        self.lending = lending
         self._only_looks = only_looks
 
     def opened(self, node: Node, file: StagedFile, thread_id: int) -> None:
@@ -44,7 +44,7 @@ class OpenObservers:
         self._recorder.touched(node, 0, file.size)
         staged = 0 in file.present
         if node.parent is not None:
-            self._lending.used(node.parent)
+            self.lending.used(node.parent)
         if not self._plans.opened(node, staged=staged):
             self._siblings.opened(node, staged=staged)
 

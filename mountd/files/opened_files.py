@@ -48,6 +48,11 @@ class OpenedFiles:
         self.told(node, file, thread_id)
         return number
 
+    def looking_up(self, directory: Node, thread_id: int) -> None:
+        """Thread `thread_id` asks for a name in `directory`."""
+        if self._small_demand.is_expected(thread_id):
+            self._observers.lending.used(directory)
+
     def close_leaf(self, number: int) -> bool:
         """As `LeafHandles.close`."""
         return self._handles.leaves.close(number, self._namespace, self._plane)

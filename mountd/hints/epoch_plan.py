@@ -68,6 +68,8 @@ class EpochPlan:
         self.files = FoundFiles()
         self.ready: set[int] = set()
         """Whole files that were fetched without a node: the data plane answers who opens them."""
+        self.is_fetched_apart = False
+        """The data plane has fetched all files of the last piece of work, each with a thread of its own."""
         self.held: set[int] = set()
         """Whole files that are not staged, only held in memory until they are read."""
         self.pushed: set[tuple[Version, int]] = set()

@@ -89,7 +89,10 @@ class HintFollower:
 
     @staticmethod
     def _files_at_once(plan: EpochPlan) -> int:
-        """One as long as nothing is ahead: then somebody waits for each of them, and many threads fetch one each."""
+        """One as long as nothing is ahead: then somebody waits for each of them, and many threads fetch one each. Those
+        of the data plane do so anyway."""
+        if plan.is_fetched_apart:
+            return _FILES_AT_ONCE
         files_ahead = plan.schedule.units.ahead_bytes // max(1, plan.mean_bytes)
         return min(_FILES_AT_ONCE, 1 + files_ahead // _FILES_AT_ONCE)
 

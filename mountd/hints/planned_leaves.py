@@ -6,14 +6,19 @@ Only where their directory is lent (`fetch.lending`), and as long as there is ro
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+
+import trio
 
 from mountd.base.errors import HfsError
 from mountd.core.metrics import Metrics
 from mountd.fetch import Place, SmallPipeline, Staged
 from mountd.hints.epoch_plan import EpochPlan
 from mountd.hints.space_reservation import SpaceReservation
-from mountd.namespace import Namespace
+from mountd.namespace import Namespace, Node
+
+_MOST_LENT = 4096
 
 
 class PlannedLeaves:
@@ -24,6 +29,8 @@ class PlannedLeaves:
         self._pipeline = pipeline
         self._reservation = reservation
         self._metrics = metrics
+        self._lent: dict[bytes, Node] = {}
+        """By path, as it was when they were lent."""
 
     async def stage(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> list[int]:
         """Have these files staged. Those that are not; takes the others from `left`."""
@@ -37,20 +44,35 @@ class PlannedLeaves:
         for unit, one in found.items():
             left.discard(unit)
             self._note(plan, unit, one)
+        plan.is_fetched_apart = len(found) == len(units)
         return [unit for unit in units if unit not in found]
 
     async def _stage(self, plan: EpochPlan, units: Sequence[int]) -> dict[int, Staged]:
-        places: dict[int, Place] = {}
-        for unit in units:
-            head, _, name = plan.layout.path(unit).rpartition(b"/")
-            try:
-                directory = await self._namespace.lookups.resolve(head)
-            except HfsError:
-                continue  # the usual way finds the fault
-            if name and directory.children is not None:
-                places[unit] = directory, name
+        parted = {unit: plan.layout.path(unit).rpartition(b"/") for unit in units}
+        heads = {head for head, _, _ in parted.values()}
+        lent = {head: directory for head in heads if (directory := self._lent_nowait(head)) is not None}
+        if len(lent) < len(heads):
+            async with trio.open_nursery() as nursery:
+                for head in heads - lent.keys():
+                    nursery.start_soon(self._lend, head, lent)
+        places: dict[int, Place] = {
+            unit: (lent[head], name) for unit, (head, _, name) in parted.items() if name and head in lent
+        }
         outcomes = await self._pipeline.stage(list(places.values()))
         return {unit: one for unit, one in zip(places, outcomes, strict=True) if one is not None}
+
+    def _lent_nowait(self, path: bytes) -> Node | None:
+        directory = self._lent.get(path)
+        return directory if directory is not None and directory.lent and directory.path == path else None
+
+    async def _lend(self, path: bytes, lent: dict[bytes, Node]) -> None:
+        """Have a directory lent; it goes into `lent`."""
+        with contextlib.suppress(HfsError):  # the usual way finds the fault
+            directory = await self._namespace.lookups.resolve(path)
+            if await self._pipeline.lend(directory):
+                if len(self._lent) >= _MOST_LENT:
+                    self._lent.clear()
+                self._lent[path] = lent[path] = directory
 
     def _note(self, plan: EpochPlan, unit: int, one: Staged) -> None:
         if one.size:

@@ -11,7 +11,7 @@ from mountd.source.identity import FileSystemSeen, identify
 from mountd.source.listing import Block, Lister, Listing
 from mountd.source.metadata import MetadataReader
 from mountd.source.small import BatchProgress, SmallRead
-from mountd.source.source import Source
+from mountd.source.source import LentDirectory, Source
 from mountd.source.status import SourceStatus
 from mountd.source.threads import SourceThreads
 from mountd.source.user_context import why_impossible
@@ -20,6 +20,7 @@ __all__ = [
     "BatchProgress",
     "Block",
     "FileSystemSeen",
+    "LentDirectory",
     "Lister",
     "Listing",
     "MetadataReader",

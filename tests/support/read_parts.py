@@ -48,6 +48,10 @@ CHUNK = 1 << 20
 THREAD = 4711
 
 
+async def _is_not_lent(_directory: Node) -> bool:
+    return False
+
+
 @dataclass
 class Parts:
     """A daemon without kernel, disk and threads."""
@@ -125,6 +129,7 @@ async def daemon(
         journal=journal,
         why_opens_are_needed=lambda: None,
         becomes_stateless=lambda: None,
+        fetches_apart=False,
     )
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
@@ -156,7 +161,9 @@ async def daemon(
             queue.siblings_nowait,
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
-        pipeline: Any = SimpleNamespace(ahead=list, used=lambda _directory: None, opened=lambda _node, _thread: False)
+        pipeline: Any = SimpleNamespace(
+            ahead=list, used=lambda _directory: None, opened=lambda _node, _thread: False, lend=_is_not_lent
+        )
         ahead = FetchesAhead(
             fetch.resolver,
             fetch.owners,

@@ -128,8 +128,11 @@ static int is_here(const struct wanted *wanted) {
     return leaf && contents_has(leaf);
 }
 
+/* With the lock: there is something for one more thread. Whoever takes a job wakes the next one, so that who asks need
+ * wake only one: a call of 16 names took Python 150 us. */
+static int more_ahead(void) { return jobs.ahead.first && jobs.running_ahead < jobs.ahead_at_most; }
+
 void jobs_ahead(struct wanted *wanted, size_t count) {
-    size_t added = 0;
     for (size_t i = 0; i < count; i++) {
         wanted[i].lent = wanted[i].size && wanted[i].size <= UINT8_MAX ? lent_hold(wanted[i].directory, monotonic_ns()) : NULL;
         wanted[i].error = !wanted[i].lent ? ENOENT : is_here(&wanted[i]) ? EEXIST : 0;
@@ -138,10 +141,10 @@ void jobs_ahead(struct wanted *wanted, size_t count) {
     pthread_mutex_lock(&jobs.lock);
     for (size_t i = 0; i < count; i++) {
         if (!wanted[i].error) wanted[i].error = ahead(&wanted[i], wanted[i].lent);
-        added += !wanted[i].error;
     }
+    int more = more_ahead();
     pthread_mutex_unlock(&jobs.lock);
-    for (; added; added--) pthread_cond_signal(&jobs.more);
+    if (more) pthread_cond_signal(&jobs.more);
 }
 
 void jobs_interrupt(uint64_t unique) {
@@ -201,7 +204,9 @@ struct job *jobs_next(int number) {
         jobs.running[number] = job;
         jobs.running_count++;
     }
+    int more = job && more_ahead();
     pthread_mutex_unlock(&jobs.lock);
+    if (more) pthread_cond_signal(&jobs.more);
     return job;
 }
 

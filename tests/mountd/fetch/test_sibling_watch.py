@@ -41,6 +41,7 @@ async def test_directories_that_nobody_reads_any_more_are_forgotten() -> None:
         watch = SiblingWatch(policy, nursery, listing_of, lambda: None)
         for inode in range(2, 500):
             await read(watch, directory_of(inode))
+            await trio.sleep(1)
             assert all(directory.attributes.inode <= inode for directory, _ in watch.next(100))
             await trio.sleep(60)
             most = max(most, len(watch._directories))
@@ -57,3 +58,23 @@ async def test_equal_inode_numbers_on_two_file_systems_are_two_directories() -> 
         await read(watch, other)
         await trio.sleep(1)
         assert {directory for directory, _ in watch.next(100)} == {one, other}
+
+
+async def test_the_first_files_of_a_job_come_before_their_siblings() -> None:
+    woken: list[float] = []
+    async with trio.open_nursery() as nursery:
+        watch = SiblingWatch(
+            Siblings(small_file_bytes=1000, budget_bytes=10**6),
+            nursery,
+            listing_of,
+            lambda: woken.append(trio.current_time()),
+        )
+        for inode in (20, 21):  # one job, and a later one
+            begin_s = trio.current_time()
+            await read(watch, directory_of(inode))
+            await trio.sleep(0.3)
+            assert not watch.next(100)
+            await trio.sleep(0.2)
+            assert {directory.attributes.inode for directory, _ in watch.next(100)} == {inode}
+            assert any(begin_s + 0.45 < at_s < begin_s + 0.55 for at_s in woken), "whoever fetches was told"
+            await trio.sleep(100)
