@@ -24,6 +24,8 @@ from mountd.source import LentDirectory, Source
 
 _YOUNG_S = 1.0
 
+_HEARD_S = 1.0
+
 _REST_S = 30.0
 """After a hang."""
 
@@ -69,6 +71,9 @@ class Lending:
         """Those that are being lent, and the end of that."""
         self._young: OrderedDict[Node, float] = OrderedDict()
         """Directories that were changed of late, and when it is looked again whether that is long enough ago."""
+        self._looked = trio.Event()
+        """The next look at what has become of files."""
+        self._one_more = trio.Event()
         self._used: set[int] = set()
         """Since they were lent."""
         self._at_most = source.threads.open_files.shares.lent
@@ -98,6 +103,23 @@ class Lending:
         elif not directory.lent and directory in self._coming:
             await self._coming[directory].wait()
         return directory.lent
+
+    async def wait_fetched(self, directory: Node, name: bytes) -> None:
+        """For who has to do with this name of a lent directory: until what the data plane does with it was heard of.
+
+        Its look-up was on its way to us when the directory was lent; its bytes would be read twice.
+        """
+        if not directory.lent or not self._namespace.leaves.claim(directory, [name]):
+            return
+        is_busy = True
+        while is_busy:
+            is_busy = self._fetches.is_busy(directory.id, name)
+            with trio.move_on_after(_HEARD_S):
+                await self._looked.wait()
+
+    async def wait_lent(self) -> None:
+        """Until one more is lent."""
+        await self._one_more.wait()
 
     def _begin(self, directory: Node) -> bool:
         """Whether it is to be lent now; then it is `_coming`."""
@@ -162,6 +184,8 @@ class Lending:
         self._used.discard(directory.id)
         self._lent[directory.id] = directory, trio.current_time() + self.terms.ttl_s / 2
         self._lent.move_to_end(directory.id)
+        self._one_more.set()
+        self._one_more = trio.Event()
         if len(self._lent) > self._at_most:
             self._unlend(next(iter(self._lent)))
 
@@ -194,7 +218,9 @@ class Lending:
             self._unlend(directory_id)
 
     def look_after(self) -> None:
-        """Some times a second."""
+        """Some times a second, just after it was heard what has become of files."""
+        self._looked.set()
+        self._looked = trio.Event()
         self._fetches.pause(self.terms.is_heard())
         if self._lent and (len(self._source.doubts.rewritten) or not self.terms.is_wanted()):
             self.recall_all()

@@ -75,10 +75,6 @@ class SmallDemand:
             self._followed.looked_up(thread_id, node)
         return dentry
 
-    def is_expected(self, thread_id: int) -> bool:
-        """Whether the thread will open the file that it looks up now."""
-        return self._followed.is_expected(thread_id)
-
     def opened(self, node: Node, thread_id: int) -> None:
         """The thread has opened the file of `node`, or reads of it in a mount where opens are not told."""
         self._followed.opened(thread_id, node)

@@ -118,6 +118,10 @@ class SmallPipeline:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
         return self.on and await self._lending.lend(directory)
 
+    def lend_soon(self, directory: Node) -> None:
+        """The same, without waiting for it."""
+        self._lending.used(directory)
+
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is
         to be fetched the usual way."""
@@ -167,7 +171,11 @@ class SmallPipeline:
                 if self._lending and trio.current_time() >= hanging_s:
                     hanging_s = trio.current_time() + _HANGING_EVERY_S
                     await self._replace_hanging()
-                await trio.sleep(_BUSY_S if busy or self._lending else _IDLE_S)
+                if busy or self._lending:
+                    await trio.sleep(_BUSY_S)
+                else:
+                    with trio.move_on_after(_IDLE_S):
+                        await self._lending.wait_lent()
         finally:
             self._lending.recall_all()
             with trio.CancelScope(shield=True):

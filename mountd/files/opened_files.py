@@ -48,10 +48,10 @@ class OpenedFiles:
         self.told(node, file, thread_id)
         return number
 
-    def looking_up(self, directory: Node, thread_id: int) -> None:
-        """Thread `thread_id` asks for a name in `directory`."""
-        if self._small_demand.is_expected(thread_id):
-            self._observers.lending.used(directory)
+    async def looking_up(self, directory: Node, name: bytes) -> None:
+        """A name in `directory` is asked for."""
+        if directory.lent:
+            await self._observers.lending.wait_fetched(directory, name)
 
     def close_leaf(self, number: int) -> bool:
         """As `LeafHandles.close`."""

@@ -46,7 +46,10 @@ class FastHandlers:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
         namespace = self._namespace
         try:
-            dentry = namespace.lookups.child_nowait(namespace.node(parent), name)
+            directory = namespace.node(parent)
+            if directory.lent and name not in (directory.children or ()):
+                return None  # the data plane may be about to have it: that is waited for
+            dentry = namespace.lookups.child_nowait(directory, name)
         except HfsError:
             return None
         if dentry is None:

@@ -66,10 +66,11 @@ class PlannedLeaves:
         return directory if directory is not None and directory.lent and directory.path == path else None
 
     async def _lend(self, path: bytes, lent: dict[bytes, Node]) -> None:
-        """Have a directory lent; it goes into `lent`."""
+        """Have a directory lent; it goes into `lent` if it is."""
         with contextlib.suppress(HfsError):  # the usual way finds the fault
             directory = await self._namespace.lookups.resolve(path)
-            if await self._pipeline.lend(directory):
+            self._pipeline.lend_soon(directory)  # not waited for: look-ups in it may be on their way to Python
+            if directory.lent:
                 if len(self._lent) >= _MOST_LENT:
                     self._lent.clear()
                 self._lent[path] = lent[path] = directory

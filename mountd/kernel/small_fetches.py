@@ -97,6 +97,8 @@ class _Extension(Protocol):
         /,
     ) -> None: ...
 
+    def plane_is_busy(self, directory: int, name: bytes, /) -> bool: ...
+
     def plane_fetch_ahead(self, directories: list[int], names: list[bytes], /) -> bytearray: ...
 
     def plane_fetched(self) -> list[tuple[int, int, int, bytes, bytes, int, int, int, int]]: ...
@@ -195,6 +197,10 @@ class SmallFetches:
             part = places[begin : begin + _AHEAD_AT_ONCE]
             errors += self._extension.plane_fetch_ahead([where for where, _ in part], [name for _, name in part])
         return errors
+
+    def is_busy(self, directory_id: int, name: bytes) -> bool:
+        """This file is being looked at, fetched or stored."""
+        return self._extension is not None and self._extension.plane_is_busy(directory_id, name)
 
     def take_fetched(self) -> list[Fetched]:
         """What has become of files since the last call, some hundreds at most, in their order."""

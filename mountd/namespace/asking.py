@@ -166,6 +166,8 @@ class Asking:
 
     def _take_off(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> Flight:
         flight = Flight(directory, names, as_leaves=as_leaves)
+        if directory.lent and not as_leaves:
+            self._leaves.claim(directory, names)  # who looks one up will have it read
         if self._shared:
             self._flights.setdefault(directory, {}).update(dict.fromkeys(names, flight))
         return flight

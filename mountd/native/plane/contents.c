@@ -90,6 +90,16 @@ int contents_has(uint64_t leaf) {
     return 1;
 }
 
+int contents_is_storing(uint64_t leaf) {
+    struct content *content = hold(leaf);
+    if (!content) return 0;
+    pthread_mutex_lock(&content->lock);
+    int is_storing = content->is_storing;
+    pthread_mutex_unlock(&content->lock);
+    let_go(content);
+    return is_storing;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
 
 /* With the lock of the content, and of `spare`. */

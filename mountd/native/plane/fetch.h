@@ -146,6 +146,7 @@ struct content;
 int contents_put(const struct content_facts *facts, char *data, struct content **held);
 int contents_find(uint64_t leaf, const struct leaf_place *place); /* 1: there is an object of it */
 int contents_has(uint64_t leaf);
+int contents_is_storing(uint64_t leaf); /* its bytes are being written to an object */
 void contents_stored(struct content *held, uint64_t number); /* it can be read from this object; 0: it will be in none */
 void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages */
 /* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
@@ -208,6 +209,7 @@ struct wanted { /* before anybody asks */
 
 void jobs_ahead(struct wanted *wanted, size_t count);
 void jobs_own(uint64_t directory, const char *name, size_t name_size);    /* the name is Python's; no leaf is put for it */
+int jobs_is_busy(uint64_t directory, const char *name, size_t name_size); /* it is being looked at, fetched or stored */
 int jobs_claim(uint64_t directory, const char *name, size_t name_size);   /* the same, unless it is fetched here, or was: 0 */
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
 /* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */

@@ -178,6 +178,14 @@ int jobs_claim(uint64_t directory, const char *name, size_t size) {
     return is_free;
 }
 
+int jobs_is_busy(uint64_t directory, const char *name, size_t size) {
+    uint64_t key = leaves_key(directory, name, size), leaf;
+    pthread_mutex_lock(&jobs.lock);
+    int is_busy = *place_of(key, directory, name, size) != NULL;
+    pthread_mutex_unlock(&jobs.lock);
+    return is_busy || ((leaf = leaves_id(directory, name, size)) && contents_is_storing(leaf));
+}
+
 /* ---- the threads' side -------------------------------------------------------------------------------------------- */
 
 /* With the lock. */

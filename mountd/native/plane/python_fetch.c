@@ -128,6 +128,15 @@ static PyObject *plane_claim(PyObject *self, PyObject *args) {
     return claimed;
 }
 
+static PyObject *plane_is_busy(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    const char *name;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "Ky#", &directory, &name, &size)) return NULL;
+    return PyBool_FromLong(jobs_is_busy(directory, name, (size_t)size));
+}
+
 static PyObject *plane_disown(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
@@ -289,6 +298,7 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
     {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
     {"plane_claim", plane_claim, METH_VARARGS, "plane_claim(directory, names) -> bytearray: as plane_own, of those of which it says 1; the others are fetched here, or were."},
+    {"plane_is_busy", plane_is_busy, METH_VARARGS, "plane_is_busy(directory, name) -> bool: it is being looked at, fetched or stored."},
     {"plane_disown", plane_disown, METH_VARARGS, "plane_disown(directory, names): Python has forgotten these."},
     {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directories, names) -> bytearray: of each name in its directory, at most 64: 0, it is fetched; or an"
      " errno: EEXIST, EPERM, ENOENT, EAGAIN."},
