@@ -109,8 +109,8 @@ class Lending:
 
         Its look-up was on its way to us when the directory was lent; its bytes would be read twice.
         """
-        if not directory.lent or not self._namespace.leaves.claim(directory, [name]):
-            return
+        if not directory.lent or self.terms.is_heard() or not self._namespace.leaves.claim(directory, [name]):
+            return  # or nothing is begun there just now
         is_busy = True
         while is_busy:
             is_busy = self._fetches.is_busy(directory.id, name)

@@ -237,7 +237,10 @@ static void act(unsigned *seed, uint64_t *number) {
         store_grant_room(8 * (LARGEST + 8192));
         break;
     case 11: contents_trim((size_t)rand_r(seed) % 50000); break;
-    case 12: staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1); break;
+    case 12:
+        (void)jobs_is_busy(DIRECTORY, name, strlen(name));
+        staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1);
+        break;
     case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
     case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8); break;
     default: jobs_pause(rand_r(seed) % 4 == 0);
