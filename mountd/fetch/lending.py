@@ -91,8 +91,8 @@ class Lending:
         """Files of it were opened or fetched without us."""
         self._used.add(directory_id)
 
-    def used(self, directory: Node) -> None:
-        """A small file of `directory` was opened, and that has come to us."""
+    def lend_soon(self, directory: Node) -> None:
+        """Its small files are being read, or will be. Does not wait until it is lent."""
         if self._begin(directory):
             start_guarded(self._nursery, "loan of a directory", self._lend, directory)
 

@@ -120,7 +120,7 @@ class SmallPipeline:
 
     def lend_soon(self, directory: Node) -> None:
         """The same, without waiting for it."""
-        self._lending.used(directory)
+        self._lending.lend_soon(directory)
 
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is

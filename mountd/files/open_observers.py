@@ -44,7 +44,7 @@ class OpenObservers:
         self._recorder.touched(node, 0, file.size)
         staged = 0 in file.present
         if node.parent is not None:
-            self.lending.used(node.parent)
+            self.lending.lend_soon(node.parent)
         if not self._plans.opened(node, staged=staged):
             self._siblings.opened(node, staged=staged)
 

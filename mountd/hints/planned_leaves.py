@@ -19,6 +19,7 @@ from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Namespace, Node
 
 _MOST_LENT = 4096
+"""Directories that are remembered: more than are lent at a time."""
 
 
 class PlannedLeaves:

@@ -162,7 +162,7 @@ async def daemon(
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
         pipeline: Any = SimpleNamespace(
-            ahead=list, used=lambda _directory: None, opened=lambda _node, _thread: False, lend=_is_not_lent
+            ahead=list, lend_soon=lambda _directory: None, opened=lambda _node, _thread: False, lend=_is_not_lent
         )
         ahead = FetchesAhead(
             fetch.resolver,

@@ -6,7 +6,8 @@ Without threads, in virtual time; the one who writes them is a fake that keeps w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,15 @@ class Maker:
         return Arrival(version_of(seed, SIZE), b"f%d" % seed, number, stamp, xxhash.xxh3_64_intdigest(data))
 
 
-async def begun(staging: Cache, maker: Maker) -> None:
-    while not maker.numbers or not maker.room_bytes:
-        staging.arrivals.grant_nowait()
-        await trio.sleep(0.1)
+@asynccontextmanager
+async def filling(path: Path) -> AsyncIterator[tuple[Cache, Maker]]:
+    """A cache, and who writes objects of it and may begin."""
+    maker = Maker()
+    async with healthy_staging(path, maker=maker) as staging:
+        while not maker.numbers or not maker.room_bytes:
+            staging.arrivals.grant_nowait()
+            await trio.sleep(0.1)
+        yield staging, maker
 
 
 async def check_staged(staging: Cache, file: StagedFile, seed: int, number: int) -> None:
@@ -72,9 +78,7 @@ async def check_staged(staging: Cache, file: StagedFile, seed: int, number: int)
 @pytest.mark.parametrize("asked", ["before", "after", "meanwhile"])
 def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
     async def main() -> None:
-        maker = Maker()
-        async with healthy_staging(tmp_path, maker=maker) as staging:
-            await begun(staging, maker)
+        async with filling(tmp_path) as (staging, maker):
             before = await staging.files.get(version_of(7, SIZE), b"f7") if asked == "before" else None
             assert before is None or not before.complete
             arrival = maker.write(staging, 7)
@@ -91,9 +95,7 @@ def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
 
 def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
     async def main() -> None:
-        maker = Maker()
-        async with healthy_staging(tmp_path, maker=maker) as staging:
-            await begun(staging, maker)
+        async with filling(tmp_path) as (staging, maker):
             staged = await stage(staging, 8, SIZE)
             twice = [maker.write(staging, 7), maker.write(staging, 7), maker.write(staging, 8)]
             staging.arrivals.enter(twice)
@@ -109,9 +111,7 @@ def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
 
 def test_one_that_was_asked_for_is_evicted_as_any(tmp_path: Path) -> None:
     async def main() -> None:
-        maker = Maker()
-        async with healthy_staging(tmp_path, maker=maker) as staging:
-            await begun(staging, maker)
+        async with filling(tmp_path) as (staging, maker):
             file = await staging.files.get(version_of(7, SIZE), b"f7")
             staging.arrivals.enter([maker.write(staging, 7)])
             await staging.committer.wait_committed()
