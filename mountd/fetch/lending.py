@@ -22,7 +22,7 @@ from mountd.kernel import SmallFetches
 from mountd.namespace import Namespace, Node, Permissions
 from mountd.source import LentDirectory, Source
 
-_YOUNG_S = 1.0
+_YOUNG_S = 0.1
 
 _HEARD_S = 1.0
 
@@ -154,7 +154,7 @@ class Lending:
             self._coming.pop(directory).set()
 
     def _lend_now(self, directory: Node, loan: LentDirectory | None) -> None:
-        if loan is not None and directory.attributes.ctime_ns > loan.settled_ns:
+        if loan is not None and not loan.settled.has(directory.attributes.ctime_ns):
             self._young[directory] = trio.current_time() + _YOUNG_S  # and so will be its files, most likely
             if len(self._young) > self._at_most:
                 self._young.popitem(last=False)
@@ -173,7 +173,7 @@ class Lending:
             loan.directory.fd,
             loan.directory.device,
             largest_bytes=self.terms.limit_bytes,
-            settled_ns=loan.settled_ns,
+            settled_ns=loan.settled,
             until_ns=now_ns + int(min(self.terms.ttl_s, 1e9) * 1e9),
             valid_s=self.terms.ttl_s,
             careful=loan.is_careful,

@@ -90,7 +90,7 @@ class _Extension(Protocol):
         fd: int,
         device: int,
         largest: int,
-        settled_ns: int,
+        settled_ns: tuple[int, int],
         until_ns: int,
         valid_ns: int,
         careful: bool,
@@ -166,14 +166,15 @@ class SmallFetches:
         device: int,
         *,
         largest_bytes: int,
-        settled_ns: int,
+        settled_ns: tuple[int, int],
         until_ns: int,
         valid_s: float,
         careful: bool,
     ) -> bool:
         """Look at and fetch the small files of a directory, open as `fd`, until `until_ns` (CLOCK_MONOTONIC).
 
-        `settled_ns`: files with a younger ctime are ours. `valid_s`: for how long what is said of a name is good.
+        `settled_ns`: files with a younger ctime are ours: of whole seconds, and others. `valid_s`: for how long what is
+        said of a name is good.
         `careful`: a file is looked at before it is opened. False: it could not be lent.
         """
         if self._extension is None or not self.runs:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 _COARSE_NS = 2_000_000_000
 _FINE_NS = 20_000_000
@@ -34,6 +35,19 @@ _MAX_FUTURE = 4096
 def tick_ns(ctime_ns: int) -> int:
     """How long a file may be changed without another ctime, at most, once it has this one."""
     return _FINE_NS if ctime_ns % _SECOND_NS else _COARSE_NS
+
+
+class Settled(NamedTuple):
+    """ctimes up to these are of the past: a file that is changed again gets another one."""
+
+    coarse_ns: int
+    """Of whole seconds."""
+    fine_ns: int
+    """Those that have a part of a second."""
+
+    def has(self, ctime_ns: int) -> bool:
+        """Whether this one is."""
+        return ctime_ns <= (self.fine_ns if ctime_ns % _SECOND_NS else self.coarse_ns)
 
 
 class SourceClock:
@@ -76,14 +90,15 @@ class SourceClock:
             return False
         return at_ns - self._note(ctime_ns, at_ns) >= tick_ns(ctime_ns)
 
-    def settled_ns(self) -> int:
-        """The newest ctime whose tick is over now, for all that is known; some are that are younger."""
+    def settled(self) -> Settled:
+        """The newest stamps whose tick is over now, for all that is known; some are that are younger."""
         if self._stands:
-            return _FOR_EVER_NS
+            return Settled(_FOR_EVER_NS, _FOR_EVER_NS)
         ahead_ns = self._our_ns() - time.monotonic_ns() if self._is_ours else self._ahead_ns
         if ahead_ns == float("-inf"):
-            return 0
-        return min(int(time.monotonic_ns() + ahead_ns), self._our_ns()) - _COARSE_NS
+            return Settled(0, 0)
+        now_ns = min(int(time.monotonic_ns() + ahead_ns), self._our_ns())
+        return Settled(now_ns - _COARSE_NS, now_ns - _FINE_NS)
 
     def _note(self, ctime_ns: int, at_ns: int) -> int:
         """When a stamp from our future was seen first: at `at_ns`, or before."""

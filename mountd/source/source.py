@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 
 from mountd.base.errors import SourceTimeout
 from mountd.core.metrics import Metrics
+from mountd.source.clock import Settled
 from mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show
 from mountd.source.doubts import Doubts
 from mountd.source.file_systems import FileSystems
@@ -42,8 +43,8 @@ class LentDirectory(NamedTuple):
 
     directory: OpenDirectory
     """Held as long as its descriptor is used."""
-    settled_ns: int
-    """The newest ctime that no later change of a file in it can have."""
+    settled: Settled
+    """The newest ctimes that no later change of a file in it can have."""
     is_careful: bool
     """Opening a name could do something: it is to be looked at before."""
 
@@ -112,8 +113,8 @@ class Source:
         held = await self.threads.call("metadata", what, self.directories.get, directory, directory=directory)
         if held.file_system:
             return None
-        settled_ns = self.file_systems.clock("").settled_ns()
-        return LentDirectory(held, settled_ns, is_careful=self.small_files.has_devices)
+        settled = self.file_systems.clock("").settled()
+        return LentDirectory(held, settled, is_careful=self.small_files.has_devices)
 
     async def statvfs(self) -> os.statvfs_result:
         """Size and room of the source. Raises SourceError, SourceTimeout."""

@@ -202,7 +202,7 @@ static int lend(void) {
     struct stat found;
     struct lent lent = {
         .entry.node = DIRECTORY, .fd = dup(source), .largest = LARGEST - 1000, .settled_ns = INT64_MAX / 2,
-        .until_ns = monotonic_ns() + 1000000000, .valid_ns = 50000000,
+        .settled_fine_ns = INT64_MAX / 2, .until_ns = monotonic_ns() + 1000000000, .valid_ns = 50000000,
     };
     if (lent.fd < 0 || fstat(source, &found)) fail("dup: %s", strerror(errno));
     lent.device = found.st_dev;

@@ -90,10 +90,10 @@ static void *kernel(void *argument) {
         size_t size = name_of(asked.name, name);
         if (rand_r(&seed) % 4 == 0) { /* what nobody has seen yet, cut anywhere */
             struct fuse_in_header *header = (void *)buffer;
-            static const uint32_t opcodes[] = {FUSE_LOOKUP, FUSE_GETATTR, FUSE_FORGET, FUSE_BATCH_FORGET};
+            static const uint32_t opcodes[] = {FUSE_LOOKUP, FUSE_GETATTR, FUSE_FORGET, FUSE_BATCH_FORGET, FUSE_IOCTL};
             size_t length = sizeof *header + (size_t)rand_r(&seed) % 200;
             for (size_t i = 0; i < length; i++) buffer[i] = (char)rand_r(&seed);
-            header->opcode = opcodes[rand_r(&seed) % 4], header->unique = 2, header->nodeid = (uint64_t)(rand_r(&seed) % 8);
+            header->opcode = opcodes[rand_r(&seed) % 5], header->unique = 2, header->nodeid = (uint64_t)(rand_r(&seed) % 8);
             size_t left = length;
             answer(pair[0], buffer, &left, NULL);
             if (left > length) fail("a request has grown");
@@ -175,7 +175,19 @@ static void round_of(int64_t end_ns, unsigned *seed) {
     if (leaves_count() || leaves_held()) fail("leaves are left");
 }
 
+static void ask_for_a_terminal(void) {
+    int pair[2];
+    struct fuse_in_header header = {.opcode = FUSE_IOCTL, .unique = 8, .nodeid = 1, .len = sizeof header};
+    struct fuse_out_header reply = {0};
+    size_t size = sizeof header;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair)) fail("socketpair: %s", strerror(errno));
+    if (!answer(pair[0], &header, &size, NULL) || recv(pair[1], &reply, sizeof reply, 0) != sizeof reply) fail("no answer");
+    if (reply.unique != 8 || reply.error != -ENOSYS) fail("it was told something else");
+    close(pair[0]), close(pair[1]);
+}
+
 static void fuzz(double seconds, unsigned seed) {
+    ask_for_a_terminal();
     held = __real_calloc(IDS, sizeof *held);
     python_holds = __real_calloc(IDS, sizeof *python_holds);
     if (!held || !python_holds) fail("no memory");

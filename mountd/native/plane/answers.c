@@ -199,6 +199,13 @@ static int answer_getxattr(int device, const struct fuse_in_header *header, cons
     return 1;
 }
 
+/* Python's open() asks each file whether it is a terminal: answered by Python that cost 100 us an open. Nobody else here
+ * answers any, so it is said what libfuse would say. */
+static int answer_ioctl(int device, const struct fuse_in_header *header) {
+    reply_to(device, header->unique, ENOSYS, NULL, 0); /* the caller gets ENOTTY */
+    return 1;
+}
+
 /* Those of others stay in the request. 1: there are none. */
 static int answer_batch_forget(struct fuse_in_header *header, struct fuse_batch_forget_in *in, size_t *size) {
     struct fuse_forget_one *each = (void *)(in + 1);
@@ -230,6 +237,7 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size, buffer);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, in, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
+    case FUSE_IOCTL: return answer_ioctl(device, header);
     case FUSE_INTERRUPT:
         if (in_size >= sizeof(struct fuse_interrupt_in)) jobs_interrupt(((struct fuse_interrupt_in *)in)->unique);
         return 0;

@@ -40,7 +40,7 @@ struct lent { /* a directory, and what holds for the files in it */
     int fd;
     uint64_t device;
     uint64_t largest;    /* bytes of a file that is fetched here */
-    int64_t settled_ns;  /* the newest ctime that no further change can have */
+    int64_t settled_ns, settled_fine_ns; /* the newest ctime that no further change can have: of whole seconds; of others */
     int64_t until_ns;    /* CLOCK_MONOTONIC; later requests are Python's */
     int64_t valid_ns;    /* how long an answer is good */
     int careful;         /* opening a name could do something: look first */

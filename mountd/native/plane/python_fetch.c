@@ -57,14 +57,15 @@ static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
 static PyObject *plane_lend(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory, device, largest;
-    long long settled_ns, until_ns, valid_ns;
+    long long settled_ns, settled_fine_ns, until_ns, valid_ns;
     int fd, careful;
-    if (!PyArg_ParseTuple(args, "KiKKLLLp", &directory, &fd, &device, &largest, &settled_ns, &until_ns, &valid_ns, &careful))
+    if (!PyArg_ParseTuple(args, "KiKK(LL)LLp", &directory, &fd, &device, &largest, &settled_ns, &settled_fine_ns, &until_ns, &valid_ns,
+                          &careful))
         return NULL;
     struct lent lent = {
         .entry.node = directory, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .device = device,
-        .largest = largest < LARGEST_SMALL ? largest : LARGEST_SMALL, .settled_ns = settled_ns, .until_ns = until_ns,
-        .valid_ns = valid_ns, .careful = careful,
+        .largest = largest < LARGEST_SMALL ? largest : LARGEST_SMALL, .settled_ns = settled_ns,
+        .settled_fine_ns = settled_fine_ns, .until_ns = until_ns, .valid_ns = valid_ns, .careful = careful,
     };
     if (lent.fd < 0) return raise(errno);
     int error = lent_put(&lent);
@@ -293,7 +294,7 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},
     {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> bytes: threads that wait for the source for longer are given up, and files that wait"
      " for a thread; what waits for them is Python's. The directories (uint64) of the first."},
-    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, fd, device, largest, settled_ns, until_ns, valid_ns, careful): its small files are fetched here until then."},
+    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful): its small files are fetched here until then."},
     {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
     {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},

@@ -58,7 +58,7 @@ static int is_ordinary(const struct lent *lent, const struct seen *seen) {
     if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device) return 0;
     if (seconds[2] < 0 || seconds[2] > INT64_MAX / second - 1) return 0;
     if (seconds[1] < INT64_MIN / second + 1 || seconds[1] > INT64_MAX / second - 1) return 0;
-    return seconds[2] * second + seen->parts[2] <= lent->settled_ns;
+    return seconds[2] * second + seen->parts[2] <= (seen->parts[2] ? lent->settled_fine_ns : lent->settled_ns);
 }
 
 static int look(const struct lent *lent, const char *name, struct seen *seen) {

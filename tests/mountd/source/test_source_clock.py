@@ -45,6 +45,21 @@ def test_a_stamp_is_over_once_it_has_been_known_for_a_tick(stamp: int) -> None:
     assert source.is_over(stamp + FINE, 10 * S + FINE + S // 50)
 
 
+def test_what_is_settled_is_over() -> None:
+    """The same rule for who cannot ask about each stamp, at the time that it is now."""
+    source, now_ns = clock(), time.monotonic_ns()
+    assert not any(source.settled().has(stamp) for stamp in (1, S))  # nothing is known of this clock
+    newest = 1_000_000 * S + FINE
+    source.saw(newest, now_ns - S)  # so it is a second later by now, and a little more
+    settled = source.settled()
+    for stamp in (newest - 2 * S, newest, newest + S - S // 50, 999_999 * S, 1_000_000 * S + 1, 1_000_000 * S):
+        assert settled.has(stamp) <= source.is_over(stamp, time.monotonic_ns())
+    assert all(settled.has(stamp) for stamp in (newest, 999_999 * S, newest + S - S // 50))
+    assert not settled.has(newest - FINE)  # of a whole second
+    assert not settled.has(newest + 100 * S)
+    assert SourceClock(stands=True).settled().has(OURS * 2)
+
+
 def test_a_newer_stamp_proves_that_an_older_one_was_over_before_it_was_seen() -> None:
     source = clock()
     source.saw(1000 * S, 10 * S)
