@@ -1,8 +1,7 @@
 """Arrivals: objects that the data plane has written by itself, from numbers and room that it was granted.
 
-They are synced and entered in the index as what the writer has written, many in one group, but nobody makes a
-StagedFile of them: whoever wants one waits until the row is there (`wait`). One whose version somebody else has staged
-meanwhile goes again.
+They are synced and entered in the index as what the writer has written, many in one group, but a StagedFile is made of
+one only for whoever wants it before its row is there. One whose version somebody else has staged meanwhile goes again.
 
 Event loop only.
 """
@@ -10,6 +9,7 @@ Event loop only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -144,7 +144,8 @@ class Arrivals:
             if file is not None:
                 is_taken = self._adopt(file, arrival, room_bytes)
             else:
-                is_taken = self._files.arriving.add(arrival.version)
+                adopt = partial(self._adopt, arrival=arrival, room_bytes=room_bytes)
+                is_taken = self._files.arriving.add(arrival.version, adopt)
             if not is_taken:
                 self.broken(arrival.number, arrival.version.size, is_charged=True)
                 continue

@@ -103,6 +103,7 @@ async def open_service(
                 partial(
                     files.pipeline.run,
                     device.get(),
+                    basics.workers.run_sync,
                     threads=ahead + _FOR_READERS,
                     ahead_threads=ahead,
                     ahead_bytes=config.buffer_bytes // 2,

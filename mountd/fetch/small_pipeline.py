@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import trio
 
@@ -158,8 +158,17 @@ class SmallPipeline:
 
     # -- what becomes of them -----------------------------------------------------------------------------------------
 
-    async def run(self, device_fd: int, *, threads: int, ahead_threads: int, ahead_bytes: int) -> None:
-        """Fetch with so many threads, from now on; for ever. At the end they have ended."""
+    async def run(
+        self,
+        device_fd: int,
+        run_in_thread: Callable[..., Awaitable[Any]],
+        *,
+        threads: int,
+        ahead_threads: int,
+        ahead_bytes: int,
+    ) -> None:
+        """Fetch with so many threads, from now on; for ever. At the end they have ended. `run_in_thread`: as
+        trio.to_thread.run_sync, also where no thread can be started any more."""
         self._fetches.start(device_fd, threads, ahead_threads=ahead_threads, ahead_bytes=ahead_bytes)
         hanging_s = trio.current_time() + _HANGING_EVERY_S
         try:
@@ -168,9 +177,10 @@ class SmallPipeline:
                     self._cache.arrivals.grant_nowait()
                 busy = self.take()
                 self._lending.look_after()
-                if self._lending and trio.current_time() >= hanging_s:
+                # A directory may have been called back since.
+                if (self._lending or self._counted.jobs) and trio.current_time() >= hanging_s:
                     hanging_s = trio.current_time() + _HANGING_EVERY_S
-                    await self._replace_hanging()
+                    await self._replace_hanging(run_in_thread)
                 if busy or self._lending:
                     await trio.sleep(_BUSY_S)
                 else:
@@ -179,12 +189,12 @@ class SmallPipeline:
         finally:
             self._lending.recall_all()
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._fetches.stop, _PATIENCE_S)
+                await run_in_thread(self._fetches.stop, _PATIENCE_S)
             self.take()
 
-    async def _replace_hanging(self) -> None:
+    async def _replace_hanging(self, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
         """Who waits for a source that hangs does so with us, who keep those apart that ask for something else."""
-        stuck = await trio.to_thread.run_sync(self._fetches.replace_hanging, _HANGS_S)
+        stuck = await run_in_thread(self._fetches.replace_hanging, _HANGS_S)
         self._metrics.add("source_abandoned", len(stuck))
         for directory_id in set(stuck):
             self._lending.rest(directory_id)

@@ -5,12 +5,19 @@
     small    a cache that holds a tenth, on each simulated storage
     batches  1 000 batches of 32 files from a simulated Lustre, with 2, 8 and 16 workers, without a hint and with one
     warm     `hfs cache warm`, beside `cp -r` with as many threads
+    objects  objects in files of their own or in packs, while old ones go
     cpu      what an epoch costs the daemon, beside what `cp -r` of the same costs
 
 Only the list of the groups of rows. A ratio is a time of the other / the time through the mount.
 """
 
-from scripts.benchmarks import first_epoch_batches, first_epoch_cold, first_epoch_presets, first_epoch_warm
+from scripts.benchmarks import (
+    first_epoch_batches,
+    first_epoch_cold,
+    first_epoch_objects,
+    first_epoch_presets,
+    first_epoch_warm,
+)
 
 RUNS = 5
 
@@ -20,5 +27,6 @@ GROUPS = {
     "images": first_epoch_presets.images,
     "small": first_epoch_presets.small,
     "warm": first_epoch_warm.warm,
+    "objects": first_epoch_objects.objects,
     "cpu": first_epoch_warm.cpu,
 }

@@ -186,6 +186,44 @@ def test_a_cache_that_is_too_small_costs_no_byte(plain: Path, hfs_mount: HfsMoun
     assert status["background_faults"] == {}
 
 
+def test_what_found_no_room_is_fetched_anew_without_python_when_its_pages_are_gone(
+    plain: Path, hfs_mount: HfsMount
+) -> None:
+    hfs = hfs_mount(plain, "--cache-size", "1MiB", "--ttl", "300", "-o", "siblings=0", "-o", "chunk=256K", env=SETTLED)
+    read_all(hfs)
+    leaves, opened = hfs.status()["leaves"]["held"], opened_without_python(hfs)
+    total = FOLDERS * sum(map(size_of, range(FILES)))
+    for again in range(1, 4):
+        for folder in range(FOLDERS):
+            for number in range(FILES):
+                drop_pages(hfs.path / str(folder) / str(number))
+        read_all(hfs)
+        assert hfs.source_bytes() > total * (1 + again * 0.7), "the pages were still there: nothing was tried"
+    assert hfs.status()["leaves"]["held"] >= leaves, "each is still known to the data plane alone"
+    assert opened_without_python(hfs) > 3 * opened
+    assert hfs.source_bytes() <= 4 * total, "no file is fetched twice for one look at it"
+
+
+def test_what_found_no_room_and_changed_is_not_read_as_if_it_were_the_same(plain: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(plain, "--cache-size", "1MiB", "--ttl", "300", "-o", "siblings=0", "-o", "chunk=256K", env=SETTLED)
+    read_all(hfs)
+    held = {number: os.open(hfs.path / "2" / str(number), os.O_RDONLY) for number in range(FILES)}
+    for number, descriptor in held.items():
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        write_pattern(plain / "2" / str(number), seed(2, number, 1), size_of(number))
+    gone = 0
+    for number, descriptor in held.items():
+        try:
+            data = os.pread(descriptor, size_of(number) + 1, 0)
+        except OSError as error:
+            assert error.errno == errno.ESTALE
+            gone += 1
+        else:  # what was staged is still there
+            assert data == pattern(seed(2, number), 0, size_of(number))
+        os.close(descriptor)
+    assert gone > FILES // 4
+
+
 def test_siblings_are_fetched_ahead(plain: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(plain, env=SETTLED)
     for number in range(40):
@@ -227,8 +265,10 @@ def test_a_source_that_fails_is_asked_again_as_ever(slow: SlowFs, hfs_mount: Hfs
     read_all(hfs)
 
 
-def test_a_source_that_hangs_keeps_nobody_else_waiting(slow: SlowFs, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(slow.path, "-o", "siblings=0", "-o", "source-timeout=2", env=SETTLED)
+@pytest.mark.parametrize("ttl", ["60", "0.1"])
+def test_a_source_that_hangs_keeps_nobody_else_waiting(slow: SlowFs, hfs_mount: HfsMount, ttl: str) -> None:
+    """Nor does it keep who waits for it, for ever, when the directory is no longer lent."""
+    hfs = hfs_mount(slow.path, "--ttl", ttl, "-o", "siblings=0", "-o", "source-timeout=2", env=SETTLED)
     for number in range(30):
         check(hfs.path / "1" / str(number), 1, number)
         check(hfs.path / "2" / str(number), 2, number)

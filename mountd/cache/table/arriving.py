@@ -1,40 +1,38 @@
 """Files whose objects are on the disk and will be in the index in a moment, and of which nothing is known here.
 
-Whoever wants one waits until its row is there (`cache.arrivals`). Event loop only.
+Whoever wants one has its object from then on, without waiting for the index (`cache.arrivals`). Event loop only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import trio
+from collections.abc import Callable, Iterable
 
 from mountd.base.version import Version
+from mountd.cache.objects import StagedFile
 
 
 class Arriving:
     def __init__(self) -> None:
-        self._coming: dict[Version, trio.Event] = {}
+        self._coming: dict[Version, Callable[[StagedFile], object]] = {}
         self.any_came = False
         """There was one: the index has rows that nobody has looked at."""
 
     def __contains__(self, version: Version) -> bool:
         return version in self._coming
 
-    def add(self, version: Version) -> bool:
-        """An object of it is there. False: another one is coming already."""
+    def add(self, version: Version, give: Callable[[StagedFile], object]) -> bool:
+        """An object of it is there, which `give` makes the object of a file. False: another one is coming already."""
         if version in self._coming:
             return False
         self.any_came = True
-        self._coming[version] = trio.Event()
+        self._coming[version] = give
         return True
+
+    def take(self, version: Version, file: StagedFile) -> None:
+        """Somebody wants it: the object is the file's."""
+        self._coming.pop(version)(file)
 
     def landed(self, versions: Iterable[Version]) -> None:
         """They are in the index, or never will be."""
         for version in versions:
-            self._coming.pop(version).set()
-
-    async def wait(self, version: Version) -> None:
-        """Until it is not coming any more."""
-        while (coming := self._coming.get(version)) is not None:
-            await coming.wait()
+            del self._coming[version]

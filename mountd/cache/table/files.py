@@ -96,11 +96,12 @@ class StagedFileTable:
         else:
             file = self._known.get(version)
             if file is None:
-                if version in self.arriving:
-                    return None
-                if not self.all_in_memory:
+                is_arriving = version in self.arriving
+                if not is_arriving and not self.all_in_memory:
                     return self._look(version, path)
                 file = StagedFile(version, self._chunk_bytes, path)
+                if is_arriving:
+                    self.arriving.take(version, file)
             self._remember(file)
         if path:
             file.path = path
@@ -123,7 +124,6 @@ class StagedFileTable:
         file = self.get_nowait(version, path)
         if file is not None:
             return file
-        await self.arriving.wait(version)
         lookup = self._lookup(version, path)
         await lookup.done.wait()
         assert lookup.file is not None

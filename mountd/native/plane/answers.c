@@ -72,9 +72,9 @@ static int reply_open(const struct opens *entry, void *context) {
 static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size, char *buffer) {
     struct leaf_place place;
     if (jobs_paused() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
-    if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_open(header, size);
+    if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_fetch(header, size, monotonic_ns());
     int answered = contents_open(device, header->nodeid, &place, header, size, buffer);
-    return answered < 0 ? jobs_open(header, size) : answered;
+    return answered < 0 ? jobs_fetch(header, size, monotonic_ns()) : answered;
 }
 
 static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size, char *buffer) {
@@ -107,17 +107,24 @@ static void served(const struct fuse_in_header *header, ssize_t size) {
     served_add(header->pid, size);
 }
 
-static int answer_read_of_leaf(int device, const struct fuse_in_header *header, const struct fuse_read_in *in, char *buffer) {
+int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer) {
+    const struct fuse_read_in *in = (const void *)(header + 1);
     ssize_t size = contents_read(in->fh, in->offset, in->size, buffer);
-    if (size < 0) return 0;
+    if (size < 0) return (int)-size;
     reply(device, header->unique, buffer, (size_t)size);
     served(header, size);
-    return 1;
+    return 0;
 }
 
-static int answer_read(int device, const struct fuse_in_header *header, const struct fuse_read_in *in, char *buffer) {
+static int answer_read_of_leaf(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
+    int error = reply_read_of_leaf(device, header, buffer);
+    return !error || (error == ENODATA && jobs_fetch(header, request_size, 0));
+}
+
+static int answer_read(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
+    const struct fuse_read_in *in = (const void *)(header + 1);
     if (in->size > ANSWER_BYTES) return 0;
-    if (in->fh == header->nodeid && leaves_is_id(in->fh)) return answer_read_of_leaf(device, header, in, buffer);
+    if (in->fh == header->nodeid && leaves_is_id(in->fh)) return answer_read_of_leaf(device, header, request_size, buffer);
     ssize_t size = in->flags & O_DIRECT ? 0 : (ssize_t)reads_splice(header->nodeid, in->offset, in->size, device, header->unique);
     if (size) {
         __atomic_add_fetch(&answered.spliced, 1, __ATOMIC_RELAXED);
@@ -235,7 +242,7 @@ int answer(int device, void *request, size_t *size, char *buffer) {
         return in_size > sizeof(struct fuse_getxattr_in) &&
                answer_getxattr(device, header, (const char *)in + sizeof(struct fuse_getxattr_in), in_size - sizeof(struct fuse_getxattr_in));
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size, buffer);
-    case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, in, buffer);
+    case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, *size, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
     case FUSE_IOCTL: return answer_ioctl(device, header);
     case FUSE_INTERRUPT:

@@ -73,6 +73,26 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
     return error;
 }
 
+/* Of what only the kernel had: its pages are gone. */
+int contents_refill(const struct content_facts *facts, char *data, struct content **held) {
+    struct content *content = hold(facts->leaf);
+    if (!content) return ENOENT;
+    pthread_mutex_lock(&content->lock);
+    int is_nowhere = !content->is_taken && !content->data && !content->facts.number;
+    if (is_nowhere) {
+        content->facts.number = facts->number;
+        content->data = data;
+        content->is_storing = data != NULL;
+        content->is_pushed = 0;
+    }
+    pthread_mutex_unlock(&content->lock);
+    if (is_nowhere && data)
+        *held = content;
+    else
+        let_go(content);
+    return is_nowhere ? 0 : EEXIST;
+}
+
 int contents_find(uint64_t leaf, const struct leaf_place *place) {
     uint64_t checksum, number = leaves_object(leaf);
     struct content *none;
@@ -297,6 +317,7 @@ ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer)
     if (is_ours && content->data) memcpy(buffer, content->data + offset, got = (ssize_t)wanted);
     uint64_t number = content->facts.number;
     pthread_mutex_unlock(&content->lock);
+    if (got < 0 && is_ours && !number) got = -ENODATA;
     if (got < 0 && is_ours && number) got = staged_part(number, end, offset, (size_t)wanted, buffer);
     let_go(content);
     return got;

@@ -121,7 +121,7 @@ size_t fetched_waiting(void);
 
 struct waiter { /* a request that is answered later */
     struct waiter *next;
-    uint64_t leaf;   /* of an OPEN; 0: a LOOKUP */
+    uint64_t leaf;   /* of an OPEN, or a READ; 0: a LOOKUP */
     size_t size;
     char request[];
 };
@@ -144,6 +144,8 @@ struct content;
 /* 0, or EEXIST, ENOMEM. `data` are the content's then; NULL if there is an object, or no byte. `held`: for contents_stored,
  * as long as which the data stay; NULL if there are none. */
 int contents_put(const struct content_facts *facts, char *data, struct content **held);
+/* The same for one that is there, and whose bytes are nowhere: ENOENT, EEXIST. */
+int contents_refill(const struct content_facts *facts, char *data, struct content **held);
 int contents_find(uint64_t leaf, const struct leaf_place *place); /* 1: there is an object of it */
 int contents_has(uint64_t leaf);
 int contents_is_storing(uint64_t leaf); /* its bytes are being written to an object */
@@ -153,7 +155,7 @@ void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages 
 int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
 /* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `buffer` of ANSWER_BYTES. */
 int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer);
-ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read */
+ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: jobs_fetch */
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
 void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */
 size_t contents_count(void);
@@ -190,7 +192,8 @@ struct job { /* one name */
 
 /* 1: it will be answered. */
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t name_size, size_t request_size);
-int jobs_open(const struct fuse_in_header *header, size_t request_size);
+/* The same for an OPEN or a READ of a leaf that is as good as it was then; 0: however old, for who has it open. */
+int jobs_fetch(const struct fuse_in_header *header, size_t request_size, int64_t good_at_ns);
 void jobs_interrupt(uint64_t unique); /* if it waits here it is Python's, who knows which signals end it */
 struct line {
     struct job *first, **last;
@@ -236,6 +239,7 @@ size_t workers_replace(int64_t before_ns, uint64_t *directories); /* those that 
 /* ---- in answers.c ------------------------------------------------------------------------------------------------- */
 
 int reply_to(int device, uint64_t unique, int error, const void *body, size_t size); /* 0, or an errno */
+int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer); /* 0, or an errno: -contents_read */
 int reply_opened(int device, uint64_t unique, uint64_t handle);                      /* through the page cache, kept */
 int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a leaf */
 int push_pages(int device, uint64_t node, const char *data, size_t size);            /* 0, or an errno */

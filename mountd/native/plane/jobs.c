@@ -102,9 +102,9 @@ int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t s
     return wait_for(lent, name, size, goal, waiter_of(header, request_size, 0));
 }
 
-int jobs_open(const struct fuse_in_header *header, size_t request_size) {
+int jobs_fetch(const struct fuse_in_header *header, size_t request_size, int64_t good_at_ns) {
     struct leaf_place place;
-    if (!leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (!leaves_place(header->nodeid, good_at_ns, &place)) return 0;
     struct lent *lent = lent_hold(place.directory, monotonic_ns());
     if (!lent) return 0;
     struct waiter *waiter = place.seen.size <= lent->largest ? waiter_of(header, request_size, header->nodeid) : NULL;
@@ -238,7 +238,9 @@ static int enter(struct job *job, struct file *file, struct content **held) {
     if (error && error != EEXIST) return SOURCE_PYTHONS;
     if (!file->data && !file->number && file->seen.size) return 0; /* looked at */
     struct content_facts facts = {putting.leaf, file->number, file->seen.size, job->is_demand};
-    if (!contents_put(&facts, file->data, held)) file->data = NULL;
+    error = contents_put(&facts, file->data, held);
+    if (error == EEXIST) error = contents_refill(&facts, file->data, held);
+    if (!error) file->data = NULL;
     return 0;
 }
 
@@ -247,8 +249,10 @@ static void answer_waiters(struct job *job, const struct seen *seen, struct wait
     memcpy(place.name, job->name, job->name_size);
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
-        int answered = waiter->leaf ? contents_open(jobs.device, waiter->leaf, &place, waiter->request, waiter->size, buffer) :
-                                      reply_looked_up(jobs.device, (void *)waiter->request, job->name, job->name_size);
+        const struct fuse_in_header *header = (void *)waiter->request;
+        int answered = !waiter->leaf ? reply_looked_up(jobs.device, header, job->name, job->name_size) :
+                       header->opcode == FUSE_READ ? !reply_read_of_leaf(jobs.device, header, buffer) :
+                       contents_open(jobs.device, waiter->leaf, &place, header, waiter->size, buffer);
         if (answered <= 0) queue_put(waiter->request, waiter->size);
         free(waiter);
     }

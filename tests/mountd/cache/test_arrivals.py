@@ -75,7 +75,7 @@ async def check_staged(staging: Cache, file: StagedFile, seed: int, number: int)
     check_contents(seed, 0, await staging.reader.read(file, Extent(0, SIZE)))
 
 
-@pytest.mark.parametrize("asked", ["before", "after", "meanwhile"])
+@pytest.mark.parametrize("asked", ["before", "after", "meanwhile", "meanwhile with others"])
 def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
     async def main() -> None:
         async with filling(tmp_path) as (staging, maker):
@@ -85,7 +85,11 @@ def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
             staging.arrivals.enter([arrival])
             if asked == "after":
                 await staging.committer.wait_committed()
+            if asked == "meanwhile with others":
+                await staging.files.load([version_of(6, SIZE), version_of(7, SIZE)])
             file = before or await staging.files.get(version_of(7, SIZE), b"f7")
+            assert file.complete, "nobody waits for the index"
+            assert file.has_row == (asked == "after")
             await check_staged(staging, file, 7, arrival.number)
         async with healthy_staging(tmp_path) as staging:
             await check_staged(staging, await staging.files.get(version_of(7, SIZE)), 7, arrival.number)
