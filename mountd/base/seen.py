@@ -19,6 +19,11 @@ _VERSION = struct.Struct("=24xQQ32xqq4xIIxxxx")
 """Of the same: inode, size, mtime and ctime."""
 assert _VERSION.size == SEEN_BYTES
 
+_FLAGS = struct.Struct("=100xI")
+assert _FLAGS.size == SEEN_BYTES
+
+_NO_ACL = 1
+
 
 def attributes_of(seen: bytes, index: int) -> Attributes | None:
     """Of the name at `index`; None: there is no such name. Raises OSError as its stat did."""
@@ -33,6 +38,12 @@ def attributes_of(seen: bytes, index: int) -> Attributes | None:
     return Attributes(
         mode, inode, nlink, uid, gid, rdev, size, blocks, block_bytes, atime_ns, mtime_ns, ctime_ns, device
     )
+
+
+def has_no_acl(seen: bytes) -> bool:
+    """Whether it was seen that this file has no ACL of its own."""
+    (flags,) = _FLAGS.unpack(seen)
+    return bool(flags & _NO_ACL)
 
 
 def version_of(seen: bytes, source_id: str) -> Version:

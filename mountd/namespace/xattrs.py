@@ -18,7 +18,8 @@ from mountd.namespace.nodes.links import by_any_name
 from mountd.namespace.nodes.node import Node, expire
 from mountd.source import MetadataReader
 
-_ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
+_ACCESS = b"system.posix_acl_access"
+_ACLS = (_ACCESS, b"system.posix_acl_default")
 
 _TARGET = "target"
 
@@ -53,6 +54,8 @@ class Xattrs:
         """The value of one. Raises SourceError (ENODATA if it is not there, and as the source says)."""
         if name not in _ACLS:
             return await by_any_name(node, lambda directory, its: self._metadata.xattr(directory, its, name))
+        if node.without_acl and name == _ACCESS:
+            self._answers.suppose(node, name, None, node.expires_s)
         until_s = self._without_acls.get(node.attributes.system)
         if until_s is not None:
             self._answers.suppose(node, name, None, until_s)

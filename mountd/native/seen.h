@@ -10,7 +10,7 @@ struct seen {
     uint64_t inode, size, blocks, rdev, device;
     int64_t seconds[3]; /* atime, mtime, ctime */
     uint32_t parts[3];  /* nanoseconds */
-    uint32_t flags;     /* SEEN_...; Python passes them over */
+    uint32_t flags;     /* SEEN_... */
 };
 
 #define SEEN_NO_ACL 1 /* mode bits say all: it has no POSIX ACL of its own */

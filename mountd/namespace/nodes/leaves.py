@@ -18,7 +18,7 @@ import trio
 
 from mountd.base.attributes import Attributes
 from mountd.base.leaf_table import Leaf, LeafTable
-from mountd.base.seen import SeenNames, attributes_of
+from mountd.base.seen import SeenNames, attributes_of, has_no_acl
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.nodes.table import NodeTable
 from mountd.source import Source
@@ -195,6 +195,7 @@ class Leaves:
         node = Node(attributes, version, directory, leaf.name)
         node.expires_s = self._clock() + leaf.valid_s if self._ttl_s < math.inf else math.inf
         node.lookups = leaf.look_ups
+        node.without_acl = has_no_acl(leaf.seen)
         if leaf.look_ups:
             self._nodes.adopt(node, leaf.node_id)
         other = self._nodes.of_version(version)

@@ -39,6 +39,7 @@ class Node:
         "retired",
         "stale",
         "version",
+        "without_acl",
     )
 
     def __init__(self, attributes: Attributes, version: Version | None, parent: Node | None, name: bytes) -> None:
@@ -70,6 +71,8 @@ class Node:
         """The source has another version under this name now."""
         self.answers: dict[Hashable, Any] | None = None
         """What else the source has said of it. Known to `answers` alone."""
+        self.without_acl = False
+        """This version of the file was seen to have no ACL: a change of it moves the ctime."""
         self.changes = False
         """Of a directory: names in it have come or gone, so what is known of others may be older than it is."""
         self.lent = False

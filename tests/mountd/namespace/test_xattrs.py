@@ -108,6 +108,20 @@ async def test_the_last_known_acl_is_served_while_the_source_hangs() -> None:
     assert await world.acl(node) == b"new"
 
 
+async def test_a_file_that_was_seen_without_one_is_known_to_have_none_also_while_the_source_hangs() -> None:
+    """It was a leaf, and the data plane had looked."""
+    world, node = World(), file()
+    node.without_acl, node.expires_s = True, trio.current_time() + 1
+    assert await world.acl(node) is None
+    assert world.source.asked == 0
+    world.source.hangs = True
+    await trio.sleep(2)
+    assert await world.acl(node) is None
+    assert world.metrics["stale_served"] == 1
+    with pytest.raises(SourceTimeout):
+        await world.xattrs.get(node, b"system.posix_acl_default")
+
+
 async def test_no_answer_is_never_no_acl() -> None:
     world = World()
     world.source.hangs = True
