@@ -66,5 +66,8 @@ class SiblingFetches:
         return await self._resolver.ensure(node, file, 0, Goal.STAGED) is Ensured.FETCHED
 
     def next(self, limit: int) -> list[Place]:
-        """What the sibling policy would fetch now."""
+        """What the sibling policy would fetch now. None while enough of it waits for a thread: what would find no place
+        is not given again."""
+        if self._pipeline.is_full:
+            return []
         return self._siblings.next(limit)

@@ -27,6 +27,10 @@ from mountd.source import Source
 
 log = logging.getLogger(__name__)
 
+_MOST_AHEAD = 512
+"""Files that wait to be fetched ahead, or are being fetched: in the 20 ms until it is looked again 48 threads do fewer
+than that. The data plane refuses more than 4096 (AHEAD_QUEUED)."""
+
 _BUSY_S, _IDLE_S = 0.02, 0.2
 """How often it is looked what has become of files."""
 
@@ -113,6 +117,11 @@ class SmallPipeline:
     def on(self) -> bool:
         """Files are fetched without us, where that may be."""
         return self._fetches.runs
+
+    @property
+    def is_full(self) -> bool:
+        """More would only wait for a thread. Who asks for nothing hears of the next that is done (`SiblingWatch`)."""
+        return self._fetches.figures().jobs >= _MOST_AHEAD
 
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""

@@ -233,6 +233,19 @@ def test_siblings_are_fetched_ahead(plain: Path, hfs_mount: HfsMount) -> None:
     read_all(hfs)
 
 
+def test_all_siblings_are_fetched_also_more_than_find_a_place_in_the_queue(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    (tmp_path / "many").mkdir()
+    count = 6000
+    for number in range(count):
+        (tmp_path / "many" / f"{number:04}").write_bytes(b"%d" % number)
+    hfs = hfs_mount(tmp_path / "many", env=SETTLED)
+    read = [number * 2477 % count for number in range(40)]  # in no order
+    while int(hfs.status()["counters"]["sibling_files"]["value"]) < count - 2 * len(read):
+        for number in read:
+            assert (hfs.path / f"{number:04}").read_bytes() == b"%d" % number
+    assert hfs.status()["source"]["reads"] <= count
+
+
 @needs_root
 def test_who_does_not_own_the_files_has_them_without_python_too(plain: Path, hfs_mount: HfsMount) -> None:
     """The kernel asks for the ACL of each file that such a user opens; one of them has one, which denies it."""
