@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import trio
+
 from mountd.wire.hints import LearnerMessage, decode_learner
 from mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
 
@@ -47,6 +49,7 @@ async def serve_learner(
     if session is None:
         await send(answer)
         return
+    is_gone = False
     try:
         await send(answer)
         while (body := await next_frame()) is not None:
@@ -58,8 +61,11 @@ async def serve_learner(
                 reply = Failure(f"the daemon failed: {error!r}; its log says more", 1)
                 await send(reply)
                 return
-            if reply is not None:
-                await send(reply)
+            if reply is not None and not is_gone:
+                try:
+                    await send(reply)
+                except trio.BrokenResourceError:
+                    is_gone = True  # it may have said more before: where the time of its last epoch went
     except ProtocolError as error:
         log.warning("control: the learner of process %d was let go: %s", pid, error)
         await send(Failure(str(error), 2))

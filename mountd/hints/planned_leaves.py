@@ -70,7 +70,7 @@ class PlannedLeaves:
         """Have a directory lent; it goes into `lent` if it is."""
         with contextlib.suppress(HfsError):  # the usual way finds the fault
             directory = await self._namespace.lookups.resolve(path)
-            self._pipeline.lend_soon(directory)  # not waited for: look-ups in it may be on their way to Python
+            await self._pipeline.lend(directory)
             if directory.lent:
                 if len(self._lent) >= _MOST_LENT:
                     self._lent.clear()
