@@ -162,7 +162,11 @@ async def daemon(
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
         pipeline: Any = SimpleNamespace(
-            ahead=list, lend_soon=lambda _directory: None, opened=lambda _node, _thread: False, lend=_is_not_lent
+            is_full=False,
+            ahead=list,
+            lend_soon=lambda _directory: None,
+            opened=lambda _node, _thread: False,
+            lend=_is_not_lent,
         )
         ahead = FetchesAhead(
             fetch.resolver,
