@@ -22,17 +22,18 @@ RANKS = {
     "wire": 1,
     "core": 1,
     "native": 1,
-    "source": 2,
-    "cache": 2,
-    "peers": 2,
-    "kernel": 2,
-    "namespace": 3,
-    "fetch": 4,
-    "hints": 5,
-    "files": 6,
-    "fuse": 7,
-    "control": 7,
-    "daemon": 8,
+    "ledger": 2,
+    "source": 3,
+    "cache": 3,
+    "peers": 3,
+    "kernel": 3,
+    "namespace": 4,
+    "fetch": 5,
+    "hints": 6,
+    "files": 7,
+    "fuse": 8,
+    "control": 8,
+    "daemon": 9,
 }
 # Rooms within a room, lowest first; the room itself comes last. Nobody else imports them.
 INNER = {
@@ -174,6 +175,7 @@ PATH_RIGHTS = (
     "mountd/native/linkage.py",  # which libraries a program is linked with
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory
+    "mountd/ledger/*",  # the cache root, and records below it
     "mountd/core/config/loading.py",  # configuration files
     "mountd/control/listening.py",  # the control socket
     "mountd/core/socket_places.py",  # where it lies

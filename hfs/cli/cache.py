@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hfs.cli.cache_du import du
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complete_mounts, control_option, sole_mount, targets_of
 from mountd.base.errors import ConfigError
@@ -176,6 +177,9 @@ def list_(
         results = [target.client.list(_all_or(target.paths), rows(target)) for target in targets]
     printer.close()
     ctx.exit(PARTLY if any(result.failed for result in results) else DONE)
+
+
+cache.add_command(du)
 
 
 def _name(target: MountTarget | None, row: Row) -> str:

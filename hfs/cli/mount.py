@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared
+from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
 from hfs.client.client import Client, find_socket
-from hfs.mounting import mounting
-from hfs.mounting.preflight import check_places
-from mountd.base.errors import ConfigError, HfsError
+from hfs.mounting import joining, mounting, view
+from hfs.mounting.preflight import check_mountpoint, check_places
+from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
 
 
@@ -39,9 +39,15 @@ def mount(take_over: bool, **arguments: Any) -> None:
         if take_over:
             _take_over(config, origins)
             return
-        config = ready_to_mount(config)
+        config = without_stale(prepared(config))
+        if _joined(config, origins):
+            return
+        check_places(config)
         if not config.foreground:
-            mounting.start(config, origins).leave()
+            with joining.turn(config):
+                if _joined(config, origins):  # of a command that was faster
+                    return
+                mounting.start(config, origins, session=os.getsid(0)).leave()
             if verbose:
                 tell_parts(config.mountpoint)
             _mention_working_directory(config.mountpoint)
@@ -60,13 +66,30 @@ def _take_over(config: Config, origins: dict[str, str]) -> None:
     complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
 
 
-def ready_to_mount(config: Config) -> Config:
-    """The configuration with its places settled and checked, a stale mount out of the way."""
-    config = prepared(config)
-    if mounting.clean_stale(config.mountpoint):
-        complain(f"{config.mountpoint}: removed the mount that a dead daemon had left")
-    check_places(config)
-    return config
+def _joined(config: Config, origins: dict[str, str]) -> bool:
+    """Whether SOURCE has a daemon already, and MOUNTPOINT shows its mount now. Raises ConfigError, MountError."""
+    if config.peers != "none":
+        return False  # a daemon of a job that finds its cache in use has to tell the others
+    while (found := joining.wait_running(config)) is not None:
+        if config.foreground:
+            where = f"{config.source} is already mounted at {found.mountpoint}, from the same cache"
+            raise MountError(f"{where}; leave out --foreground to use that, or give another --cache")
+        found.check(config, origins)
+        if config.mountpoint != found.mountpoint:
+            check_mountpoint(config)
+        try:
+            if not found.keeper.hold_session("hfs mount"):
+                continue  # it has just begun to end
+            if config.mountpoint != found.mountpoint:
+                view.bind(found.mountpoint, config.mountpoint)
+        except PermissionError:
+            remedy = f"use {found.mountpoint}, or hfs run, which shows it elsewhere for one command"
+            raise MountError(f"{config.source} is already mounted at {found.mountpoint}; {remedy}") from None
+        except OSError as error:
+            raise MountError(f"{config.mountpoint}: cannot be mounted on ({error.strerror})") from None
+        complain(f"{config.mountpoint}: served by the daemon of {config.source} that is there already")
+        return True
+    return False
 
 
 def parts(status: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`hfs run --source S --at M --cache D -- CMD ...`: a mount that lives as long as one command.
+"""`hfs run --source S --cache D -- CMD ...`: a mount that lives as long as the commands that use it.
 
 Ends with the command's exit code; what hfs itself cannot do ends with 125, so that a job script can tell the two apart.
 Whatever happens to the command or to us short of SIGKILL, the mount is taken away again.
@@ -7,6 +7,7 @@ Whatever happens to the command or to us short of SIGKILL, the mount is taken aw
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from typing import Any
@@ -15,13 +16,15 @@ import click
 import msgspec
 
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
-from hfs.cli.mount import ready_to_mount
-from hfs.cli.shared import complain, hold, load_config, mount_flags
+from hfs.cli.run_summary import summarize
+from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
 from hfs.client.client import Client, find_socket
 from hfs.mounting import command as commands
 from hfs.mounting import mountinfo, mounting
-from mountd.base.errors import ConfigError, HfsError
+from hfs.mounting.using import UsedMount, use_mount
+from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
+from mountd.core.socket_places import mountpoint_of
 
 _BUSY_S = 5.0
 """Background processes of the command usually end within seconds of it."""
@@ -45,13 +48,16 @@ class _Run(click.Command):
 
 @click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
 @click.option("--source", metavar="DIR", help="The directory to show.")
-@click.option("--at", "mountpoint", metavar="DIR", help="Where to show it while the command runs.")
+@click.option("--at", "mountpoint", metavar="DIR", help="Where to show it. Default: at DIR itself, for COMMAND alone.")
 @mount_flags
 @click.option("--quiet", is_flag=True, help="No summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **arguments: Any) -> None:
     """Mount, run COMMAND with its own user and environment, unmount.
+
+    Without --at COMMAND sees the data at SOURCE itself, nobody else does, and its paths stay as they are. Where a
+    daemon serves SOURCE from this cache already, that one is used, and goes on after COMMAND if others use it.
 
     The exit code is COMMAND's, or 128 + N if signal N ended it; 125 if hfs failed, 126 if COMMAND cannot be executed,
     127 if it is not found. Signals are forwarded. A summary goes to stderr.
@@ -60,39 +66,55 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
     config: Config | None = None
     try:
         with hold():
-            config, origins = load_config(arguments)
-            if config.peers == "mpi":
-                raise ConfigError(
-                    "peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself"
-                )
-            config = ready_to_mount(msgspec.structs.replace(config, foreground=False))
-            daemon = mounting.start(config, origins)
+            config, origins, place = _configured(arguments)
+            use = use_mount(config, origins, place, shlex.join(command))
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.
             signal.pthread_sigmask(signal.SIG_BLOCK, commands.FORWARDED | {signal.SIGCHLD})
     except HfsError as error:
         complain(str(error))
         ctx.exit(RUN_FAILED)
     except KeyboardInterrupt:
-        complain("interrupted before the command was started")
-        if config is not None and _is_mounted(config.mountpoint):  # in the moment after the start
-            mounting.detach(config.mountpoint, lazy=True)
+        complain("interrupted before the command was started")  # a mount of ours ends, since nobody holds it
         ctx.exit(RUN_FAILED)
     mounted = time.monotonic()
     code = RUN_FAILED
     try:
-        code = _run_command(command, config.mountpoint)
+        code = _run_command(command, use)
     finally:
         seconds = {"mounted after": mounted - started, "command": time.monotonic() - mounted}
-        status = _last_status(config.mountpoint)
-        _unmount(daemon)
+        status = _last_status(use.mountpoint)
+        is_last = use.held.is_last()
+        if is_last or (is_last is None and not mounting.clean_stale(use.mountpoint) and _is_mounted(use.mountpoint)):
+            _unmount(use)
+        use.held.close()
         if not quiet:
-            _summarize(seconds, status)
+            summarize(seconds, status)
     ctx.exit(code)
 
 
-def _run_command(command: tuple[str, ...], mountpoint: str) -> int:
+def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]:
+    """The configuration with its places settled, and where COMMAND is to see the data. Raises ConfigError."""
+    config, origins = load_config(arguments, required=False)
+    in_place = not config.mountpoint
+    if in_place and config.source:
+        mountpoint = mountpoint_of(mountinfo.canonical(config.source))
+        if mountpoint is None:
+            raise MountError("no directory of our own to mount at, below $XDG_RUNTIME_DIR or /tmp; give --at DIR")
+        config = msgspec.structs.replace(config, mountpoint=mountpoint)
+    if not (config.source and config.cache):
+        load_config({**arguments, "mountpoint": config.mountpoint or "/"})  # says what is missing
+    if config.peers == "mpi":
+        raise ConfigError("peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself")
+    config = without_stale(prepared(msgspec.structs.replace(config, foreground=False)))
+    return config, origins, mountinfo.canonical(config.source) if in_place else config.mountpoint
+
+
+def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
     try:
-        code = commands.run_command(command, cwd=_working_directory(mountpoint))
+        code = commands.run_command(command, cwd=_working_directory(use.place), view=use.view)
+    except MountError as error:
+        complain(str(error))
+        return RUN_FAILED
     except (FileNotFoundError, NotADirectoryError) as error:
         complain(f"{command[0]}: not found ({error.strerror})")
         return NOT_FOUND
@@ -102,13 +124,13 @@ def _run_command(command: tuple[str, ...], mountpoint: str) -> int:
     return SIGNALLED - code if code < 0 else code
 
 
-def _working_directory(mountpoint: str) -> str | None:
-    """Our working directory, entered anew where it lies below MOUNTPOINT: else it is the one below the mount."""
+def _working_directory(place: str) -> str | None:
+    """Our working directory, entered anew where it lies below `place`: else it is the one below the mount."""
     try:
         here = os.getcwd()
     except OSError:
         return None
-    return here if here == mountpoint or here.startswith(mountpoint.rstrip("/") + "/") else None
+    return here if here == place or here.startswith(place.rstrip("/") + "/") else None
 
 
 def _last_status(mountpoint: str) -> dict[str, Any] | None:
@@ -119,11 +141,11 @@ def _last_status(mountpoint: str) -> dict[str, Any] | None:
         return None
 
 
-def _unmount(daemon: mounting.StartedDaemon) -> None:
+def _unmount(use: UsedMount) -> None:
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
-            mounting.detach(daemon.mountpoint, lazy=False)
+            mounting.detach(use.mountpoint, lazy=False)
             break
         except mounting.Busy as busy:
             if time.monotonic() < deadline:
@@ -131,63 +153,17 @@ def _unmount(daemon: mounting.StartedDaemon) -> None:
                 continue
             complain(str(busy))
             complain("the mount has been taken away; its daemon goes on until these have ended")
-            mounting.detach(daemon.mountpoint, lazy=True)
-            daemon.leave()
+            mounting.detach(use.mountpoint, lazy=True)
             return
         except HfsError as error:
-            if not _is_mounted(daemon.mountpoint):
+            if not _is_mounted(use.mountpoint):
                 break  # the command has unmounted it, or another user's umount has
             complain(str(error))
-            daemon.leave()
             return
-    if not daemon.wait_gone(mounting.DRAIN_S):
-        complain(f"process {daemon.pid} still works on the cache {mounting.DRAIN_S:g} s after the unmount")
-        daemon.leave()
+    if not use.wait_gone(mounting.DRAIN_S):
+        complain(f"process {use.keeper_pid} still works on the cache {mounting.DRAIN_S:g} s after the unmount")
 
 
 def _is_mounted(mountpoint: str) -> bool:
     mount = mountinfo.at(mountpoint)
     return mount is not None and mount.fstype == mountinfo.HFS_TYPE
-
-
-def _summarize(seconds: dict[str, float], status: dict[str, Any] | None) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from hfs.cli.learners import epochs_table
-    from hfs.cli.render import duration, size, stderr
-
-    table = Table(title="hfs", box=box.SIMPLE, show_header=False, title_justify="left", pad_edge=False)
-    table.add_column(style="dim")
-    table.add_column()
-    table.add_row("time", ", ".join(f"{name} {duration(value)}" for name, value in seconds.items()))
-    if status is not None:
-        source = status.get("source", {})
-        operations = ", ".join(
-            f"{source[name]:,} {name}" for name in ("reads", "opens", "stats", "listings") if source.get(name)
-        )
-        table.add_row("source", f"{size(source.get('bytes', 0))}, {operations or 'nothing asked'}")
-        reads, read_bytes = status.get("reads", {}), status.get("read_bytes", {})
-        if not any(reads.values()):
-            table.add_row("served", "nothing: no read reached the daemon")
-        for tier, count in reads.items():
-            if count:
-                table.add_row(f"served: {tier}", f"{count:,} reads, {size(read_bytes.get(tier, 0))}")
-        total = sum(read_bytes.values())
-        if total:
-            share = f"{read_bytes.get('staged', 0) / total:.1%} of the bytes that the daemon served"
-            table.add_row("staged share", share)
-        staged = status.get("staged", {})
-        table.add_row("staged", f"{staged.get('files', 0):,} files, {size(staged.get('bytes', 0))}")
-        faults = {name: count for name, count in status.get("faults", {}).items() if count}
-        faults |= {f"in the background ({name})": count for name, count in status.get("background_faults", {}).items()}
-        if status.get("stale_served"):
-            faults["stale_served"] = status["stale_served"]
-        if faults:
-            table.add_row("faults", ", ".join(f"{count:,} {name}" for name, count in faults.items()))
-        table.add_row("not counted", "what the kernel answered from its page cache or by passthrough")
-    console = stderr()
-    console.print(table)
-    epochs = epochs_table((status or {}).get("hints") or {})
-    if epochs is not None:
-        console.print(epochs)

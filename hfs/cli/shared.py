@@ -81,6 +81,15 @@ def prepared(config: Config) -> Config:
     return config
 
 
+def without_stale(config: Config) -> Config:
+    """The same, once a mount that a dead daemon has left at MOUNTPOINT is out of the way."""
+    from hfs.mounting import mounting
+
+    if mounting.clean_stale(config.mountpoint):
+        complain(f"{config.mountpoint}: removed the mount that a dead daemon had left")
+    return config
+
+
 @contextlib.contextmanager
 def hold() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it has started is taken back."""

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from hfs.cli.shared import complete_mounts
+from hfs.cli.shared import complain, complete_mounts
 from hfs.mounting import mountinfo, mounting
 
 
@@ -14,7 +14,13 @@ from hfs.mounting import mountinfo, mounting
 @click.argument("mountpoint", type=click.UNPROCESSED, shell_complete=complete_mounts)
 @click.option("-l", "--lazy", is_flag=True, help="Take it away now; it ends when its last user has gone.")
 def umount(mountpoint: str, lazy: bool) -> None:
-    """Unmount MOUNTPOINT and wait until its daemon has ended."""
+    """Unmount MOUNTPOINT and wait until its daemon has ended.
+
+    Where other commands or sessions have joined the mount it stays until the last of them has ended.
+    """
     place = mountinfo.canonical(mountpoint)
     os.chdir("/")  # we may stand in it ourselves
-    mounting.unmount(place, lazy=lazy)
+    try:
+        mounting.unmount(place, lazy=lazy)
+    except mounting.StillHeld as held:
+        complain(str(held))

@@ -6,10 +6,13 @@ itself, once; a signal that somebody sends to us alone is forwarded. Its uid, en
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
+
+from hfs.mounting.view import View
 
 FORWARDED = frozenset(
     {
@@ -29,25 +32,42 @@ _SI_KERNEL = 0x80
 """si_code of a signal that the terminal made for the whole foreground group (asm-generic/siginfo.h)."""
 
 
-def run_command(command: Sequence[str], cwd: str | None = None) -> int:
-    """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed.
+def run_command(command: Sequence[str], cwd: str | None = None, view: View | None = None) -> int:
+    """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed,
+    MountError when it cannot have that view.
+
+    `cwd`: entered once the view is there.
 
     Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    def unblock() -> None:
+    def prepare() -> None:
+        if view is not None:
+            view.enter()
+        if cwd is not None:
+            os.chdir(cwd)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked - FORWARDED - {signal.SIGCHLD})
 
     # A parent may have left SIGCHLD ignored; then nobody would tell us that the command has ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # close_fds: a launcher or a job script may have left descriptors open for the command; ours close by themselves.
-    process = subprocess.Popen(
-        list(command),
-        cwd=cwd,
-        close_fds=False,
-        preexec_fn=unblock,  # noqa: PLW1509 - hfs run has one thread
-    )
+    try:
+        process = subprocess.Popen(
+            list(command),
+            close_fds=False,
+            preexec_fn=prepare,  # noqa: PLW1509 - hfs run has one thread
+        )
+    except subprocess.SubprocessError:  # of preexec_fn
+        if view is not None and (fault := view.fault()) is not None:
+            raise fault from None
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), cwd) from None
+    except OSError:
+        if view is not None:
+            view.fault()
+        raise
+    if view is not None:
+        view.fault()
     while True:
         news = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
         if news.si_signo == signal.SIGCHLD:

@@ -7,6 +7,7 @@ for it. mountd/supervisor/desk.py is the other side. Blocking, bounded in time, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -39,6 +40,39 @@ class FoundKeeper:
         """Why it answers all requests itself, with errors; empty if it does not."""
         return str(self.status.get("refusing") or "")
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """What its daemon was told, as of `mountd.core.config.handover.dump`."""
+        return dict(self.status.get("config") or {})
+
+    def hold(self, command: str, linger_s: float) -> HeldMount | None:
+        """Use the mount until the result is closed, or this process has ended; None: it is just ending. Raises
+        OSError."""
+        connection = _connect(self._path, self._owner, _ANSWER_S)
+        try:
+            request = {"ask": "hold", "command": command, "linger_s": linger_s}
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            held = HeldMount(connection)
+            if held.heard().get("held"):
+                return held
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
+    def hold_session(self, command: str) -> bool:
+        """Use the mount for as long as this session has its leader, or unmounts; False: it is just ending. Raises
+        OSError, MountError."""
+        request = {"ask": "hold-session", "session": os.getsid(0), "command": command}
+        return bool(ask(self._path, self._owner, request)[1].get("held"))
+
+    def unmount(self) -> list[str]:
+        """Say that this session is about to unmount. Who else holds the mount, for people; none: go on. Raises OSError,
+        MountError."""
+        answer = ask(self._path, self._owner, {"ask": "unmount", "session": os.getsid(0)})[1]
+        return [_holder(held) for held in answer.get("held", [])]
+
     def take_over(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have another program answer on the mount; what came of it. Raises MountError.
 
@@ -52,15 +86,59 @@ class FoundKeeper:
             ) from None
 
 
+class HeldMount:
+    """The keeper knows that this process uses the mount."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+
+    def heard(self) -> dict[str, Any]:
+        """The next line of the keeper; nothing in it if it has ended."""
+        try:
+            return dict(json.loads(self._lines.readline()))
+        except (OSError, ValueError):
+            return {}
+
+    def is_last(self) -> bool | None:
+        """Whether nobody else uses the mount: then it is ours to take away, and nobody can join any more. None: the
+        keeper has ended, and nobody knows."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(b"last\n")
+        answer = self.heard()
+        return bool(answer["last"]) if "last" in answer else None
+
+    def close(self) -> None:
+        """Use it no more."""
+        self._lines.close()
+        self._connection.close()
+
+
+def _holder(held: dict[str, Any]) -> str:
+    what = "the session of process" if held.get("session") else "process"
+    return f"{what} {held.get('pid')} ({held.get('command')})"
+
+
+def _connect(path: str, owner: int, limit_s: float) -> socket.socket:
+    """Raises OSError, PermissionError for a listener that is neither `owner`'s nor root's."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(limit_s)
+        connection.connect(path)
+        uid = socket_peer(connection).uid
+        if uid not in {owner, 0}:
+            raise PermissionError(errno.EPERM, f"a process of user {uid} listens there", path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER_S) -> tuple[int, dict[str, Any]]:
     """(pid of the keeper, its answer). Raises OSError, PermissionError for a listener that is neither `owner`'s nor
     root's; MountError for an answer that is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(limit_s)
-        connection.connect(path)
-        pid, uid = socket_peer(connection)
-        if uid not in {owner, 0}:
-            raise PermissionError(errno.EPERM, f"a process of user {uid} listens there", path)
+    with _connect(path, owner, limit_s) as connection:
+        pid = socket_peer(connection).pid
         connection.sendall(json.dumps(request).encode() + b"\n")
         data = b""
         while part := connection.recv(65536):

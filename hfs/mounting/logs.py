@@ -49,7 +49,7 @@ def open_log(config: Config) -> BinaryIO:
     if not _in_cache(config, path):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         return open(path, "ab", opener=_private)
-    with open_cache_directory(config.cache, make=True) as cache:
+    with open_cache_directory(config.cache, make=True, shared_ok=True) as cache:
         directory_fd = cache.open_directory(LOGS)
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -64,7 +64,7 @@ def _reached(config: Config, path: str) -> str:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         return path
     # By a descriptor that nobody closes: whoever may rename a directory above must not choose what a daemon appends to.
-    with open_cache_directory(config.cache, make=True) as cache:
+    with open_cache_directory(config.cache, make=True, shared_ok=True) as cache:
         return f"/proc/self/fd/{cache.open_directory(LOGS)}/{os.path.basename(path)}"
 
 

@@ -53,6 +53,10 @@ class Busy(MountError):
     """The mount is in use; the message says by whom."""
 
 
+class StillHeld(MountError):
+    """Others use the mount, and it goes with the last of them; the message names them."""
+
+
 class StartedDaemon:
     """A mount that `start` started: its keeper, which ends when all of it has."""
 
@@ -93,8 +97,18 @@ def clean_stale(mountpoint: str) -> bool:
     return found
 
 
-def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> StartedDaemon:
+def start(
+    config: Config,
+    origins: dict[str, str],
+    limit_s: float = READY_S,
+    *,
+    session: int = 0,
+    permanent: bool = True,
+) -> StartedDaemon:
     """Start the daemon; returns when the mount answers. Paths must be absolute and config.log_file set.
+
+    `permanent`: the mount stays until it is unmounted, and was made by `session`; else it ends with the last command
+    that holds it, and the caller must do so at once (`FoundKeeper.hold`).
 
     Raises ConfigError or MountError with the daemon's own words or the end of its log; then nothing is left mounted.
     Anything else that is raised meanwhile, such as KeyboardInterrupt, ends the daemon too.
@@ -115,7 +129,8 @@ def start(config: Config, origins: dict[str, str], limit_s: float = READY_S) -> 
             cwd=_ROOT,
         )
     try:
-        answer = _answer(process, _order(config, origins), limit_s)
+        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
+        answer = _answer(process, _order(config, origins, **use), limit_s)
         if answer is None or "ready" not in answer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
@@ -292,11 +307,25 @@ def _processes_of(mountpoint: str) -> list[int]:
     return [descriptor for descriptor in found if descriptor is not None]
 
 
+def _is_seen_elsewhere(mount: mountinfo.Mount) -> bool:
+    """Whether the mount is seen at other places too: then its daemon goes on."""
+    return any(other.device == mount.device and other.mountpoint != mount.mountpoint for other in mountinfo.mounts())
+
+
+def _held(kept: keeper.FoundKeeper | None) -> list[str]:
+    """Lines about others that hold the mount."""
+    try:
+        return [] if kept is None else [f"  {holder}" for holder in kept.unmount()]
+    except (OSError, HfsError):
+        return []  # it has just ended, or is of an older release
+
+
 def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) -> None:
     """Unmount hfs at this (canonical) path and wait until its daemon has ended, so that the cache is free.
 
     With `lazy` nothing is waited for, and a mount whose daemon is dead needs nothing more than to be taken away. Raises
-    MountError when no hfs is mounted there or it cannot be unmounted, Busy when it is in use.
+    MountError when no hfs is mounted there or it cannot be unmounted, Busy when it is in use, StillHeld when other
+    commands or sessions use it: it is unmounted when they end.
     """
     mount = mountinfo.at(mountpoint)
     if mount is None:
@@ -305,7 +334,12 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
     if clean_stale(mountpoint):
         return
-    descriptors = [] if lazy else _processes_of(mountpoint)
+    kept = keeper.find(mountpoint)
+    elsewhere = _is_seen_elsewhere(mount)
+    held = _held(kept) if not lazy and not elsewhere else []
+    if held:
+        raise StillHeld("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))
+    descriptors = [] if lazy or elsewhere else _processes_of(mountpoint)
     try:
         detach(mountpoint, lazy=lazy)
         deadline = time.monotonic() + limit_s

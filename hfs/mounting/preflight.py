@@ -78,6 +78,13 @@ def check_places(config: Config) -> None:
     faults.raise_any()
 
 
+def check_mountpoint(config: Config) -> None:
+    """Of `check_places` what a mount that is there already needs to be shown at MOUNTPOINT too."""
+    faults = _Faults()
+    _check_mountpoint(config, faults)
+    faults.raise_any()
+
+
 def _look(
     name: str, path: str, faults: _Faults, *, silent: str, missing: str, wrong: str, other: Callable[[OSError], str]
 ) -> probe.Look | None:
@@ -170,7 +177,7 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
     if faults and not os.path.exists(path):
         return  # there will be no mount, so nothing is made
     try:
-        opened = open_cache_directory(path, make=True)
+        opened = open_cache_directory(path, make=True, shared_ok=True)
     except ConfigError as error:
         faults.usage(str(error))
         return

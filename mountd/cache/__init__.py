@@ -7,6 +7,8 @@ the index costs staging, never a read. It never asks the source. `index` holds t
 from mountd.cache.arrivals import Arrival, Arrivals
 from mountd.cache.cache import Cache, CacheSettings
 from mountd.cache.checking import CheckedFile
+from mountd.cache.grants import Grants, Others
+from mountd.cache.idle_caches import evict_idle
 from mountd.cache.index import StagedRow, Stamp
 from mountd.cache.kept_attributes import SeenObject
 from mountd.cache.objects import Shrinker, StagedFile, is_open
@@ -20,11 +22,14 @@ __all__ = [
     "CacheSettings",
     "CacheStatus",
     "CheckedFile",
+    "Grants",
+    "Others",
     "SeenObject",
     "Shrinker",
     "StagedFile",
     "StagedRow",
     "Stamp",
+    "evict_idle",
     "is_open",
     "open_cache",
 ]

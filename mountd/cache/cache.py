@@ -34,6 +34,7 @@ from mountd.cache.cleanup import clean_up, drop_passing
 from mountd.cache.committer import Committer
 from mountd.cache.evictions import EvictionsByName
 from mountd.cache.evictor import Evictor
+from mountd.cache.grants import Grants
 from mountd.cache.index import IndexFailed
 from mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
 from mountd.cache.known_objects import KnownObjects
@@ -93,7 +94,9 @@ class CacheSettings:
 class Cache:
     """`mountd.cache.opening.open_cache` makes it."""
 
-    def __init__(self, context: CacheContext, settings: CacheSettings, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, context: CacheContext, settings: CacheSettings, nursery: trio.Nursery, grants: Grants | None = None
+    ) -> None:
         self._nursery = nursery
         self.context = context
         self.settings = settings
@@ -115,7 +118,7 @@ class Cache:
         self.reclaimer = Reclaimer(context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates)
         self.known = KnownObjects(context, settings.kept_source)
         self.committer = Committer(context, self.object_ids, queue, self.known)
-        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction)
+        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction, grants)
         self.admission = Admission(context, self.evictor, self.ready)
         self.writer = StagedWriter(
             context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes

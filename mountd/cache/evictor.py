@@ -10,6 +10,7 @@ from __future__ import annotations
 import trio
 
 from mountd.cache.committer import Committer
+from mountd.cache.grants import Grants
 from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext, recall
 from mountd.cache.reclaimer import Reclaimer
@@ -35,9 +36,17 @@ class Evictor:
     """`run` and `watch` are tasks of the cache's nursery. Event loop only."""
 
     def __init__(
-        self, context: CacheContext, files: StagedFileTable, reclaimer: Reclaimer, committer: Committer, policy: Policy
+        self,
+        context: CacheContext,
+        files: StagedFileTable,
+        reclaimer: Reclaimer,
+        committer: Committer,
+        policy: Policy,
+        grants: Grants | None = None,
     ) -> None:
+        """`grants`: of a root that several caches share."""
         self._context = context
+        self._grants = grants
         self._committer = committer
         self._files = files
         self._reclaimer = reclaimer
@@ -60,6 +69,8 @@ class Evictor:
         if room.fits(wanted_bytes):
             return True
         await self.look()  # others may have come or gone
+        if self._grants is not None and not room.fits(wanted_bytes):
+            await self._grants.want(wanted_bytes)
         if room.fits(wanted_bytes) or (not room.over_bytes() and trio.current_time() < self._fruitless_until):
             return room.fits(wanted_bytes)
         try:
@@ -90,19 +101,22 @@ class Evictor:
         over_bytes = room.over_bytes()
         if over_bytes:
             return over_bytes, True
-        ahead_bytes = 0
-        if self._policy == "lru":
-            ahead_bytes = min(_AHEAD_BYTES, room.limit_bytes() // _AHEAD_FRACTION)
+        ahead_bytes = self._ahead_bytes() if self._policy == "lru" else 0
         wanted_bytes = max(wanted_bytes, self._wanted_bytes, ahead_bytes)
         return min(room.shortfall_bytes(wanted_bytes), room.used_bytes), False
+
+    def _ahead_bytes(self) -> int:
+        return min(_AHEAD_BYTES, self._context.room.limit_bytes() // _AHEAD_FRACTION)
 
     def woken(self) -> None:
         """Look whether something must go."""
         self._more.set()
 
     def charged(self) -> None:
-        """Room was taken: lru looks whether it still has some ahead."""
-        if self._policy == "lru" and trio.current_time() >= self._fruitless_until and self.need_bytes()[0]:
+        """Room was taken: see that some is ahead, of a shared size by asking for more, under lru by evicting."""
+        grants_lack = self._grants is not None and self._grants.lacks(self._ahead_bytes())
+        by_evicting = self._policy == "lru" and trio.current_time() >= self._fruitless_until
+        if grants_lack or (by_evicting and self.need_bytes()[0]):
             self._more.set()
 
     async def watch(self) -> None:
@@ -116,6 +130,8 @@ class Evictor:
                 continue
             looked_at_bytes, looked_at_s = put_bytes, now
             await self.look()
+            if self._grants is not None:
+                await self._grants.keep()
             if self._context.room.over_bytes():
                 self._more.set()
 
@@ -131,6 +147,8 @@ class Evictor:
         while True:
             await self._more.wait()
             self._more = trio.Event()
+            if self._grants is not None:
+                await self._grants.want(max(self._wanted_bytes, self._ahead_bytes()))
             try:
                 freed_bytes = await self.make_room()
             except IndexFailed as error:
@@ -146,6 +164,10 @@ class Evictor:
             elif self.need_bytes()[0]:
                 self._fruitless_until = trio.current_time() + _FRUITLESS_S
             self._wanted_bytes, self._idle_s = 0, IDLE_S
+
+    async def yield_room(self, asked_bytes: int) -> int:
+        """Give so much of a shared size back to others, what is needed last; how much it is."""
+        return 0 if self._grants is None else await self._grants.yield_room(asked_bytes, self.make_room)
 
     async def make_room(self, wanted_bytes: int = 0) -> int:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""

@@ -20,7 +20,8 @@ from mountd.base.errors import MountError
 from mountd.base.object_answers import ObjectAnswers
 from mountd.base.object_maker import ObjectMaker
 from mountd.cache.cache import Cache, CacheSettings
-from mountd.cache.index import Connect, Index, IndexFailed, lock_cache
+from mountd.cache.grants import Grants
+from mountd.cache.index import Connect, Index, IndexFailed
 from mountd.cache.objects import (
     CacheContext,
     Descriptors,
@@ -36,6 +37,7 @@ from mountd.cache.objects import (
 )
 from mountd.core.background import call_guarded
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from mountd.core.cache_lock import lock_cache
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 
@@ -64,12 +66,14 @@ async def open_cache(
     answers: ObjectAnswers | None = None,
     maker: ObjectMaker | None = None,
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
+    grants: Grants | None = None,
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
     `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `maker`, `planned`: as of the
-    context. Leaving waits at most `drain_s` seconds for what was put to become durable. Raises CacheInUse,
-    CacheFormatError, MountError; ConfigError where others could have written to the directory.
+    context; `grants`: of a size that other caches share, which the capacity is part of. Leaving waits at most
+    `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError; ConfigError
+    where others could have written to the directory.
     """
     capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
     if capacity_bytes is not None and capacity_bytes < chunk_bytes:
@@ -96,19 +100,25 @@ async def open_cache(
             maker=maker,
             planned=planned,
         )
-        async with _running(context, settings, drain_s) as cache:
+        if grants is not None:
+            await grants.begin(room)
+        async with _running(context, settings, drain_s, grants) as cache:
             yield cache
     finally:
         with trio.CancelScope(shield=True):
+            if grants is not None:
+                await grants.end()
             await threads.sweep(_close, opened, disk)
 
 
 @asynccontextmanager
-async def _running(context: CacheContext, settings: CacheSettings, drain_s: float) -> AsyncIterator[Cache]:
+async def _running(
+    context: CacheContext, settings: CacheSettings, drain_s: float, grants: Grants | None
+) -> AsyncIterator[Cache]:
     """Its tasks run until the block is left."""
     caught: Exception | None = None
     async with trio.open_nursery() as nursery:
-        cache = Cache(context, settings, nursery)
+        cache = Cache(context, settings, nursery, grants)
         context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))
         cache.start()
         try:

@@ -7,6 +7,7 @@ from mountd.control.cache_commands import CacheCommands
 from mountd.control.cluster import ClusterStatus
 from mountd.control.control import Commands, serve
 from mountd.control.listening import socket_path
+from mountd.control.neighbours import ask_to_yield
 from mountd.control.own_xattrs import OwnXattrs
 from mountd.control.recordings import Recordings
 from mountd.control.status import CounterStatus, StatusReport
@@ -22,6 +23,7 @@ __all__ = [
     "StatusReport",
     "WarmFetches",
     "Warming",
+    "ask_to_yield",
     "serve",
     "socket_path",
 ]

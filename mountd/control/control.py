@@ -37,6 +37,7 @@ from mountd.wire.protocol import (
     Result,
     Status,
     Warm,
+    Yield,
 )
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,9 @@ class CacheWork(Protocol):
 
     async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
         """Drop what is staged; open files are `skipped`."""
+
+    async def yield_room(self, asked_bytes: int) -> Result:
+        """Give room back to other caches of the same root."""
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         """Verify what is staged; damaged files are `failed` (and dropped)."""
@@ -197,6 +201,8 @@ class _Gate:
                     return await commands.cache.evict(request.paths, request.all, report)
                 case Check():
                     return await commands.cache.check(request.paths, request.against_source, report)
+                case Yield():
+                    return await commands.cache.yield_room(request.bytes)
                 case List():
                     return await commands.cache.list(request.paths, report)
                 case Record():

@@ -8,6 +8,8 @@ path, fault and remedy:
 - The directory, and what of it is ours (`_OURS`), belongs to our user, nobody else may write to it, and no file has a
   second name: a hard link may be a file of somewhere else. What is none of ours is not looked at. Logs are not read
   again, so they may have been open to others (umask 002 made them so), until they are written to.
+- One that several users share, each with caches of his own below it, belongs to root and is sticky, like /tmp: there
+  nobody can rename or remove what is another user's (`shared_ok`).
 
 Directories above are not judged: all below is reached through the descriptor, so whoever can rename them takes the name
 away and nothing else. SQLite alone insists on paths: `check_opened` sees afterwards that what it opened lies here.
@@ -28,18 +30,20 @@ from mountd.base.errors import ConfigError
 from mountd.core.cache_path import walk
 
 LOGS = "logs"
-_OURS = {"lock", "objects", LOGS}
+_OURS = {"lock", "objects", "ledger", LOGS}
 _OURS_BEGIN = ("index.", "objects.")
 """The names that hfs uses, and how others of them begin; of directories among them also what lies directly in them is
 looked at."""
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_SHARED = stat.S_ISVTX | stat.S_IWOTH
 
 
-def open_cache_directory(path: str, *, make: bool) -> CacheDirectory:
+def open_cache_directory(path: str, *, make: bool, shared_ok: bool = False) -> CacheDirectory:
     """The directory, checked as the story says; with `make` it is made for us alone if it is not there.
 
-    Raises ConfigError, and OSError where it is no directory, missing or cannot be reached.
+    `shared_ok`: it may be one that several users share. Raises ConfigError, and OSError where it is no directory,
+    missing or cannot be reached.
     """
     with walk(path, make=make) as found:
         if found.missing:
@@ -48,7 +52,7 @@ def open_cache_directory(path: str, *, make: bool) -> CacheDirectory:
             path, found.path, os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found.fd)
         )
     try:
-        directory.check()
+        directory.check(shared_ok=shared_ok)
     except BaseException:
         directory.close()
         raise
@@ -64,6 +68,8 @@ class CacheDirectory:
         self.real_path = where
         """Without symbolic links: for SQLite."""
         self.fd = fd
+        self.shared = False
+        """Several users have caches below it."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,9 +85,13 @@ class CacheDirectory:
             os.close(self.fd)
             self.fd = -1
 
-    def check(self) -> None:
+    def check(self, *, shared_ok: bool = False) -> None:
         """See that the directory and all of ours in it are as they must be. Raises ConfigError, OSError."""
-        self._check_itself(os.fstat(self.fd))
+        found = os.fstat(self.fd)
+        self.shared = shared_ok and found.st_uid == 0 and stat.S_IMODE(found.st_mode) & _SHARED == _SHARED
+        if self.shared:
+            return  # nothing is read of it but records of room, and what is below is looked at by itself
+        self._check_itself(found)
         for name in os.listdir(self.fd):
             if name in _OURS or name.startswith(_OURS_BEGIN):
                 self._check(name, os.lstat(name, dir_fd=self.fd))

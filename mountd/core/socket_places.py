@@ -71,6 +71,18 @@ def new_path(mountpoint: str, suffix: str) -> str | None:
     return None
 
 
+def mountpoint_of(source: str) -> str | None:
+    """A directory of our own to mount a source at that is to be seen elsewhere; None if there is none that is ours
+    alone."""
+    for directory in directories_of(os.geteuid()):
+        path = f"{directory}/{prefix_of(source)}mount"
+        if _make_private(directory):
+            with contextlib.suppress(OSError):  # a mount of ours, perhaps dead: whoever mounts there looks
+                os.mkdir(path, 0o700)
+            return path
+    return None
+
+
 def _make_private(directory: str) -> bool:
     try:
         with contextlib.suppress(FileExistsError):

@@ -66,6 +66,7 @@ async def open_control(
     )
     with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files):
+            storage.own_cache.answers_at(path)
             yield ControlService(daemon, OwnXattrs(cache, path))
 
 

@@ -16,6 +16,7 @@ from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.config import Config
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
+from mountd.daemon.cache_root import OwnCache, open_own_cache
 from mountd.fetch import PrefetchQueue
 from mountd.files import Handles, Refetching, SentAway
 from mountd.hints import Learners, PlanChanges
@@ -31,6 +32,8 @@ _COALESCE_SHARE = 4
 @dataclass(frozen=True, slots=True)
 class Storage:
     source: Source
+    own_cache: OwnCache
+    """Its place below the cache root."""
     cache: Cache
     plane: DataPlane
     fetches: SmallFetches
@@ -71,19 +74,23 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             # Above the half that prefetch may fill, below what readers and pushes need besides.
             in_flight_bytes=config.buffer_bytes * 5 // 8,
         )
-        async with open_cache(
-            config.cache,
-            settings,
-            metrics=metrics,
-            open_files=basics.open_files,
-            run_in_thread=run_in_thread,
-            trust=source.doubts,
-            lost_under_readers=Refetching(handles, queue).lost,
-            answers=plane,
-            maker=fetches if fetches.is_possible else None,
-            planned=learners.plans.planned,
-        ) as cache:
-            yield Storage(source, cache, plane, fetches, handles, SentAway(), queue, plan_changes, learners)
+        async with (
+            open_own_cache(basics, source) as own,
+            open_cache(
+                own.path,
+                settings,
+                metrics=metrics,
+                open_files=basics.open_files,
+                run_in_thread=run_in_thread,
+                trust=source.doubts,
+                lost_under_readers=Refetching(handles, queue).lost,
+                answers=plane,
+                maker=fetches if fetches.is_possible else None,
+                planned=learners.plans.planned,
+                grants=own.grants,
+            ) as cache,
+        ):
+            yield Storage(source, own, cache, plane, fetches, handles, SentAway(), queue, plan_changes, learners)
     finally:
         source.close()
 

@@ -1,7 +1,8 @@
 """The keeper's own socket: what state the mount is in, and requests to change what answers on it.
 
-One JSON object on a line, one JSON object back. Only root and the owner of the mount are answered; a client that is
-slow is dropped, since there is one thread. `hfs/mounting/keeper.py` is the other side.
+One JSON object on a line, one JSON object back, and the connection is closed; one that holds the mount stays open, and
+may ask more. Only root and the owner of the mount are answered; a client that is slow is dropped, since there is one
+thread. `hfs/mounting/keeper.py` is the other side.
 """
 
 from __future__ import annotations
@@ -23,11 +24,33 @@ _CLIENTS = 64
 _SEND_S = 2.0
 
 Reply = Callable[[dict[str, Any]], None]
-Answer = Callable[[dict[str, Any], Reply], None]
+
+
+class DeskClient:
+    """One request's. `reply` once, or `keep` once."""
+
+    def __init__(self, desk: Desk, connection: socket.socket, pid: int) -> None:
+        self._desk = desk
+        self._connection = connection
+        self.pid = pid
+        """As the kernel has it; 0: a process of another pid namespace."""
+
+    def reply(self, reply: dict[str, Any]) -> None:
+        """Answer, and hang up."""
+        with self._connection:
+            _send(self._connection, reply)
+
+    def keep(self, reply: dict[str, Any], asked: Callable[[], dict[str, Any]], gone: Callable[[], None]) -> None:
+        """Answer, and stay: `asked` answers each further line, `gone` is called when the client has hung up."""
+        _send(self._connection, reply)
+        self._desk.keep(self._connection, asked, gone)
+
+
+Answer = Callable[[dict[str, Any], DeskClient], None]
 
 
 class Desk:
-    """Listens at `path` until closed. `answer(request, reply)` calls `reply` once, at once or later."""
+    """Listens at `path` until closed. `answer(request, client)` answers the client once, at once or later."""
 
     def __init__(self, path: str, loop: Loop, answer: Answer) -> None:
         """Raises OSError."""
@@ -35,6 +58,8 @@ class Desk:
         self._loop = loop
         self._answer = answer
         self._unread: dict[socket.socket, bytes] = {}
+        self._pids: dict[socket.socket, int] = {}
+        self._kept: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(path)
@@ -52,12 +77,13 @@ class Desk:
             client, _ = self._listener.accept()
         except OSError:
             return
-        _, uid, _ = _CREDENTIALS.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        pid, uid, _ = _CREDENTIALS.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid not in {0, os.geteuid()} or len(self._unread) >= _CLIENTS:
             client.close()
             return
         client.setblocking(False)
         self._unread[client] = b""
+        self._pids[client] = pid
         self._loop.watch(client, lambda: self._read(client))
 
     def _read(self, client: socket.socket) -> None:
@@ -73,6 +99,7 @@ class Desk:
             return
         self._loop.ignore(client)
         del self._unread[client]
+        pid = self._pids.pop(client)
         try:
             request = json.loads(data)
         except ValueError:
@@ -80,14 +107,37 @@ class Desk:
         if not isinstance(request, dict):
             client.close()
             return
-        self._answer(request, lambda reply: _send(client, reply))
+        self._answer(request, DeskClient(self, client, pid))
+
+    def keep(self, client: socket.socket, asked: Callable[[], dict[str, Any]], gone: Callable[[], None]) -> None:
+        """For `DeskClient.keep`."""
+
+        def heard() -> None:
+            try:
+                part = client.recv(4096)
+            except BlockingIOError:
+                return
+            except OSError:
+                part = b""
+            if part:
+                _send(client, asked())
+                return
+            self._loop.ignore(client)
+            self._kept.discard(client)
+            client.close()
+            gone()
+
+        self._kept.add(client)
+        client.setblocking(False)
+        self._loop.watch(client, heard)
 
     def close(self) -> None:
         """Stop to listen; the socket's name goes."""
-        for client in list(self._unread):
+        for client in [*self._unread, *self._kept]:
             self._loop.ignore(client)
             client.close()
         self._unread.clear()
+        self._kept.clear()
         self._loop.ignore(self._listener)
         self._listener.close()
         with contextlib.suppress(OSError):
@@ -95,7 +145,6 @@ class Desk:
 
 
 def _send(client: socket.socket, reply: dict[str, Any]) -> None:
-    with client:
-        client.settimeout(_SEND_S)
-        with contextlib.suppress(OSError):
-            client.sendall(json.dumps(reply).encode() + b"\n")
+    client.settimeout(_SEND_S)
+    with contextlib.suppress(OSError):
+        client.sendall(json.dumps(reply).encode() + b"\n")

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mountd.supervisor.daemons import Program
-from mountd.supervisor.desk import Desk, Reply
+from mountd.supervisor.desk import Desk, DeskClient
 from mountd.supervisor.log import Log
 from mountd.supervisor.loop import Loop
 from mountd.supervisor.mounts import KeptMount
 from mountd.supervisor.order import KeeperOrder
+from mountd.supervisor.references import References
 from mountd.supervisor.starter import Starter
 from mountd.supervisor.succession import Succession
 from mountd.supervisor.takeover import TakeOverRefused
@@ -45,8 +46,15 @@ class Keeper:
         self._log = Log(self._log_file, config.get("cache"))
         self._loop = Loop()
         self._mount = KeptMount(config["mountpoint"], config["source"], options, resend=order.resend)
-        self._starter = Starter(answer, order.when_mounted, order.directory)
+        self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)
+        self._references = References(
+            self._loop,
+            self._unused,
+            permanent=order.permanent,
+            session=order.session,
+            linger_s=order.linger_s,
+        )
         self._stopping = False
 
     def run(self) -> int:
@@ -77,6 +85,7 @@ class Keeper:
                 self._mount.detach()
         if desk is not None:
             desk.close()
+        self._references.close()
         self._succession.close()
         self._mount.close()
         if why_none is not None:
@@ -105,16 +114,52 @@ class Keeper:
                 self._log.warning(f"{self._mount.mountpoint}: cannot be unmounted ({error.strerror})")
         self._succession.stop(again=again)
 
-    def _asked(self, request: dict[str, Any], reply: Reply) -> None:
-        if request.get("ask") == "status":
-            reply(self._status())
-        elif request.get("ask") == "take-over":
+    def _tell(self, answer: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+        def tell(record: dict[str, Any]) -> None:
+            if "ready" in record:
+                self._references.answers()
+            answer(record)
+
+        return tell
+
+    def _unused(self) -> None:
+        """Nobody holds the mount any more."""
+        self._log.info(f"{self._mount.mountpoint}: the last that used it has ended")
+        self._stop(again=False)
+
+    def _asked(self, request: dict[str, Any], client: DeskClient) -> None:
+        what = request.get("ask")
+        if what == "status":
+            client.reply(self._status())
+        elif what == "take-over":
             try:
-                self._succession.take_over(request, reply)
+                self._succession.take_over(request, client.reply)
             except TakeOverRefused as error:
-                reply({"error": str(error), "code": error.code})
+                client.reply({"error": str(error), "code": error.code})
+        elif what == "unmount":
+            client.reply({"held": self._references.unmount(int(request.get("session", 0)))})
+        elif what in {"hold", "hold-session"}:
+            self._held(what, request, client)
         else:
-            reply({"error": "this keeper does not know what it is asked; unmount, and mount again", "code": 1})
+            client.reply({"error": "this keeper does not know what it is asked; unmount, and mount again", "code": 1})
+
+    def _held(self, what: str, request: dict[str, Any], client: DeskClient) -> None:
+        """Somebody joins."""
+        references = self._references
+        if references.ending or self._stopping:
+            client.reply({"ending": True})
+            return
+        if what == "hold-session":
+            references.hold_session(int(request.get("session", 0)), str(request.get("command", "")))
+            client.reply({"held": True})
+            return
+        command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))
+        reference = references.hold(client.pid, command, linger_s)
+        client.keep(
+            {"held": True},
+            lambda: {"last": references.is_last(reference)},
+            lambda: references.release(reference),
+        )
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -124,4 +169,7 @@ class Keeper:
             **self._succession.status(),
             "mounted_s": self._mount.made_s,
             "log_file": self._log_file,
+            "config": self._succession.config,
+            "held_by": self._references.told(),
+            "ending": self._references.ending or self._stopping,
         }

@@ -19,6 +19,12 @@ class KeeperOrder:
     """Answer in words on stderr, as the command does whose place the keeper has taken."""
     when_mounted: list[str] = field(default_factory=list)
     """A command to run then."""
+    permanent: bool = True
+    """The mount stays until it is unmounted; else until the last command that uses it has ended."""
+    session: int = 0
+    """Of whoever makes a permanent one."""
+    linger_s: float = 0.0
+    """How long one that is not permanent waits for the next command."""
     resend: bool = True
     """False: as on a kernel that cannot send requests again. For tests."""
     standby: bool = True

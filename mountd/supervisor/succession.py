@@ -71,6 +71,12 @@ class Succession:
             "last_end": self._last_end,
         }
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """As the daemon that serves has it."""
+        config: dict[str, Any] = self._program.given["config"]
+        return config
+
     def stop(self, *, again: bool) -> None:
         """The mount has been taken away: end the daemon; `again`: kill it."""
         if self._current is None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from scripts.benchmarks.codecs_decode import VOLUMES, VOLUMES_QUICK, volumes_folder
-from scripts.benchmarks.common import BenchError, Work, files_at, forget, hfs_mount, reader, seconds, slowfs
+from scripts.benchmarks.common import BenchError, Work, forget, hfs_mount, objects_of, reader, seconds, slowfs
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, at_least
@@ -36,8 +36,8 @@ def staged(work: Work, options: Options, command: str, preset: str = "lustre") -
                     raise BenchError(f"--stage-encoding {wanted}: on is {on}")
                 for epoch, order in enumerate(orders, 1):
                     # What the page cache holds is read by the mount's readers alone: the cache's disk is the question.
-                    forget(files_at(mount.path))
-                    forget(files_at(mount.cache / "objects"))
+                    forget(objects_of(mount.path))
+                    forget(objects_of(mount.cache))
                     before = mount.status()["source"]["bytes"]
                     took_s = seconds(program.do(kind="bytes", names=[files[number].name for number in order]))
                     got.add(f"{wanted} {epoch}", took_s)

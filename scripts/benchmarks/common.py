@@ -326,6 +326,11 @@ def files_at(path: Path) -> list[Path]:
     return [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file())
 
 
+def objects_of(cache: Path) -> list[Path]:
+    """What is staged in the caches below a root."""
+    return sorted(path for path in cache.glob("*/objects/*/*") if path.is_file())
+
+
 def preload(path: Path) -> None:
     """Bring the files at or below `path` into the page cache; files with holes are left alone."""
     buffer = bytearray(1 << 20)

@@ -7,11 +7,23 @@ Below the file system nothing tells but the checksums; there one pass of the scr
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.benchmarks import data
-from scripts.benchmarks.common import HFS, BenchError, Mount, Reader, Work, files_at, forget, hfs_mount, reader, run
+from scripts.benchmarks.common import (
+    HFS,
+    BenchError,
+    Mount,
+    Reader,
+    Work,
+    files_at,
+    forget,
+    hfs_mount,
+    objects_of,
+    reader,
+    run,
+)
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.readers.pattern import block
 from scripts.benchmarks.rot import RottingDisk, has_loop_devices
@@ -95,7 +107,7 @@ def flips(work: Work, options: Options, command: str) -> list[Row]:
         for harm in HARMS.values():
             with _mounted(work, folder, work.new("cache"), *MODES["daemon"]) as mount:
                 run(HFS, "cache", "warm", mount.path)
-                for path in _objects(mount.cache):
+                for path in objects_of(mount.cache):
                     if path.exists():  # what was in the place of a damaged one may have gone with it
                         harm(path)
                         seen.objects += 1
@@ -115,7 +127,7 @@ def scrub(work: Work, options: Options, command: str) -> list[Row]:
         cache = disk.path / "cache"
         with _mounted(work, folder, cache) as mount:
             run(HFS, "cache", "warm", mount.path)
-        chunks = disk.rot(cache / "objects", CHUNK_BYTES)
+        chunks = disk.rot(next(cache.glob("*/objects")), CHUNK_BYTES)
         with _mounted(work, folder, cache) as mount, reader("faulted.py") as program:
             found, begin = _one_round(mount), time.monotonic()
             seen = Seen()
@@ -155,12 +167,8 @@ def _mounted(work: Work, folder: Path, cache: Path, *options: str) -> contextlib
     return hfs_mount(work, folder, cache, ("--chunk", str(CHUNK_BYTES), "--cache-size", "400M", *options))
 
 
-def _objects(cache: Path) -> Iterator[Path]:
-    return (path for path in sorted((cache / "objects").rglob("*")) if path.is_file())
-
-
 def _damage(cache: Path, harm: Harm) -> int:
-    objects = list(_objects(cache))
+    objects = objects_of(cache)
     for path in objects:
         harm(path)
     return len(objects)

@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 
 from scripts.benchmarks import data
-from scripts.benchmarks.common import HFS, Work, files_at, forget, hfs_mount, preload, reader, run, seconds
+from scripts.benchmarks.common import HFS, Work, forget, hfs_mount, objects_of, preload, reader, run, seconds
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.readers.pattern import block
 from scripts.benchmarks.table import Row, at_most, median_row
@@ -52,8 +52,8 @@ def _pairs(work: Work, folder: Path, cache: Path, mode: str, *, cold: bool, pair
             options = ("--io-mode", mode, "-o", f"verify={VERIFY[on]}", "-o", "scrub=off")
             with hfs_mount(work, folder, cache, options) as mount, reader("blocks.py") as program:
                 # Now, and not before: a kernel that reclaims idle pages by itself takes some within the second.
-                (forget if cold else _preload)(files_at(cache / "objects"))
-                paths = [str(mount.path / path.relative_to(folder)) for path in files_at(folder)]
+                (forget if cold else _preload)(objects_of(cache))
+                paths = [str(mount.path / path.relative_to(folder)) for path in objects_of(folder)]
                 if len(paths) == 1:
                     took[on] = seconds(program.do(sequential=paths[0], size=BLOCK_BYTES))
                 else:

@@ -143,6 +143,12 @@ def unmount_lazily(point: str | os.PathLike[str]) -> None:
         run("fusermount3", "-u", "-z", point)
 
 
+def own_cache(root: Path) -> Path:
+    """The only cache below a root."""
+    (found,) = (path for path in root.iterdir() if re.fullmatch("[0-9]+-[0-9a-f]{16}", path.name))
+    return found
+
+
 class Hfs:
     """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon, `keeper` its keeper."""
 
@@ -197,6 +203,11 @@ class Hfs:
         except AssertionError as error:
             return str(error)
         return done.stdout + done.stderr
+
+    @property
+    def own_cache(self) -> Path:
+        """Where its cache lies below the root."""
+        return own_cache(self.cache)
 
     def source_reads(self) -> int:
         return int(self.status()["source"]["reads"])

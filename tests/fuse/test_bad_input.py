@@ -179,10 +179,11 @@ def test_already_mounted_by_someone_else(places: Places) -> None:
 
 
 def test_a_cache_that_another_daemon_owns(places: Places, hfs_mount: Callable[..., Hfs], tmp_path: Path) -> None:
-    hfs = hfs_mount(places["source"], cache=places["cache"], at=tmp_path / "first")
-    said = refused(places, FAILED)
-    assert str(hfs.pid) in said
-    assert str(places["cache"]) in said
+    """It serves the same source, and can be joined only with the options that it has."""
+    hfs = hfs_mount(places["source"], "--ttl", "77", cache=places["cache"], at=tmp_path / "first")
+    said = refused(places, USAGE)
+    assert f"already served by the mount {hfs.path}, made with other options" in said
+    assert "ttl: it has 77.0, and 60.0 is asked for" in said
 
 
 def test_requests_that_no_client_of_ours_makes(places: Places, hfs_mount: Callable[..., Hfs]) -> None:

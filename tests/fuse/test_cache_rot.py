@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks.rot import RottingDisk, has_loop_devices
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, run
+from tests.fuse.harness import Hfs, drop_pages, hfs_command, own_cache, run
 from tests.fuse.modes import MODES, Mode, needs_passthrough, warm
 from tests.support.pattern import explain, pattern
 
@@ -48,7 +48,7 @@ def source_at(tmp_path: Path) -> Path:
 
 def rot(disk: RottingDisk, cache: Path) -> int:
     """A bit of every chunk of every object. Returns how many."""
-    return disk.rot(cache / "objects", CHUNK)
+    return disk.rot(own_cache(cache) / "objects", CHUNK)
 
 
 def until(hfs: Hfs, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def assert_right(hfs: Hfs) -> None:
 
 def do_harm(hfs: Hfs) -> None:
     """To every object."""
-    by_size = {path.stat().st_size: path for path in (hfs.cache / "objects").rglob("*") if path.is_file()}
+    by_size = {path.stat().st_size: path for path in (hfs.own_cache / "objects").rglob("*") if path.is_file()}
     for number, (harm, size) in enumerate(FILES):
         harm(by_size[size], number)
 

@@ -59,8 +59,8 @@ def reader_that_waits(slow: SlowFs, hfs: Hfs) -> Iterator[None]:
 def crash_until_all_is_refused(hfs: Hfs) -> None:
     """The cache directory is of no use to the daemons that follow the one that is killed: none of them can start."""
     hfs.expect_warning("WARNING|ERROR|Traceback")
-    (hfs.cache / "lock").unlink()
-    (hfs.cache / "lock").mkdir()
+    (hfs.own_cache / "lock").unlink()
+    (hfs.own_cache / "lock").mkdir()
     kill(hfs.pid)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         (hfs.path / "file").read_bytes()
@@ -186,7 +186,7 @@ def test_a_daemon_that_fails_leaves_no_empty_directory(source: Path, hfs_mount: 
     assert "every request gets an I/O error" in said
     assert said.count("\n") == 1
     assert "every request gets an I/O error" in hfs.log_text()
-    (hfs.cache / "lock").rmdir()
+    (hfs.own_cache / "lock").rmdir()
     must("hfs", "umount", hfs.path)
     assert wait_gone(hfs.keeper)
     hfs.mount()
@@ -381,7 +381,7 @@ def test_a_take_over_mends_a_mount_that_refuses(source: Path, hfs_mount: HfsMoun
     """After a loop of crashes all is refused; a release that works ends that."""
     hfs = hfs_mount(source)
     crash_until_all_is_refused(hfs)
-    (hfs.cache / "lock").rmdir()
+    (hfs.own_cache / "lock").rmdir()
     done = take_over(hfs)
     assert done.returncode == 0, done.stderr
     assert (hfs.path / "file").read_bytes() == pattern(9, 0, SIZE)

@@ -89,7 +89,6 @@ def test_two_sources_of_one_file_system_may_share_a_cache(tmp_path: Path, hfs_mo
         hfs.umount()
     within = hfs_mount(sources[0] / "below", "--immutable", cache=cache)
     assert (within.path / "b").read_bytes() == pattern(50, 0, 1000)
-    assert int(within.status()["counters"]["source_stats"]["value"]) <= 2, "whatever SOURCE leads there"
 
 
 @needs_extension

@@ -44,7 +44,7 @@ def test_any_reads_give_the_sources_bytes(tmp_path: Path, hfs_mount: Callable[..
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         assert file.read(SIZE) == pattern(SEED, 0, SIZE)
         objects = [
-            path for path in (hfs.cache / "objects").rglob("*") if path.is_file() and path.stat().st_size == SIZE
+            path for path in (hfs.own_cache / "objects").rglob("*") if path.is_file() and path.stat().st_size == SIZE
         ]
         with objects[0].open("r+b") as damaged:  # what is in memory of it is not right any more
             damaged.write(b"?" * SIZE)

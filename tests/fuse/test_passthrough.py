@@ -225,7 +225,7 @@ def test_damage_that_is_found_under_an_open_handle(size: int, tmp_path: Path, hf
     hfs = hfs_mount(tree, *PASS)
     hfs.expect_warning("damaged|checksum")
     warm(hfs)
-    (staged,) = (path for path in (hfs.cache / "objects").rglob("*") if path.is_file())
+    (staged,) = (path for path in (hfs.own_cache / "objects").rglob("*") if path.is_file())
     with opened(hfs.path / "file") as descriptor, mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped:
         with staged.open("r+b") as file:
             file.seek(4000)

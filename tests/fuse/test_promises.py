@@ -212,7 +212,7 @@ def test_the_cache_never_takes_more_than_its_size(tmp_path: Path, hfs_mount: Hfs
         for _ in range(2):
             for i in range(40):
                 same(hfs.path / str(i), i, 100_000)
-                assert _taken_bytes(hfs.cache / "objects") <= 1 << 20
+                assert _taken_bytes(hfs.own_cache / "objects") <= 1 << 20
         status = hfs.status()
         assert 0 < status["staged"]["bytes"] <= 1 << 20
         if policy == "lru":

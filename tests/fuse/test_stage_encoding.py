@@ -157,7 +157,7 @@ def test_damage_on_the_disk_is_found_and_fetched_again(source: Path, hfs_mount: 
     fill(hfs)
     hfs.umount()
     harmed = 0
-    for path in (hfs.cache / "objects").rglob("*"):
+    for path in (hfs.own_cache / "objects").rglob("*"):
         if path.is_file() and path.stat().st_blocks * 512 < path.stat().st_size * 2 // 3:
             with path.open("r+b") as file:
                 if os.lseek(file.fileno(), 0, os.SEEK_DATA) > 100:

@@ -7,7 +7,7 @@ from mountd.cache.index.attribute_rows import AttributesRow, Folder, inode_of
 from mountd.cache.index.database import IndexFailed
 from mountd.cache.index.index import Index
 from mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
-from mountd.cache.index.schema import Connect, lock_cache
+from mountd.cache.index.schema import Connect
 
 __all__ = [
     "AttributesRow",
@@ -21,5 +21,4 @@ __all__ = [
     "StagedRow",
     "Stamp",
     "inode_of",
-    "lock_cache",
 ]

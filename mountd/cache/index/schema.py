@@ -10,13 +10,12 @@ Numbers that may exceed a signed 64-bit integer (inodes, checksums) are stored a
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import sqlite3
 from collections.abc import Callable
 
-from mountd.base.errors import CacheFormatError, CacheInUse
+from mountd.base.errors import CacheFormatError
 from mountd.core.cache_directory import CacheDirectory
 
 log = logging.getLogger(__name__)
@@ -158,26 +157,6 @@ def signed(number: int) -> int:
 def unsigned(number: int) -> int:
     """The inverse of `signed`."""
     return number + (1 << 64) if number < 0 else number
-
-
-def lock_cache(directory: CacheDirectory) -> int:
-    """Own the cache directory until the returned descriptor is closed. Raises CacheInUse, OSError."""
-    fd = directory.open("lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    except BlockingIOError:
-        owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
-        raise CacheInUse(
-            f"the cache {directory.path} is in use by process {owner}: "
-            "use the mount that it serves, or another --cache directory"
-        ) from None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def is_damage(error: sqlite3.Error) -> bool:

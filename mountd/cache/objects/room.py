@@ -8,6 +8,7 @@ loop: they do no I/O and start no thread. The arithmetic is in policies/cache/ad
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Literal
 
 import trio
@@ -49,6 +50,8 @@ class Room:
     ) -> None:
         self._keeps_floor = keeps_floor
         self.capacity_bytes = capacity_bytes
+        self.obtainable_bytes: int | None = None
+        """What could be had in all, where the capacity is what was taken so far of a size that several caches share."""
         self.used_bytes = used_bytes
         self.unwritten_bytes = 0
         """Accounted but not yet written: not yet missing from what the disk says it has free."""
@@ -85,13 +88,16 @@ class Room:
 
     def limit_bytes(self) -> int:
         """What may be used in all, as things stand."""
-        limit = limit_bytes(self.facts())
+        facts = self.facts()
+        if self.obtainable_bytes is not None:
+            facts = replace(facts, capacity_bytes=self.obtainable_bytes)
+        limit = limit_bytes(facts)
         return _NO_LIMIT_BYTES if limit is None else limit
 
     def what_limits(self) -> str:
         """Which of the two limits is the nearer one, for people."""
         facts, limit = self.facts(), self.limit_bytes()
-        if limit == self.capacity_bytes:
+        if limit in {self.capacity_bytes, self.obtainable_bytes}:
             return f"cache-size reached ({show_size(limit)})"
         free_bytes = max(0, facts.free_bytes)
         return (

@@ -3,6 +3,7 @@
 The only code of the daemon that reads environment and arguments.
 """
 
-from mountd.core.config.config import KEYS, Config, VerifyWanted, describe
+from mountd.core.config.config import Config, VerifyWanted
+from mountd.core.config.keys import KEYS, describe
 
 __all__ = ["KEYS", "Config", "VerifyWanted", "describe"]

@@ -9,9 +9,7 @@ Units are in the names of the fields: `_s` seconds, `_bytes`, `_bytes_s` bytes a
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -81,8 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "cache",
             PLACES,
             DIRECTORY,
-            "Keep what was read here; a directory on a disk of this machine. One daemon owns it at a time; it may hold "
-            "several sources, and outlives mounts.",
+            "Keep what was read below this directory, on a disk of this machine: a cache for each source and user, see "
+            "[one cache for the node](sharing.md).",
             option=True,
             missing="--cache DIR, a directory on a disk of this machine",
         ),
@@ -93,8 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "cache-size",
             PLACES,
             SIZE,
-            "At most this much, like 500G, as long as a twentieth of the disk (at most 1 GB) stays free. Must be given "
-            "on tmpfs.",
+            "At most this much in all of `cache`, like 500G, as long as a twentieth of the disk (at most 1 GB) stays "
+            "free. Must be given on tmpfs.",
             option=True,
             default="all but max(10 %, 10 GB) of the disk",
         ),
@@ -129,6 +127,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Key("over", PLACES, FLAG, "Allow a MOUNTPOINT that is not empty, also SOURCE itself.", option=True),
     ] = False
+    linger_s: Annotated[
+        float,
+        Key(
+            "linger",
+            PLACES,
+            DURATION.within("seconds, or like 10m; 0 unmounts at once"),
+            "How long a mount of `hfs run` stays after the last command that used it, so that the next one finds it.",
+            option=True,
+            default="0s; 10m in a job array (Slurm, PBS, LSF)",
+        ),
+    ] = 0.0
     io_mode: Annotated[
         Wanted,
         Key(
@@ -380,21 +389,3 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             default="in `$XDG_STATE_HOME/hfs`, or `logs` in the cache directory; stderr in the foreground",
         ),
     ] = None
-
-
-def _keys() -> Iterator[Key]:
-    for field in msgspec.structs.fields(Config):
-        (key,) = (found for found in get_args(field.type) if isinstance(found, Key))
-        default = key.default or ("required" if field.required else key.kind.show(field.default))
-        yield dataclasses.replace(key, field=field.name, default=default)
-
-
-KEYS: tuple[Key, ...] = tuple(_keys())
-"""In the order of the fields. `default` is what is taken where nothing is given, in words."""
-
-
-def describe(config: Config, origins: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """Key name -> {"value", "origin"}, as `hfs status` and `hfs config` show it. Units are those of Config's fields."""
-    return {
-        key.name: {"value": getattr(config, key.field), "origin": origins.get(key.field, "default")} for key in KEYS
-    }

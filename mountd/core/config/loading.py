@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mountd.base.errors import ConfigError
-from mountd.core.config.config import KEYS, Config
+from mountd.core.config.config import Config
 from mountd.core.config.faults import Fault, impossible, shown
+from mountd.core.config.keys import KEYS
 from mountd.core.config.options import mount_options
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,12 @@ def _nearest(key: str) -> str:
 
     near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME, n=1)
     return f"did you mean {near[0]}? " if near else ""
+
+
+_JOB_ARRAYS = ("SLURM_ARRAY_JOB_ID", "PBS_ARRAY_ID", "PBS_ARRAYID", "LSB_JOBINDEX")
+"""Set in the tasks of a job array; LSF sets 0 elsewhere."""
+_ARRAY_LINGER_S = 600.0
+"""The next task of an array comes to the node within minutes, and should find the daemon warm."""
 
 
 def config_files(environ: Mapping[str, str], named: str | None) -> list[ConfigFile]:
@@ -100,6 +107,8 @@ def load(
         except (ValueError, TypeError):
             faults.append(impossible(shown, value, origin, key.kind.allowed))
 
+    if array := next((name for name in _JOB_ARRAYS if environ.get(name, "0") != "0"), None):
+        values["linger_s"], origins["linger_s"] = _ARRAY_LINGER_S, f"environment {array}"
     for file in files:
         for name, value in _read(file, faults).items():
             take(name, value, f"file {file.path}", name)

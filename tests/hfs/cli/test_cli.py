@@ -18,7 +18,7 @@ from hfs.cli import cli, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
 from hfs.client.client import DaemonSilent
-from hfs.mounting import mounting
+from hfs.mounting import joining, mounting, using
 from hfs.mounting.mountinfo import parse
 from mountd.base.errors import HfsError, MountError
 from mountd.core.config import Config
@@ -70,11 +70,13 @@ class Started(Exception):
 
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(config: Config, origins: dict[str, str]) -> None:
+    def start(config: Config, origins: dict[str, str], **_options: object) -> None:
         raise Started(config, origins)
 
     monkeypatch.setattr(mounting, "start", start)
     monkeypatch.setattr(mount_module, "check_places", lambda _config: None)
+    monkeypatch.setattr(using, "check_places", lambda _config: None)
+    monkeypatch.setattr(joining, "turn", lambda _config: contextlib.nullcontext())
 
 
 def started(*arguments: str | Path) -> tuple[Config, dict[str, str]]:
@@ -209,7 +211,7 @@ def test_interrupted_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mount_module, "check_places", interrupt)
+    monkeypatch.setattr(using, "check_places", interrupt)
     result = hfs("run", "--source", "/s", "--at", "/m", "--cache", "/c", "true")
     assert (result.exit_code, result.stderr) == (125, "hfs: interrupted before the command was started\n")
 

@@ -13,8 +13,9 @@ import pytest
 from mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
 from mountd.base.version import Version
 from mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
-from mountd.cache.index.schema import FORMAT, lock_cache
+from mountd.cache.index.schema import FORMAT
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from mountd.core.cache_lock import lock_cache
 from policies.cache.admission import blocks_bytes
 from tests.conftest import Logs
 
@@ -228,7 +229,7 @@ def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
     program = f"""
 import sys
 from mountd.core.cache_directory import open_cache_directory
-from mountd.cache.index.schema import lock_cache
+from mountd.core.cache_lock import lock_cache
 lock_cache(open_cache_directory({str(tmp_path)!r}, make=False))
 print("locked", flush=True)
 sys.stdin.read()

@@ -1,0 +1,78 @@
+"""`hfs cache du`: what the caches below a root hold, of which source, whose, and when each was used last.
+
+From the ledger alone: no cache is opened, so daemons may run and caches of other users are seen too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import click
+
+from hfs.cli.shared import load_config, printable
+from mountd.base.errors import ConfigError
+from mountd.ledger import CacheRoot, Listed
+
+_NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}
+
+
+def root_of(directory: str | None) -> str:
+    """The root that --cache names, or the one of the configuration. Raises ConfigError."""
+    path = directory or load_config(_NO_OPTIONS, required=False)[0].cache
+    if not path:
+        raise ConfigError("no cache: give --cache DIR, or set it in the configuration (hfs config)")
+    if not os.path.isdir(path):
+        raise ConfigError(f"--cache {path}: no such directory; give the DIR of hfs mount --cache DIR")
+    return path
+
+
+@click.command
+@click.option("--cache", "directory", metavar="DIR", help="The cache root. Default: that of the configuration.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def du(directory: str | None, as_json: bool) -> None:
+    """Show what each cache of a root holds: source, owner, bytes staged, share of the size, last use."""
+    path = root_of(directory)
+    root = CacheRoot(path)
+    try:
+        size_bytes, caches = root.ledger.size_bytes(), [_told(entry) for entry in root.ledger.listed()]
+    finally:
+        root.close()
+    used_bytes = sum(cache["used_bytes"] for cache in caches)
+    if as_json:
+        click.echo(json.dumps({"root": path, "size_bytes": size_bytes, "used_bytes": used_bytes, "caches": caches}))
+        return
+    from hfs.cli.render import duration, new_table, size, stdout
+
+    table = new_table("", "source", "owner", "staged", "share", "last used", "mounted at")
+    for cache in sorted(caches, key=lambda cache: -cache["used_bytes"]):
+        ago = "now" if cache["running"] else f"{duration(max(0.0, time.time() - cache['used_s']))} ago"
+        sizes = size(cache["used_bytes"]), size(cache["granted_bytes"])
+        table.add_row(printable(cache["source"]), cache["owner"], *sizes, ago, printable(cache["mountpoint"]))
+    stdout().print(table)
+    click.echo(f"{size(used_bytes)} of {'what the disk leaves' if size_bytes is None else size(size_bytes)}")
+
+
+def _told(entry: Listed) -> dict[str, Any]:
+    serving = entry.serving
+    return {
+        "name": entry.name,
+        "source": "?" if serving is None else os.fsdecode(serving.source),
+        "owner": _user(int(entry.name.partition("-")[0])),
+        "used_bytes": entry.grant.used_bytes,
+        "granted_bytes": entry.grant.granted_bytes,
+        "used_s": entry.grant.used_s,
+        "running": entry.running,
+        "mountpoint": os.fsdecode(serving.mountpoint) if serving is not None and entry.running else "",
+    }
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

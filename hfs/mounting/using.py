@@ -1,0 +1,70 @@
+"""A mount for one command: the one that is there, or a new one that ends with the last command that uses it."""
+
+from __future__ import annotations
+
+import os
+
+from hfs.mounting import joining, keeper, mounting, processes
+from hfs.mounting.keeper import FoundKeeper, HeldMount
+from hfs.mounting.preflight import check_mountpoint, check_places
+from hfs.mounting.view import View
+from mountd.base.errors import MountError
+from mountd.core.config import Config
+
+
+class UsedMount:
+    """Until `held` is closed, or this process ends."""
+
+    def __init__(self, mountpoint: str, place: str, kept: FoundKeeper, held: HeldMount) -> None:
+        self.mountpoint = mountpoint
+        self.place = place
+        """Where the command sees it."""
+        self.view = None if place == mountpoint else View(mountpoint, place)
+        self.held = held
+        self.keeper_pid = kept.pid
+        self._keeper = processes.open_pid(kept.pid)
+
+    def wait_gone(self, limit_s: float) -> bool:
+        """Wait until the mount and its daemon have ended; whether they have."""
+        if self._keeper is None:
+            return True
+        try:
+            return processes.wait_gone(self._keeper, limit_s)
+        finally:
+            os.close(self._keeper)
+
+
+def use_mount(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount:
+    """A mount of config.source, made at config.mountpoint if there is none. `place`: where it is to be seen.
+
+    Raises ConfigError, MountError. Whatever is raised after a mount was made, it ends.
+    """
+    if (used := _joined(config, origins, place, command)) is not None:
+        return used
+    check_places(config)
+    with joining.turn(config):
+        if (used := _joined(config, origins, place, command)) is not None:
+            return used
+        daemon = mounting.start(config, origins, permanent=False)
+        daemon.leave()
+        try:
+            kept = keeper.find(config.mountpoint)
+            held = None if kept is None else kept.hold(command, config.linger_s)
+            if kept is None or held is None:
+                text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
+                raise MountError(text)
+            return UsedMount(config.mountpoint, place, kept, held)
+        except BaseException:
+            mounting.detach(config.mountpoint, lazy=True)
+            raise
+
+
+def _joined(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount | None:
+    while (found := joining.wait_running(config)) is not None:
+        found.check(config, origins)
+        if place == config.mountpoint != found.mountpoint:
+            check_mountpoint(config)
+        held = found.hold(command, config.linger_s)
+        if held is not None:
+            return UsedMount(found.mountpoint, place, found.keeper, held)
+    return None

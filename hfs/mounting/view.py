@@ -1,0 +1,80 @@
+"""A mount seen at another path by one command and its children only: a mount namespace of their own, and a bind.
+
+As root the namespace is just that; a plain user gets a user namespace beside it in which he is himself, so that the
+command has its own uid and no more rights than before. Nothing of it outlives the command: the kernel takes the
+namespace away with its last process, however that ends.
+
+`enter` is to be called in the child, before the command is executed; it makes system calls only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+from mountd.base.errors import MountError
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
+_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19  # <sys/mount.h>
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class View:
+    """What lies at `shown` is seen at `place`. Both are canonical paths of directories that are there."""
+
+    def __init__(self, shown: str, place: str) -> None:
+        self._shown = os.fsencode(shown)
+        self._place = os.fsencode(place)
+        self._uid, self._gid = os.geteuid(), os.getegid()
+        self._faults, self._told = os.pipe2(os.O_CLOEXEC)
+
+    def enter(self) -> None:
+        """In the child. Raises OSError, and tells the parent."""
+        try:
+            _checked(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if self._uid else 0)))
+            if self._uid:
+                _write("/proc/self/setgroups", b"deny")
+                _write("/proc/self/uid_map", b"%d %d 1" % (self._uid, self._uid))
+                _write("/proc/self/gid_map", b"%d %d 1" % (self._gid, self._gid))
+            # What is mounted elsewhere later is seen here, and nothing of ours there.
+            _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
+            _checked(_libc.mount(self._shown, self._place, None, ctypes.c_ulong(_MS_BIND), None))
+        except OSError as error:
+            os.write(self._told, b"%d" % (error.errno or errno.EIO))
+            raise
+
+    def fault(self) -> MountError | None:
+        """In the parent, once, when the child has been started or has failed: why it has no such view; None: it has."""
+        os.close(self._told)
+        try:
+            said = os.read(self._faults, 16)
+        finally:
+            os.close(self._faults)
+        if not said:
+            return None
+        why = os.strerror(int(said))
+        return MountError(
+            f"{os.fsdecode(self._place)}: this kernel does not let user {self._uid} have a mount namespace of its own "
+            f"({why}); give --at, an empty directory to show the data at"
+        )
+
+
+def bind(shown: str, place: str) -> None:
+    """Show the mount at `shown` at `place` too, for everybody. Raises PermissionError where we may not, OSError."""
+    _checked(_libc.mount(os.fsencode(shown), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None))
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _checked(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

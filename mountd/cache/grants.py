@@ -1,0 +1,200 @@
+"""What of a root's size this cache may fill: taken in steps before it is needed, given back when it is not.
+
+Room is found in this order: what nobody has a grant for; what caches without a daemon have staged, the one that was
+used longest ago first; what running caches hold beyond a fair share, by asking their daemons. Only then does the cache
+evict of its own. Where no size was given the disk is the limit for all of them, and caches without a daemon go first
+all the same.
+
+A ledger that cannot be read or written costs room, never a read. Event loop only; one question at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import trio
+
+from mountd.base.errors import HfsError
+from mountd.cache.objects import Room, RunInThread
+from mountd.ledger import Listed, Registration, Taken
+from policies.cache.sharing import fair_bytes, givers, kept_bytes, step_bytes
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+_IDLE_BYTES = 1 << 30
+"""So much is asked of a cache without a daemon at least, if the root is as large: each time its index is opened."""
+
+_FRUITLESS_S = 10.0
+"""When nothing more could be had, nobody else is asked again for so long: each question costs others something."""
+
+
+class Others(Protocol):
+    """The other caches of the root."""
+
+    async def evict_idle(self, name: str, wanted_bytes: int) -> None:
+        """Have a cache without a daemon give up so much, those of its files first that were used longest ago, and its
+        record show what is left. Does nothing where it cannot be had. Raises nothing."""
+        ...
+
+    async def ask(self, entry: Listed, wanted_bytes: int) -> int:
+        """Ask a running one to give back so much; how much it has. Raises nothing."""
+        ...
+
+
+class Grants:
+    """Of one cache, from `begin` to `end`."""
+
+    def __init__(self, registration: Registration, others: Others, run_in_thread: RunInThread) -> None:
+        self._registration = registration
+        self._others = others
+        self._run_in_thread = run_in_thread
+        self._one_at_a_time = trio.Lock()
+        self._fruitless_until = -1.0
+        self._room: Room | None = None
+        self._failing = False
+        """It was told that the ledger cannot be read or written."""
+
+    async def begin(self, room: Room) -> None:
+        """Take over what the cache holds, and a step more as far as it is free."""
+        self._room = room
+        await self._take(1)
+
+    async def end(self) -> None:
+        """Keep no more than is used: there is no daemon any more."""
+        if self._room is not None:
+            await self._give_back(self._room.used_bytes)
+
+    def lacks(self, ahead_bytes: int) -> bool:
+        """Whether to ask now, so that so much can be staged without asking."""
+        room = self._room
+        if room is None or room.capacity_bytes is None or trio.current_time() < self._fruitless_until:
+            return False
+        return room.used_bytes + ahead_bytes > room.capacity_bytes and room.limit_bytes() > room.capacity_bytes
+
+    async def want(self, wanted_bytes: int) -> None:
+        """Have room for so much more, as far as it can be had without evicting what this cache holds."""
+        room = self._room
+        if room is None:
+            return
+        async with self._one_at_a_time:
+            taken = await self._take(wanted_bytes)
+            if taken is None or not room.shortfall_bytes(wanted_bytes) or trio.current_time() < self._fruitless_until:
+                return
+            if await self._of_idle(taken, wanted_bytes) or await self._of_running(taken, wanted_bytes):
+                return
+            self._fruitless_until = trio.current_time() + _FRUITLESS_S
+
+    async def keep(self) -> None:
+        """Write down what is used, give back what is not needed, see what the others leave."""
+        room = self._room
+        if room is None or self._one_at_a_time.locked():
+            return
+        async with self._one_at_a_time:
+            grant = self._registration.grant
+            taken = await self._take(0)
+            if taken is not None and taken.size_bytes is not None:
+                kept = kept_bytes(taken.size_bytes, grant.granted_bytes, room.used_bytes)
+                if kept < grant.granted_bytes:
+                    await self._give_back(kept)
+
+    async def yield_room(self, asked_bytes: int, evict: Callable[[], Awaitable[object]]) -> int:
+        """Give so much back to others, down to a fair share: what is unused first. `evict` makes what is used fit the
+        capacity. Returns the bytes given."""
+        room = self._room
+        if room is None:
+            return 0
+        async with self._one_at_a_time:
+            taken = await self._take(0)
+            if taken is None:
+                return 0
+            before = self._registration.grant.granted_bytes
+            fair = self._fair_bytes(taken, 1 + sum(entry.running for entry in taken.others))
+            target = max(min(fair, before), before - asked_bytes)
+            if target < room.used_bytes and room.capacity_bytes is not None:
+                room.capacity_bytes = target
+                await evict()
+            await self._give_back(max(target, room.used_bytes))
+            return before - self._registration.grant.granted_bytes
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    async def _of_idle(self, taken: Taken, wanted_bytes: int) -> bool:
+        """Room of caches without a daemon; whether it is enough."""
+        room = self._bound
+        idle = sorted((entry for entry in taken.others if not entry.running), key=lambda entry: entry.grant.used_s)
+        for entry in idle:
+            if max(entry.grant.granted_bytes, entry.grant.used_bytes):
+                least_bytes = _IDLE_BYTES if taken.size_bytes is None else min(_IDLE_BYTES, taken.size_bytes // 8)
+                await self._others.evict_idle(entry.name, max(room.shortfall_bytes(wanted_bytes), least_bytes))
+                await self._take(wanted_bytes)
+                if not room.shortfall_bytes(wanted_bytes):
+                    return True
+        return False
+
+    async def _of_running(self, taken: Taken, wanted_bytes: int) -> bool:
+        """Room that others hold beyond a fair share, up to ours; whether it is enough."""
+        room = self._bound
+        running = {entry.name: entry for entry in taken.others if entry.running}
+        fair = self._fair_bytes(taken, len(running) + 1)
+        wish = min(
+            fair - self._registration.grant.granted_bytes,
+            max(room.shortfall_bytes(wanted_bytes), step_bytes(taken.size_bytes or 0)),
+        )
+        held = {name: entry.grant.granted_bytes for name, entry in running.items()}
+        for name, asked_bytes in givers(held, fair, wish):
+            await self._others.ask(running[name], asked_bytes)
+            await self._take(wanted_bytes)
+        return not room.shortfall_bytes(wanted_bytes)
+
+    @property
+    def _bound(self) -> Room:
+        assert self._room is not None
+        return self._room
+
+    async def _take(self, wanted_bytes: int) -> Taken | None:
+        room = self._bound
+        used_bytes = room.used_bytes
+        taken = await self._try(lambda: self._registration.take(used_bytes, wanted_bytes))
+        if taken is not None:
+            self._apply(taken)
+        return taken
+
+    def _apply(self, taken: Taken) -> None:
+        room = self._bound
+        if taken.size_bytes is None:
+            room.capacity_bytes = room.obtainable_bytes = None
+            return
+        running = [entry for entry in taken.others if entry.running]
+        fair = fair_bytes(taken.size_bytes, len(running) + 1)
+        room.capacity_bytes = taken.granted_bytes
+        theirs = sum(min(entry.grant.granted_bytes, fair) for entry in running)
+        room.obtainable_bytes = max(taken.granted_bytes, taken.size_bytes - theirs)
+
+    async def _give_back(self, granted_bytes: int) -> None:
+        room = self._bound
+        if room.capacity_bytes is not None:
+            room.capacity_bytes = granted_bytes
+        used_bytes = room.used_bytes
+        await self._try(lambda: self._registration.give_back(granted_bytes, used_bytes))
+
+    def _fair_bytes(self, taken: Taken, running: int) -> int:
+        room = self._bound
+        size_bytes = taken.size_bytes
+        if size_bytes is None:  # the disk's: what all of them have, and what is left
+            size_bytes = room.limit_bytes() + sum(entry.grant.used_bytes for entry in taken.others)
+        return fair_bytes(size_bytes, running)
+
+    async def _try(self, work: Callable[[], Value]) -> Value | None:
+        try:
+            found: Value = await self._run_in_thread(work)
+        except (OSError, HfsError) as error:
+            if not self._failing:
+                log.warning("the ledger of the cache: %s; the cache goes on with the room that it has", error)
+            self._failing = True
+            return None
+        self._failing = False
+        return found

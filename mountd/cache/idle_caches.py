@@ -1,0 +1,48 @@
+"""A cache that no daemon has gives up what was used longest ago, for one that lacks room.
+
+Opened for a second at most, under its own locks, by the daemon that needs the room: a daemon of its own that starts
+meanwhile waits as long. Only caches of the same user can be opened so; root opens all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+
+from mountd.base.errors import HfsError
+from mountd.cache.cache import CacheSettings
+from mountd.cache.objects import RunInThread
+from mountd.cache.opening import open_cache
+from mountd.core.metrics import Metrics
+from mountd.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+_SLICE_BYTES = 256 << 20
+_LONGEST_S = 1.0
+
+
+async def evict_idle(ledger: Ledger, name: str, path: str, wanted_bytes: int, run_in_thread: RunInThread) -> None:
+    """Give up so much of the cache `name` at `path`, as far as a second goes, and write down what is left."""
+    try:
+        hold = await run_in_thread(ledger.hold, name)
+    except (OSError, HfsError):
+        return  # it has a daemon by now, or another owner
+    try:
+        settings = CacheSettings(keeps_floor=False, eviction="lru")
+        async with open_cache(path, settings, metrics=Metrics(), run_in_thread=run_in_thread) as cache:
+            await cache.ready.wait()
+            room, before = cache.room, cache.room.used_bytes
+            until_s = time.monotonic() + _LONGEST_S
+            while room.used_bytes > max(0, before - wanted_bytes) and time.monotonic() < until_s:
+                room.capacity_bytes = max(0, before - wanted_bytes, room.used_bytes - _SLICE_BYTES)
+                if not await cache.evictor.make_room():
+                    break
+            left = room.used_bytes
+        await run_in_thread(partial(ledger.settle, name, left))
+        log.info("%s: %d bytes made room for a cache that is in use", path, before - left)
+    except (OSError, HfsError) as error:
+        log.warning("%s: nothing can be evicted there: %s", path, error)
+    finally:
+        hold.close()

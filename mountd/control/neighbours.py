@@ -1,0 +1,37 @@
+"""Asking the daemon of another cache of the same root to give room back, over its control socket.
+
+Bounded in time: one that does not answer is one that gives nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import trio
+
+from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Result, Yield, decode_reply, encode, frame_bytes
+
+log = logging.getLogger(__name__)
+
+_ASK_S = 20.0
+"""It may have to evict: a gigabyte of small files takes seconds."""
+
+
+async def ask_to_yield(control: bytes, wanted_bytes: int) -> int:
+    """How much the daemon at this socket has given back of so much; 0 where it does not answer."""
+    with trio.move_on_after(_ASK_S):
+        try:
+            async with await trio.open_unix_socket(os.fsdecode(control)) as stream:
+                await stream.send_all(encode(Yield(wanted_bytes)))
+                data = bytearray()
+                while part := await stream.receive_some(65536):
+                    data += part
+            reply = decode_reply(bytes(data[HEADER_BYTES : HEADER_BYTES + frame_bytes(bytes(data[:HEADER_BYTES]))]))
+        except (OSError, trio.BrokenResourceError, ProtocolError) as error:
+            log.info("the daemon at %s gives no room: %s", os.fsdecode(control), error)
+            return 0
+        if isinstance(reply, Failure):
+            log.info("the daemon at %s gives no room: %s", os.fsdecode(control), reply.message)
+        return reply.bytes if isinstance(reply, Result) else 0
+    return 0

@@ -1,0 +1,94 @@
+"""The place of this daemon's cache below the cache root, its share of the root's size, and the others beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from mountd.base.errors import CacheInUse, MountError
+from mountd.cache import Grants, evict_idle
+from mountd.control import ask_to_yield
+from mountd.core.config import Config
+from mountd.daemon.basics import Basics
+from mountd.ledger import CacheRoot, Listed, Registration, ServedSource, cache_name
+from mountd.source import Source
+
+
+class OwnCache:
+    """Below a root, until the block of `open_own_cache` is left."""
+
+    def __init__(self, path: str, grants: Grants, registration: Registration, serving: ServedSource) -> None:
+        self.path = path
+        self.grants = grants
+        self._registration = registration
+        self._serving = serving
+
+    def answers_at(self, control: str) -> None:
+        """Tell the others, and whoever would mount the same source, where this daemon is asked. Raises OSError."""
+        self._registration.serves(msgspec.structs.replace(self._serving, control=os.fsencode(control)))
+
+
+class _Others:
+    """As `mountd.cache.Others`."""
+
+    def __init__(self, root: CacheRoot, basics: Basics) -> None:
+        self._root = root
+        self._run_in_thread = basics.workers.run_sync
+
+    async def evict_idle(self, name: str, wanted_bytes: int) -> None:
+        await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
+
+    async def ask(self, entry: Listed, wanted_bytes: int) -> int:
+        if entry.serving is None or not entry.serving.control:
+            return 0
+        return await ask_to_yield(entry.serving.control, wanted_bytes)
+
+
+@asynccontextmanager
+async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCache]:
+    """Raises CacheInUse, ConfigError, MountError."""
+    run = basics.workers.run_sync
+    root, registration, serving = await run(_open, basics.config, source)
+    try:
+        grants = Grants(registration, _Others(root, basics), run)
+        yield OwnCache(root.path_of(registration.name), grants, registration, serving)
+    finally:
+        registration.close()
+        root.close()
+
+
+def _open(config: Config, source: Source) -> tuple[CacheRoot, Registration, ServedSource]:
+    """In a thread."""
+    try:
+        with contextlib.ExitStack() as undo:
+            root = CacheRoot(config.cache)
+            undo.callback(root.close)
+            serving, name = _identity(config, source)
+            root.take_over(name)
+            registration = root.ledger.register(name, serving, config.cache_size_bytes)
+            undo.pop_all()
+            return root, registration, serving
+    except BlockingIOError as error:
+        raise CacheInUse(
+            f"the cache of {config.source} below {config.cache} is in use by another daemon: use its mount "
+            "(hfs status lists them), or another --cache"
+        ) from error
+    except OSError as error:
+        text = f"the cache {config.cache} cannot be used: {error.strerror}: choose another --cache"
+        raise MountError(text) from error
+
+
+def _identity(config: Config, source: Source) -> tuple[ServedSource, str]:
+    found = os.fstat(source.root_fd)
+    serving = ServedSource(
+        source=os.fsencode(config.source),
+        device=found.st_dev,
+        inode=found.st_ino,
+        mountpoint=os.fsencode(config.mountpoint),
+        pid=os.getpid(),
+    )
+    return serving, cache_name(source.source_id, found.st_ino, source.path)

@@ -1,0 +1,23 @@
+"""The ledger of a cache root: how its size is shared out among the caches below it, and which of them has a daemon.
+
+A folder of small files: one a cache, written by its owner alone, and a lock for sums. It knows nothing of what the
+caches hold. Standard library, msgspec and xxhash only: commands look at it before there is a daemon.
+"""
+
+from mountd.ledger.ledger import Ledger, LedgerBusy, Listed, Registration, Taken
+from mountd.ledger.record import Grant, ServedSource
+from mountd.ledger.root import CacheRoot, cache_name, caches_below, settle
+
+__all__ = [
+    "CacheRoot",
+    "Grant",
+    "Ledger",
+    "LedgerBusy",
+    "Listed",
+    "Registration",
+    "ServedSource",
+    "Taken",
+    "cache_name",
+    "caches_below",
+    "settle",
+]

@@ -1,0 +1,295 @@
+"""`Ledger`: the folder `ledger` of a cache root, read and changed under its lock.
+
+    lock        held (flock) while sums are made; never longer than a few reads and one write take
+    start-...   held by the command that starts a daemon for one source
+    size        what all caches may hold together; nothing in it: as much as the disk leaves
+    NAME        one cache: its grant, what it is of, who serves it; locked (flock) as long as that daemon lives
+
+A cache's record says more than the cache holds or as much, never less: room is written down before it is used, and
+given back when it is free. So a daemon that is killed at any moment leaves room that nobody uses, never more than the
+size; whoever finds a record without a daemon may bring it down to what the cache holds (`settle`).
+
+Where several users share a root each writes its own records only; what others write there is believed as far as sums
+go. Everything blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mountd.base.errors import StagingError
+from mountd.ledger.record import Grant, ServedSource, read_grant, read_serving, write_grant, write_serving
+from policies.cache.sharing import grant_bytes
+
+FOLDER = "ledger"
+_LOCK, _SIZE, _START = "lock", "size", "start-"
+_LOCK_S = 5.0
+"""Whoever holds the lock needs microseconds; one that was stopped (SIGSTOP) must not stop all others."""
+_START_S = 180.0
+"""A start takes a second; of a source that does not answer a minute and a half."""
+_DAEMON_S = 3.0
+"""Without a daemon a cache is held for a second, to make room (`idle_caches`), or for a moment, to be looked at."""
+_AGAIN_S = 0.005
+
+
+class LedgerBusy(StagingError):
+    """Somebody holds the lock of the ledger for seconds."""
+
+
+class Listed(NamedTuple):
+    """One cache, as the ledger has it."""
+
+    name: str
+    grant: Grant
+    serving: ServedSource | None
+    running: bool
+    """It has a daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of asking for room."""
+
+    granted_bytes: int
+    size_bytes: int | None
+    """Of the root; None: it has none, and nothing is shared out."""
+    others: list[Listed]
+
+
+def _flock(fd: int, limit_s: float) -> None:
+    """Raises BlockingIOError when it cannot be had in time."""
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_AGAIN_S)
+
+
+class Ledger:
+    """Of the root whose directory is open at `root_fd`. `shared`: several users keep caches there."""
+
+    def __init__(self, root_fd: int, *, shared: bool = False) -> None:
+        """Makes the folder if it is missing. Raises OSError."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(FOLDER, 0o700, dir_fd=root_fd)
+            if shared:
+                os.chmod(FOLDER, 0o1777, dir_fd=root_fd)
+        self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root_fd)
+        try:
+            os.close(self._open(_LOCK))
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)
+
+    def listed(self) -> list[Listed]:
+        """All caches that it knows, by name. Raises OSError."""
+        found = []
+        for name in sorted(os.listdir(self._fd)):
+            if name not in {_LOCK, _SIZE} and (entry := self._read(name)) is not None:
+                found.append(entry)
+        return found
+
+    def size_bytes(self) -> int | None:
+        """What all caches may hold together; None: as much as the disk leaves. Raises OSError."""
+        try:
+            fd = os.open(_SIZE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None
+        try:
+            grant = read_grant(fd)
+        finally:
+            os.close(fd)
+        return grant.granted_bytes or None if grant is not None else None
+
+    def register(self, name: str, serving: ServedSource, size_bytes: int | None) -> Registration:
+        """Enter a daemon as that of the cache `name`, until the registration is closed.
+
+        A size that is given holds from now on for all; none takes an old one away where no other daemon is there.
+        Raises OSError, LedgerBusy; BlockingIOError where a daemon has that cache, after three seconds.
+        """
+        fd = self._open(name)
+        try:
+            _flock(fd, _DAEMON_S)
+            with self._locked():
+                others = [entry for entry in self.listed() if entry.name != name]
+                if size_bytes is not None or not any(entry.running for entry in others):
+                    self._write_size(size_bytes)
+                if (grant := read_grant(fd)) is None:
+                    write_grant(fd, grant := Grant(0, 0, int(time.time())))
+                write_serving(fd, serving)
+            return Registration(self, name, fd, grant)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @contextlib.contextmanager
+    def start_turn(self, device: int, inode: int) -> Iterator[None]:
+        """One of those at a time that would start a daemon for the source of this device and inode. Raises OSError,
+        LedgerBusy."""
+        fd = self._open(f"{_START}{os.geteuid()}-{device:x}-{inode:x}")
+        try:
+            try:
+                _flock(fd, _START_S)
+            except BlockingIOError:
+                raise LedgerBusy("another command has been starting a daemon for this source for minutes") from None
+            yield
+        finally:
+            os.close(fd)
+
+    def hold(self, name: str) -> Hold:
+        """Keep daemons away from a cache that has none. Raises OSError, BlockingIOError where it has one."""
+        fd = self._open(name, make=False)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return Hold(fd)
+
+    def settle(self, name: str, used_bytes: int) -> None:
+        """Bring the record of a cache that nobody serves down to what it holds. Raises OSError, LedgerBusy."""
+        fd = self._open(name)
+        try:
+            with self._locked():
+                before = read_grant(fd)
+                write_grant(fd, Grant(used_bytes, used_bytes, before.used_s if before is not None else 0))
+        finally:
+            os.close(fd)
+
+    def remove(self, name: str) -> None:
+        """Forget a cache that is not there any more. Raises OSError, LedgerBusy."""
+        with self._locked(), contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def take(self, registration: Registration, used_bytes: int, wanted_bytes: int) -> Taken:
+        """See `Registration.take`."""
+        with self._locked():
+            size_bytes = self.size_bytes()
+            others = [entry for entry in self.listed() if entry.name != registration.name]
+            granted_bytes = used_bytes
+            if size_bytes is not None:
+                theirs_bytes = sum(entry.grant.granted_bytes for entry in others)
+                own_bytes = registration.grant.granted_bytes
+                granted_bytes = grant_bytes(size_bytes, theirs_bytes, own_bytes, used_bytes, wanted_bytes)
+            # What the others left may be less than what is here already: it is accounted until it has gone.
+            registration.write(Grant(max(granted_bytes, used_bytes), used_bytes, int(time.time())))
+        return Taken(granted_bytes, size_bytes, others)
+
+    def _write_size(self, size_bytes: int | None) -> None:
+        """Where another user's stands, it holds."""
+        with contextlib.suppress(PermissionError):
+            fd = self._open(_SIZE)
+            try:
+                write_grant(fd, Grant(size_bytes or 0))
+            finally:
+                os.close(fd)
+
+    def _open(self, name: str, *, make: bool = True) -> int:
+        """Ours, made if it is missing; a lock of another user's cannot be written to, and need not be."""
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(name, os.O_RDWR | flags, dir_fd=self._fd)
+        except FileNotFoundError:
+            if not make:
+                raise
+            return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o644, dir_fd=self._fd)
+        except PermissionError:
+            if name != _LOCK:
+                raise
+            return os.open(name, os.O_RDONLY | flags, dir_fd=self._fd)
+
+    def _read(self, name: str) -> Listed | None:
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError:
+            return None  # gone meanwhile, or none of ours
+        try:
+            grant = read_grant(fd)
+            if grant is None:
+                return None
+            running = False
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                running = True
+            return Listed(name, grant, read_serving(fd), running)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = self._open(_LOCK)
+        try:
+            try:
+                _flock(fd, _LOCK_S)
+            except BlockingIOError:
+                raise LedgerBusy("the ledger of the cache is locked by a process that does not go on") from None
+            yield
+        finally:
+            os.close(fd)
+
+
+class Hold:
+    """Of a cache without a daemon, until closed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        """Daemons may come."""
+        os.close(self._fd)
+
+
+class Registration:
+    """A daemon's entry. One thread at a time."""
+
+    def __init__(self, ledger: Ledger, name: str, fd: int, grant: Grant) -> None:
+        self._ledger = ledger
+        self._fd = fd
+        self.name = name
+        self.grant = grant
+        """As it was written last."""
+
+    def take(self, used_bytes: int, wanted_bytes: int) -> Taken:
+        """Have room for so much more, as far as it is free. Raises OSError, LedgerBusy."""
+        return self._ledger.take(self, used_bytes, wanted_bytes)
+
+    def give_back(self, granted_bytes: int, used_bytes: int) -> None:
+        """Have no more than this, nor than before, and no less than what is used. Raises OSError.
+
+        Without the lock: whoever makes a sum meanwhile finds the one or the other.
+        """
+        granted_bytes = max(min(granted_bytes, self.grant.granted_bytes), used_bytes)
+        self.write(Grant(granted_bytes, used_bytes, int(time.time())))
+
+    def serves(self, serving: ServedSource) -> None:
+        """What is served now, and where. Raises OSError."""
+        write_serving(self._fd, serving)
+
+    def write(self, grant: Grant) -> None:
+        """For the ledger. Raises OSError."""
+        more = grant.granted_bytes > self.grant.granted_bytes
+        write_grant(self._fd, grant)
+        if more:  # a power loss must not leave less written down than is used
+            os.fdatasync(self._fd)
+        self.grant = grant
+
+    def close(self) -> None:
+        """The cache has no daemon any more."""
+        os.close(self._fd)

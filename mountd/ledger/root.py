@@ -1,0 +1,113 @@
+"""The cache root, as --cache names it: a folder of caches, one a source and user, each with its own daemon and index.
+
+    DIR/ledger/            who may hold how much of the size, and who is served by whom
+    DIR/UID-HASH/          one cache; the hash is of what SOURCE is (file system and inode), not of what it is called
+
+A cache of earlier releases lies in DIR itself. It is moved into a cache of its own, as it is, by the first daemon that
+comes; what it holds of other sources is not used again there, and goes when room is needed.
+
+Everything blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+
+import xxhash
+
+from mountd.base.version import is_lasting
+from mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from mountd.core.cache_lock import lock_cache
+from mountd.ledger import Ledger
+
+_NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
+_MOVING = ".moving"
+"""Behind the name of a cache that is being moved from DIR."""
+_INDEX = "index.sqlite"
+
+
+def cache_name(source_id: str, inode: int, path: str) -> str:
+    """What the cache of a source is called. `source_id`: of its file system; if that is good for one run only, the path
+    stands for it: versions hold the identity too, so nothing wrong is found there."""
+    what = f"{source_id}\0{inode}" if is_lasting(source_id) else f"path\0{path}"
+    return f"{os.geteuid()}-{xxhash.xxh3_64_hexdigest(what.encode(errors='surrogateescape'))}"
+
+
+class CacheRoot:
+    """Open until closed."""
+
+    def __init__(self, path: str) -> None:
+        """Made for our user alone if it is not there. Raises ConfigError, OSError."""
+        self.directory = open_cache_directory(path, make=True, shared_ok=True)
+        try:
+            self.ledger = Ledger(self.directory.fd, shared=self.directory.shared)
+        except BaseException:
+            self.directory.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.ledger.close()
+        self.directory.close()
+
+    def path_of(self, name: str) -> str:
+        """Where a cache lies."""
+        return f"{self.directory.path.rstrip('/')}/{name}"
+
+    def take_over(self, name: str) -> None:
+        """Make a cache that lies in DIR itself the cache `name`, if there is one and `name` is free.
+
+        Goes on where it was killed. Raises CacheInUse, OSError.
+        """
+        directory = self.directory
+        if directory.shared:
+            return
+        begun = [found for found in directory.names() if found.endswith(_MOVING)]
+        if not begun and not directory.exists(_INDEX):
+            return
+        lock_fd = lock_cache(directory)
+        try:
+            moving = begun[0] if begun else f"{name}{_MOVING}"
+            if directory.exists(moving.removesuffix(_MOVING)) and not begun:
+                return  # made since, by a daemon that was faster; the old one goes with `hfs cache evict`
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(moving, 0o700, dir_fd=directory.fd)
+            for found in _parts(directory):
+                directory.rename(found, f"{moving}/{found}")
+            directory.rename(moving, moving.removesuffix(_MOVING))
+            directory.unlink("lock")
+        finally:
+            os.close(lock_fd)
+
+
+def caches_below(path: str) -> list[str]:
+    """Paths of our user's caches in a root, and of one that lies in the root itself. Raises ConfigError, OSError."""
+    with open_cache_directory(path, make=False, shared_ok=True) as directory:
+        found = [path] if not directory.shared and directory.exists(_INDEX) else []
+        for name in sorted(directory.names()):
+            if not _NAME.fullmatch(name):
+                continue
+            status = os.lstat(name, dir_fd=directory.fd)
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                found.append(f"{path.rstrip('/')}/{name}")
+        return found
+
+
+def settle(path: str, used_bytes: int) -> None:
+    """Note what a cache that nobody serves holds now. One that lies in a root itself has no record."""
+    root_path, name = os.path.split(path)
+    if _NAME.fullmatch(name):
+        root = CacheRoot(root_path)
+        try:
+            root.ledger.settle(name, used_bytes)
+        finally:
+            root.close()
+
+
+def _parts(directory: CacheDirectory) -> list[str]:
+    """What belongs to a cache in DIR itself, the index last: without it nothing is one."""
+    names = [name for name in directory.names() if name == "objects" or name.startswith(("objects.", "index."))]
+    return sorted(names, key=lambda name: (name == _INDEX, name))

@@ -1,0 +1,138 @@
+"""Who uses the mount beside whoever has made it: commands that joined it, and when the mount goes with the last.
+
+    a command    `hfs run`: a connection that stays open; over when it closes, also by kill -9
+    a session    `hfs mount`: the process that leads the caller's session (setsid(2)); over when that ends, or unmounts
+    a mount      `hfs mount` that has made it: over when somebody unmounts
+
+While none is left the mount is taken away, after `linger_s` in which another may come. Where nobody ever joined,
+whoever unmounts does so at once, from any session; else what others hold stays, and the caller is told who they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mountd.supervisor.loop import Loop
+
+_COME_S = 10.0
+"""In which the command that has made a mount for itself says that it is there, once it answers."""
+_GONE_S = 10.0
+"""In which whoever unmounts has done so; this process ends with the mount."""
+
+
+@dataclass
+class Reference:
+    """One that holds the mount."""
+
+    pid: int
+    command: str
+    session: int = 0
+    """Of an `hfs mount`; 0: a command that is connected."""
+    pidfd: int = -1
+
+    def told(self) -> dict[str, Any]:
+        """For people."""
+        return {"pid": self.session or self.pid, "command": self.command, "session": bool(self.session)}
+
+
+class References:
+    """Of one mount. `end` is called when the last has gone, once."""
+
+    def __init__(self, loop: Loop, end: Callable[[], None], *, permanent: bool, session: int, linger_s: float) -> None:
+        """`permanent`: made by `hfs mount`, from `session`."""
+        self._loop = loop
+        self._end = end
+        self._linger_s = linger_s
+        self._permanent = permanent
+        self._maker = session if permanent else 0
+        self._joined = False
+        self._held: list[Reference] = []
+        self.ending = False
+        """Nobody may join any more."""
+
+    def answers(self) -> None:
+        """The mount answers: whoever has made it for itself must come now."""
+        if not self._permanent:
+            self._loop.after(_COME_S, self._look)
+
+    def told(self) -> list[dict[str, Any]]:
+        """For people: who holds it."""
+        return [reference.told() for reference in self._held]
+
+    def hold(self, pid: int, command: str, linger_s: float) -> Reference:
+        """A command joins; to be given up by `release`."""
+        self._linger_s = linger_s
+        return self._enter(Reference(pid, command))
+
+    def hold_session(self, session: int, command: str) -> None:
+        """An `hfs mount` joins, for as long as its session."""
+        self._joined = True
+        if session in {reference.session for reference in self._held} or session == self._maker:
+            return
+        reference = Reference(session, command, session)
+        try:
+            reference.pidfd = os.pidfd_open(session)
+        except OSError:  # it has ended, or is of another namespace: held until unmounted
+            self._permanent = True
+            return
+        self._enter(reference)
+        self._loop.watch(reference.pidfd, lambda: self.release(reference))
+
+    def is_last(self, reference: Reference) -> bool:
+        """Whether the mount goes when this one is given up; if so, nobody may join any more."""
+        if self._permanent or self._linger_s or self._held != [reference]:
+            return False
+        self.ending = True
+        return True
+
+    def release(self, reference: Reference) -> None:
+        """It has gone."""
+        if reference in self._held:
+            self._held.remove(reference)
+            if reference.pidfd >= 0:
+                self._loop.ignore(reference.pidfd)
+                os.close(reference.pidfd)
+            self._loop.after(self._linger_s, self._look)
+
+    def unmount(self, session: int) -> list[dict[str, Any]]:
+        """Somebody of this session unmounts. Who holds the mount still; nobody: the caller takes it away."""
+        if self._joined and self._maker and self._maker != session:
+            self._watch_maker()
+        self._permanent, self._maker = False, 0
+        for reference in [held for held in self._held if held.session == session != 0]:
+            self.release(reference)
+        if not self._held:
+            self.ending = True
+            self._loop.after(_GONE_S, self._still_there)
+        return self.told()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for reference in self._held:
+            if reference.pidfd >= 0:
+                os.close(reference.pidfd)
+        self._held.clear()
+
+    def _enter(self, reference: Reference) -> Reference:
+        self._joined = True
+        self._held.append(reference)
+        return reference
+
+    def _watch_maker(self) -> None:
+        """Others have joined, so what the maker's session does with the mount counts as theirs does."""
+        maker, self._maker = self._maker, 0
+        self._permanent = False
+        self.hold_session(maker, "hfs mount")
+        self._permanent = False
+
+    def _still_there(self) -> None:
+        """Whoever wanted to take it away could not: it was in use."""
+        self.ending, self._permanent = False, True
+
+    def _look(self) -> None:
+        if not self._held and not self._permanent and not self.ending:
+            self.ending = True
+            self._end()

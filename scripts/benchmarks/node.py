@@ -1,0 +1,144 @@
+"""`scripts/bench node`: many jobs and sources on one node, below one cache root. Files of 43 KB in random order.
+
+    together  eight `hfs run` of two sources at once
+    killed    three of four of one source are killed with -9
+    full      a root that holds one and a half sources: a third one comes, while one is idle and one runs
+    beside    a warm job beside a cold greedy one, and beside a plain copy of the same
+
+Sources lie on a simulated Lustre where what reaches them is counted.
+"""
+
+import contextlib
+import statistics
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.benchmarks.common import HFS, SlowFs, Work, run, slowfs
+from scripts.benchmarks.fastpath_results import Results
+from scripts.benchmarks.node_jobs import (
+    FILE_BYTES,
+    FILES,
+    FILES_QUICK,
+    Job,
+    Watch,
+    daemons_of,
+    folder_of,
+    wait_unmounted,
+)
+from scripts.benchmarks.options import Options
+from scripts.benchmarks.table import Row, at_most, median_row
+
+RUNS = 1
+JOBS = 8
+ROUNDS = 3
+PRESET = "lustre"
+_BLOCK = 4096
+
+
+def _data_bytes(options: Options) -> int:
+    """What one source takes in a cache."""
+    return options.size(FILES, FILES_QUICK) * (-(-FILE_BYTES // _BLOCK) * _BLOCK + _BLOCK)
+
+
+@contextlib.contextmanager
+def _sources(work: Work, options: Options, count: int) -> Iterator[list[SlowFs]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(slowfs(work, folder_of(work, options, number), PRESET)) for number in range(count)]
+
+
+def together(work: Work, options: Options, command: str) -> list[Row]:
+    """Who comes first starts a daemon, the others join."""
+    with _sources(work, options, 2) as sources:
+        cache, size = work.new("cache"), 4 * _data_bytes(options)
+        paths = [source.path for source in sources]
+        with Watch(cache) as watch:
+            jobs = [Job(paths[n % 2], cache, str(size), rounds=0, seed=n) for n in range(JOBS)]
+            for job in jobs:
+                job.wait_runs()
+            daemons = daemons_of(paths)
+            ends = [job.end() for job in jobs]
+        left = wait_unmounted(paths, 2)
+        read = [source.counters()["read_bytes"] / (options.size(FILES, FILES_QUICK) * FILE_BYTES) for source in sources]
+    what = f"{JOBS} hfs run at once, two sources, one cache root{options.scale(FILES, FILES_QUICK)}"
+    return [
+        median_row(f"{what}: exits other than 0", [sum(end["exit"] != 0 for end in ends)], "", command, at_most(0)),
+        median_row("  daemons", [daemons], "", command, at_most(2)),
+        median_row("  source bytes / data", [max(read)], "x", command, at_most(1.02)),
+        median_row(
+            "  wrong bytes, failed reads", [sum(end["wrong"] + end["failed"] for end in ends)], "", command, at_most(0)
+        ),
+        median_row("  most that the root held / its size", [watch.most_bytes / size], "x", command, at_most(1)),
+        median_row("  mounts left after 2 s", [left], "", command, at_most(0)),
+    ]
+
+
+def killed(work: Work, options: Options, command: str) -> list[Row]:
+    """The one that has started the daemon is among them."""
+    with _sources(work, options, 1) as (source,):
+        cache, size = work.new("cache"), str(4 * _data_bytes(options))
+        jobs = [Job(source.path, cache, size, rounds=0, seed=n).wait_runs() for n in range(4)]
+        for job in jobs[:3]:
+            job.kill()
+        end = jobs[3].end()
+        left = wait_unmounted([source.path], 2)
+    failed = end["failed"] + end["wrong"] + (end["exit"] != 0)
+    return [
+        median_row("three of four killed with -9: reads of the fourth that fail", [failed], "", command, at_most(0)),
+        median_row("  mounts left 2 s after the last has ended", [left], "", command, at_most(0)),
+    ]
+
+
+def full(work: Work, options: Options, command: str) -> list[Row]:
+    """Idle caches go first, then what a running one holds beyond a fair share."""
+    with _sources(work, options, 3) as sources:
+        cache, size = work.new("cache"), _data_bytes(options) * 3 // 2
+        idle, running, new = (source.path for source in sources)
+        with Watch(cache) as watch:
+            ends = [Job(idle, cache, str(size), rounds=1, seed=1).wait_runs().end()]
+            second = Job(running, cache, str(size), rounds=0, seed=2).wait_runs()
+            third = Job(new, cache, str(size), rounds=ROUNDS, seed=3).wait_runs()
+            ends += [third.end(), second.end()]
+    shares = _shares(cache)
+    faults = sum(end["failed"] + end["wrong"] + (end["exit"] != 0) for end in ends)
+    return [
+        median_row("a full root, a third source comes: reads that fail", [faults], "", command, at_most(0)),
+        median_row("  most that the root held / its size", [watch.most_bytes / size], "x", command, at_most(1)),
+        *(median_row(f"  staged of the {name} one / size", [share / size], "x", command) for name, share in shares),
+    ]
+
+
+def _shares(cache: Path) -> list[tuple[str, int]]:
+    """Bytes staged of each cache of a root, in the order in which they were made."""
+    caches = sorted(cache.glob("*/objects"), key=lambda path: path.stat().st_ctime_ns)
+    caches.sort(key=lambda path: (path.parent / "lock").stat().st_ino)
+    taken = [sum(path.stat().st_blocks * 512 for path in objects.glob("*/*")) for objects in caches]
+    return list(zip(("idle", "running", "new"), taken, strict=True))
+
+
+def beside(work: Work, options: Options, command: str) -> list[Row]:
+    """The warm job's rounds, alone not measured: what counts is which neighbour it has."""
+    got = Results(command)
+    with _sources(work, options, 2) as (warm, cold):
+        for _ in range(options.runs):
+            with got.attempt("ratio", "hfs", "copy"):
+                cache, size = work.new("cache"), str(4 * _data_bytes(options))
+                run(HFS, "run", "--source", warm.path, "--cache", cache, "--cache-size", size, "--", "true")
+                Job(warm.path, cache, size, rounds=1, seed=1).wait_runs().end()
+                job = Job(warm.path, cache, size, rounds=0, seed=2).wait_runs()
+                greedy = [Job(cold.path, cache, size, rounds=1, seed=n).wait_runs() for n in range(4)]
+                for other in greedy:
+                    other.end()
+                got.add("hfs", statistics.median(job.end()["seconds"]))
+                job = Job(warm.path, cache, size, rounds=0, seed=2).wait_runs()
+                subprocess.run(["cp", "-r", cold.path, work.new("copy")], check=True)
+                got.add("copy", statistics.median(job.end()["seconds"]))
+                got.add("ratio", got.last("hfs") / got.last("copy"))
+    return [
+        got.row("a warm job beside a cold greedy one / beside a plain copy of the same", "ratio", at_most(1.1)),
+        got.row("  beside the cold one: an epoch", "hfs", None, "s"),
+        got.row("  beside the copy", "copy", None, "s"),
+    ]
+
+
+GROUPS = {"together": together, "killed": killed, "full": full, "beside": beside}

@@ -1,0 +1,249 @@
+"""One daemon for all that mount a source from one cache root: joined, not refused; and gone with the last of them.
+
+Real commands, sessions and namespaces; each test ends with nothing mounted.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hfs.mounting import keeper, mountinfo
+from tests.fuse.harness import Hfs, environment, hfs_command, kill, mounts_below, must, run, wait_gone
+from tests.fuse.users import needs_root
+from tests.support.pattern import pattern
+
+HfsMount = Callable[..., Hfs]
+SIZE = 100_000
+COUNT = 8
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(COUNT):
+        (folder / str(number)).write_bytes(pattern(number + 1, 0, SIZE))
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+class Held:
+    """An `hfs run` whose command says that it runs, and ends when it is told."""
+
+    def __init__(self, *arguments: str | Path, session: bool = True) -> None:
+        code = "import sys; print('runs', flush=True); sys.stdin.read()"
+        self.process = subprocess.Popen(
+            [hfs_command(), "run", *map(str, arguments), "--quiet", "--", sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment({}),
+            start_new_session=session,
+        )
+
+    def runs(self) -> "Held":
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "runs\n"
+        return self
+
+    def end(self) -> int:
+        """Let the command end; the exit code of hfs."""
+        self.process.communicate(timeout=40)
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """kill -9 of `hfs run` and of its command."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=40)
+
+
+@contextlib.contextmanager
+def killed_at_the_end(runs: list[Held]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for held in runs:
+            if held.process.poll() is None:
+                held.kill()
+
+
+def ours(source: Path) -> list[mountinfo.Mount]:
+    return [mount for mount in mountinfo.hfs_mounts() if mount.source == f"hfs#{source}"]
+
+
+def wait_unmounted(source: Path) -> None:
+    for mount in ours(source):
+        kept = keeper.find(mount.mountpoint)
+        if kept is not None:
+            assert wait_gone(kept.pid)
+    assert ours(source) == []
+
+
+# -- hfs mount --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_mount_again_is_there_already(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source)
+    pid = hfs.pid
+    hfs.mount()
+    assert hfs.pid == pid
+    assert mounts_below(hfs.path) == [str(hfs.path)]
+    hfs.umount()
+
+
+@needs_root
+def test_another_mountpoint_shows_the_same_mount(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    hfs = hfs_mount(source)
+    second = tmp_path / "second"
+    second.mkdir()
+    said = run(hfs_command(), "mount", source, second, "--cache", hfs.cache, *hfs.options)
+    assert (said.returncode, said.stdout) == (0, "")
+    assert "served by the daemon" in said.stderr
+    assert (second / "1").read_bytes() == pattern(2, 0, SIZE)
+    assert os.stat(second / "1").st_dev == os.stat(hfs.path / "1").st_dev
+    must(hfs_command(), "umount", second)
+    assert mounts_below(second) == []
+    assert (hfs.path / "2").read_bytes() == pattern(3, 0, SIZE)
+    hfs.look()
+
+
+def test_other_options_are_refused_and_named(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    hfs = hfs_mount(source, "--immutable")
+    (tmp_path / "second").mkdir()
+    said = run(hfs_command(), "mount", source, tmp_path / "second", "--cache", hfs.cache, "--ttl", "5")
+    assert said.returncode == 2
+    assert "immutable: it has True, and False is asked for" in said.stderr
+    assert "ttl: it has 60.0, and 5.0 is asked for" in said.stderr
+
+
+def test_a_session_that_joined_holds_the_mount(source: Path, hfs_mount: HfsMount) -> None:
+    """Two tasks of a job array: the first to end does not take the mount from the other."""
+    hfs = hfs_mount(source)
+    script = f'"$0" mount "$1" "$2" --cache "$3" {" ".join(hfs.options)} && echo joined && read x && "$0" umount "$2"'
+    with subprocess.Popen(
+        ["sh", "-c", script, hfs_command(), source, hfs.path, hfs.cache],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment({"XDG_CONFIG_HOME": str(hfs.log.parent / "no-config")}),
+        start_new_session=True,
+    ) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "joined\n"
+        said = run(hfs_command(), "umount", hfs.path)
+        assert said.returncode == 0
+        assert "stays until these end" in said.stderr
+        assert f"the session of process {task.pid} (hfs mount)" in said.stderr
+        assert (hfs.path / "1").read_bytes() == pattern(2, 0, SIZE)
+        task.communicate("\n", timeout=40)
+        assert task.returncode == 0
+    hfs.mounted = False
+    assert wait_gone(hfs.keeper)
+    assert mounts_below(hfs.path) == []
+
+
+# -- hfs run ----------------------------------------------------------------------------------------------------------
+
+
+def test_in_place_the_command_alone_sees_the_data_at_its_source(source: Path, cache: Path) -> None:
+    code = f"cat {source}/1 | cksum; id -u; touch {source}/x 2>&1; grep -c ' {source} .*fuse.hfs' /proc/self/mountinfo"
+    held = Held("--source", source, "--cache", cache).runs()
+    with killed_at_the_end([held]):
+        assert os.stat(source / "1").st_dev == os.stat(source.parent).st_dev
+        done = run(hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "sh", "-c", code)
+        assert done.returncode == 0, done.stderr
+        expected = must("sh", "-c", f"cat {source}/1 | cksum")
+        assert done.stdout.startswith(f"{expected}{os.geteuid()}\n")
+        assert "Read-only file system" in done.stdout
+        assert done.stdout.endswith("\n1\n")
+        assert held.end() == 0
+    assert ours(source) == []
+
+
+def test_in_place_from_within_the_source(source: Path, cache: Path) -> None:
+    """The working directory is the one of the mount, not the one below it."""
+    script = f'cd "$1" && "$0" run --source . --cache {cache} --quiet -- stat -f -c %T .'
+    assert must("sh", "-c", script, hfs_command(), source) == "fuseblk\n"
+    assert ours(source) == []
+
+
+def test_eight_at_once_have_one_daemon_and_read_the_source_once(source: Path, cache: Path) -> None:
+    runs = [Held("--source", source, "--cache", cache) for _ in range(8)]
+    with killed_at_the_end(runs):
+        for held in runs:
+            held.runs()
+        (mount,) = ours(source)
+        for _ in range(2):
+            read = f"cat {source}/* >/dev/null"
+            must(hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "sh", "-c", read)
+        status = must(hfs_command(), "status", "--json", mount.mountpoint)
+        assert f'"bytes": {COUNT * SIZE},' in status
+        assert [held.end() for held in runs] == [0] * 8
+    assert ours(source) == []
+
+
+def test_killed_ones_leave_no_reference_and_harm_nobody(source: Path, cache: Path) -> None:
+    runs = [Held("--source", source, "--cache", cache).runs() for _ in range(4)]
+    with killed_at_the_end(runs):
+        (mount,) = ours(source)
+        for held in runs[:3]:  # whoever has started the daemon among them
+            held.kill()
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        assert [reference["pid"] for reference in kept.status["held_by"]] == [runs[3].process.pid]
+        assert (Path(mount.mountpoint) / "1").read_bytes() == pattern(2, 0, SIZE)
+        runs[3].kill()
+        assert wait_gone(kept.pid)
+    assert ours(source) == []
+
+
+def test_it_lingers_for_the_next_task_of_an_array(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    command = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "true")
+    must(*command)
+    (mount,) = ours(source)
+    must(*command)
+    assert ours(source) == [mount]
+    kept = keeper.find(mount.mountpoint)
+    assert kept is not None
+    must(hfs_command(), "umount", mount.mountpoint)
+    assert wait_gone(kept.pid)
+
+
+def test_at_another_place_than_the_mount(source: Path, cache: Path, tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    held = Held("--source", source, "--at", places[0], "--cache", cache).runs()
+    with killed_at_the_end([held]):
+        command = (hfs_command(), "run", "--source", source, "--at", places[1], "--cache", cache, "--quiet", "--")
+        assert must(*command, "cksum", places[1] / "1").split()[1] == str(SIZE)
+        assert mounts_below(places[1]) == []
+        assert held.end() == 0
+    assert mounts_below(tmp_path) == []
+
+
+def test_a_crash_of_the_daemon_takes_no_reference_away(source: Path, cache: Path) -> None:
+    held = Held("--source", source, "--cache", cache, "--log-file", cache.parent / "log").runs()
+    with killed_at_the_end([held]):
+        (mount,) = ours(source)
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        kill(kept.status["daemon"])
+        assert (Path(mount.mountpoint) / "1").read_bytes() == pattern(2, 0, SIZE)
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        assert len(kept.status["held_by"]) == 1
+        assert held.end() == 0
+    wait_unmounted(source)

@@ -1,0 +1,194 @@
+"""Room of a shared root: from the ledger, from caches without a daemon, from neighbours, and back again."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mountd.cache.grants import Grants
+from mountd.cache.objects import DiskSpace, Room
+from mountd.ledger import Grant, Ledger, Listed, Registration, ServedSource
+from mountd.ledger.root import CacheRoot
+from tests.conftest import Logs
+
+SIZE = 900
+SPACE = DiskSpace(free_bytes=1 << 40, total_bytes=1 << 40)
+
+
+async def at_once(sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+    await trio.lowlevel.checkpoint()
+    return sync_fn(*args)
+
+
+class Neighbours:
+    """Others that give what they have; `asked` and `evicted` say how much of whom."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.running: dict[str, Grants] = {}
+        self.asked: list[tuple[str, int]] = []
+        self.evicted: list[tuple[str, int]] = []
+
+    async def evict_idle(self, name: str, wanted_bytes: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.evicted.append((name, wanted_bytes))
+        (entry,) = (found for found in self._ledger.listed() if found.name == name)
+        self._ledger.settle(name, max(0, entry.grant.used_bytes - wanted_bytes))
+
+    async def ask(self, entry: Listed, wanted_bytes: int) -> int:
+        self.asked.append((entry.name, wanted_bytes))
+
+        async def evict() -> None:
+            await trio.lowlevel.checkpoint()
+            room = self.rooms[entry.name]
+            assert room.capacity_bytes is not None
+            room.release(room.over_bytes())
+
+        return await self.running[entry.name].yield_room(wanted_bytes, evict)
+
+    rooms: dict[str, Room]
+
+
+class Node:
+    """Caches of one root."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.others = Neighbours(ledger)
+        self.others.rooms = self.rooms = {}
+        self._registrations: list[Registration] = []
+
+    async def cache(self, name: str, used_bytes: int = 0, size_bytes: int | None = SIZE) -> Grants:
+        """A running one."""
+        served = ServedSource(source=name.encode(), device=1, inode=len(self._registrations))
+        registration = self.ledger.register(name, served, size_bytes)
+        self._registrations.append(registration)
+        grants = Grants(registration, self.others, at_once)
+        room = Room(size_bytes, used_bytes, SPACE)
+        self.rooms[name] = room
+        self.others.running[name] = grants
+        await grants.begin(room)
+        return grants
+
+    def idle(self, name: str, used_bytes: int, used_s: int = 0) -> None:
+        """One without a daemon."""
+        registration = self.ledger.register(name, ServedSource(source=b"/", device=1, inode=99), SIZE)
+        registration.write(Grant(used_bytes, used_bytes, used_s))
+        registration.close()
+
+    def granted(self) -> dict[str, int]:
+        found = {entry.name: entry.grant.granted_bytes for entry in self.ledger.listed()}
+        assert sum(found.values()) <= SIZE
+        return found
+
+    def close(self) -> None:
+        for registration in self._registrations:
+            registration.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    (tmp_path / "root").mkdir(mode=0o700)
+    root = CacheRoot(str(tmp_path / "root"))
+    found = Node(root.ledger)
+    yield found
+    found.close()
+    root.close()
+
+
+async def test_one_alone_has_all_of_a_small_root(node: Node) -> None:
+    grants = await node.cache("a", 100)
+    assert node.granted() == {"a": SIZE}
+    assert (node.rooms["a"].capacity_bytes, node.rooms["a"].limit_bytes()) == (SIZE, SIZE)
+    await grants.end()
+    assert node.granted() == {"a": 100}
+
+
+async def test_a_second_one_has_its_share_of_what_the_first_does_not_use(node: Node) -> None:
+    await node.cache("a", 100)
+    second = await node.cache("b")
+    assert node.rooms["b"].capacity_bytes == 0
+    await second.want(50)
+    assert node.others.asked == [("a", 450)]
+    assert node.granted() == {"a": 450, "b": 450}
+    assert node.rooms["a"].used_bytes == 100
+
+
+async def test_the_first_gives_up_what_it_uses_beyond_a_fair_share(node: Node) -> None:
+    await node.cache("a", 900)
+    second = await node.cache("b")
+    await second.want(50)
+    assert node.granted() == {"a": 450, "b": 450}
+    assert node.rooms["a"].used_bytes == 450
+    node.rooms["b"].charge(450)
+    await second.want(50)
+    assert node.others.asked == [("a", 450)]  # who has a fair share asks for no more
+    assert node.rooms["b"].shortfall_bytes(50) == 50
+
+
+async def test_idle_caches_go_first_and_the_oldest_of_them(node: Node) -> None:
+    node.idle("old", 300, used_s=1)
+    node.idle("older", 200, used_s=0)
+    await node.cache("a", 300)
+    second = await node.cache("b")
+    await second.want(150)
+    assert [name for name, _ in node.others.evicted] == ["older"]
+    assert node.others.asked == []
+    assert node.rooms["b"].fits(150)
+    node.rooms["b"].charge(200)
+    await second.want(250)
+    assert [name for name, _ in node.others.evicted] == ["older", "older", "old"]  # what is left of it first
+    assert node.rooms["b"].fits(200)
+
+
+async def test_what_cannot_be_had_is_not_asked_for_again_at_once(node: Node) -> None:
+    await node.cache("a", 450)
+    second = await node.cache("b")
+    await second.want(450)
+    node.rooms["b"].charge(450)
+    asked = len(node.others.asked)
+    for _ in range(3):
+        await second.want(10)
+    assert not second.lacks(10)
+    assert len(node.others.asked) == asked
+    await trio.sleep(11)
+    await second.want(10)
+    assert len(node.others.asked) == asked  # a fair share is all that one asks for
+
+
+async def test_a_lowered_size_takes_room_away(node: Node) -> None:
+    grants = await node.cache("a", 800)
+    second = await node.cache("b", size_bytes=SIZE // 2)
+    await grants.keep()
+    assert node.rooms["a"].over_bytes() == 800 - SIZE // 2
+    await second.keep()
+
+
+async def test_without_a_size_idle_caches_go_before_the_disk_is_full(node: Node) -> None:
+    node.idle("old", 300)
+    grants = await node.cache("a", 100, size_bytes=None)
+    room = node.rooms["a"]
+    assert room.capacity_bytes is None
+    room.measured(DiskSpace(free_bytes=0, total_bytes=1 << 40))
+    await grants.want(10)
+    assert [name for name, _ in node.others.evicted] == ["old"]
+
+
+async def test_a_ledger_that_fails_costs_room_and_nothing_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
+    """It is told once."""
+    logs.expect("the ledger of the cache")
+    grants = await node.cache("a", 100)
+
+    def broken(*_arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Ledger, "take", broken)
+    await grants.want(SIZE)
+    await grants.keep()
+    assert await grants.yield_room(10, trio.lowlevel.checkpoint) == 0
+    assert node.rooms["a"].capacity_bytes == SIZE
+    assert len(logs.records) == 1

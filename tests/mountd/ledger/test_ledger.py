@@ -1,0 +1,197 @@
+"""The ledger of a cache root: grants, daemons, and a kill -9 at any moment."""
+
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mountd.ledger import Grant, Ledger, LedgerBusy, ServedSource
+from mountd.ledger import ledger as ledger_module
+from mountd.ledger.record import read_grant, read_serving, write_grant, write_serving
+
+SIZE = 1000
+SOURCE = ServedSource(source=b"/data/\xff", device=5, inode=7, mountpoint=b"/mnt")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    found = Ledger(fd)
+    os.close(fd)
+    yield found
+    found.close()
+
+
+def granted(ledger: Ledger) -> dict[str, int]:
+    return {entry.name: entry.grant.granted_bytes for entry in ledger.listed()}
+
+
+def test_a_daemon_is_listed_with_what_it_serves_and_runs_until_it_is_closed(ledger: Ledger) -> None:
+    registration = ledger.register("a", SOURCE, SIZE)
+    (entry,) = ledger.listed()
+    assert (entry.name, entry.serving, entry.running, entry.grant.granted_bytes) == ("a", SOURCE, True, 0)
+    assert ledger.size_bytes() == SIZE
+    registration.close()
+    assert not ledger.listed()[0].running
+
+
+def test_a_cache_has_one_daemon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_DAEMON_S", 0.0)
+    registration = ledger.register("a", SOURCE, None)
+    with pytest.raises(BlockingIOError):
+        ledger.register("a", SOURCE, None)
+    with pytest.raises(BlockingIOError):
+        ledger.hold("a")
+    registration.close()
+    ledger.hold("a").close()
+    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)):
+        ledger.hold("b")
+
+
+def test_room_is_taken_and_given_back(ledger: Ledger) -> None:
+    """A root smaller than a step: the first has all of it, until it gives back."""
+    first, second = ledger.register("a", SOURCE, SIZE), ledger.register("b", SOURCE, None)
+    assert first.take(0, 1).granted_bytes == SIZE
+    taken = second.take(0, 100)
+    assert (taken.granted_bytes, taken.size_bytes, [entry.name for entry in taken.others]) == (0, SIZE, ["a"])
+    first.give_back(700, 300)
+    assert second.take(0, 100).granted_bytes == 300
+    assert granted(ledger) == {"a": 700, "b": 300}
+    first.give_back(100, 300)  # never less than is used
+    assert granted(ledger)["a"] == 300
+    first.close()
+    second.close()
+
+
+def test_without_a_size_nothing_is_shared_out(ledger: Ledger) -> None:
+    registration = ledger.register("a", SOURCE, None)
+    taken = registration.take(700, 100)
+    assert (taken.size_bytes, ledger.size_bytes()) == (None, None)
+    assert granted(ledger) == {"a": 700}
+    registration.close()
+
+
+def test_the_size_is_that_of_the_newest_that_gives_one(ledger: Ledger) -> None:
+    first = ledger.register("a", SOURCE, SIZE)
+    second = ledger.register("b", SOURCE, None)
+    assert ledger.size_bytes() == SIZE
+    second.close()
+    second = ledger.register("b", SOURCE, 2 * SIZE)
+    assert ledger.size_bytes() == 2 * SIZE
+    first.close()
+    second.close()
+    ledger.register("a", SOURCE, None).close()  # alone: what an earlier one gave is over
+    assert ledger.size_bytes() is None
+
+
+def test_a_lowered_size_shows_at_the_next_look(ledger: Ledger) -> None:
+    first = ledger.register("a", SOURCE, SIZE)
+    first.take(900, 1)
+    second = ledger.register("b", SOURCE, SIZE // 2)
+    taken = first.take(900, 0)
+    assert taken.granted_bytes == SIZE // 2  # to be evicted down to; until then what is used is accounted
+    assert granted(ledger)["a"] == 900
+    first.close()
+    second.close()
+
+
+def test_what_nobody_serves_is_settled_and_removed(ledger: Ledger) -> None:
+    registration = ledger.register("a", SOURCE, SIZE)
+    registration.take(10, 500)
+    registration.close()
+    ledger.settle("a", 10)
+    assert ledger.listed()[0].grant[:2] == (10, 10)
+    ledger.remove("a")
+    ledger.remove("a")
+    assert ledger.listed() == []
+
+
+def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "record"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    write_grant(fd, Grant(5, 3, 1))
+    write_serving(fd, SOURCE)
+    assert (read_grant(fd), read_serving(fd)) == (Grant(5, 3, 1), SOURCE)
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        assert read_serving(fd) is None
+        assert read_grant(fd) == (Grant(5, 3, 1) if cut >= 40 else None)
+    for place in range(40):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert read_grant(fd) is None
+    os.close(fd)
+    (tmp_path / "ledger" / "junk").write_bytes(b"junk")
+    assert ledger.listed() == []
+
+
+def test_a_lock_that_is_not_let_go_is_told(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_LOCK_S", 0.0)
+    registration = ledger.register("a", SOURCE, SIZE)
+    holder = os.open(tmp_path / "ledger" / "lock", os.O_RDONLY)
+    ledger_module._flock(holder, 0)
+    with pytest.raises(LedgerBusy, match="does not go on"):
+        registration.take(0, 1)
+    os.close(holder)
+    registration.take(0, 1)
+    registration.close()
+
+
+def test_commands_that_would_start_the_same_daemon_take_turns(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_START_S", 0.0)
+    with ledger.start_turn(1, 2), ledger.start_turn(1, 3), pytest.raises(LedgerBusy), ledger.start_turn(1, 2):
+        pass
+    with ledger.start_turn(1, 2):
+        assert ledger.listed() == []
+
+
+def _take_and_give(root: Path, name: str, steps: int) -> None:
+    """In a child: what a daemon does, a byte on descriptor 1 for each step; `use-NAME` is as large as what it holds."""
+    fd = os.open(root, os.O_RDONLY)
+    registration = Ledger(fd).register(name, SOURCE, SIZE)
+    use = os.open(root / f"use-{name}", os.O_RDWR | os.O_CREAT)
+    used = os.fstat(use).st_size
+    while True:
+        wanted = (used * 7 + 13) % 97 + 1
+        if registration.take(used, wanted).granted_bytes >= used + wanted:
+            used += wanted
+        else:
+            used -= used // 2
+        os.ftruncate(use, used)
+        registration.give_back(used + 20, used)
+        os.write(steps, b".")
+
+
+def test_a_daemon_that_is_killed_at_any_moment_leaves_no_more_than_the_size(tmp_path: Path, ledger: Ledger) -> None:
+    for moment in range(100):
+        children = []
+        for name in ("a", "b"):
+            heard, told = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    _take_and_give(tmp_path, name, told)
+                finally:
+                    os._exit(1)
+            os.close(told)
+            children.append((pid, heard))
+        for _pid, heard in children:
+            left = moment % 10 + 1
+            while left:
+                left -= len(os.read(heard, left))
+        for pid, heard in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(heard)
+        uses = {name: (tmp_path / f"use-{name}").stat().st_size for name in ("a", "b")}
+        records = granted(ledger)
+        assert sum(uses.values()) <= sum(records.values()) <= SIZE
+        assert all(records[name] >= uses[name] for name in uses), (records, uses)
+        if moment % 5 == 4:  # what a killed daemon had taken is not lost
+            for name, used in uses.items():
+                ledger.hold(name).close()
+                ledger.settle(name, used)
+            assert granted(ledger) == uses
