@@ -16,6 +16,7 @@ from hfs.cli.cache_du import du
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complete_mounts, control_option, sole_mount, targets_of
 from mountd.base.errors import ConfigError
+from mountd.core.config.quantities import parse_duration, parse_size
 from mountd.wire.protocol import Progress, Result, Row, Rows
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ def check(
 @cache.command()
 @paths_argument
 @click.option("--all", "everything", is_flag=True, help="All that is staged, of every source.")
+@click.option("--older-than", "older_than", metavar="AGE", help="Only what was last used longer ago, like 7d or 12h.")
+@click.option("--source", metavar="DIR", help="With --cache: only the cache of this source.")
+@click.option("--to", "to_size", metavar="SIZE", help="With --cache: what was used longest ago, until no more is left.")
 @cache_option
 @json_option
 @control_option
@@ -122,6 +126,9 @@ def evict(
     /,
     paths: tuple[str, ...],
     everything: bool,
+    older_than: str | None,
+    source: str | None,
+    to_size: str | None,
     directory: str | None,
     as_json: bool,
     control: str | None,
@@ -130,20 +137,34 @@ def evict(
 
     --all means everything in the cache of the mount: of the one that PATH lies in, or of the only one.
     """
+    older_than_s = _age_s(older_than)
     if directory is not None:
         from hfs.mounting import offline
 
-        if bool(paths) == everything:
-            raise ConfigError("give either PATHs or --all")
-        _offline(ctx, "evicted", as_json, lambda news: offline.evict(directory, _inside(paths), everything, news))
+        if to_size is not None:
+            if paths or everything or older_than or source:
+                raise ConfigError("--to chooses by itself what goes: give nothing else but --cache")
+            to_bytes = _to_bytes(to_size)
+            _offline(ctx, "evicted", as_json, lambda _news: offline.shrink(directory, to_bytes))
+            return
+        if bool(paths) == everything and not (older_than_s or source):
+            raise ConfigError("give either PATHs or --all, or --older-than AGE, or --source DIR")
+        _offline(ctx, "evicted", as_json, lambda _news: offline.evict(directory, _inside(paths), older_than_s, source))
         return
+    if source is not None or to_size is not None:
+        raise ConfigError("--source and --to need --cache DIR")
+    everything = everything or bool(older_than_s and not paths)
     if not paths and not everything:
         raise ConfigError("no PATH; give paths of a mount, or --all")
     targets = targets_of(_some(paths, control), control)
     if everything:
         targets = [MountTarget(target.mountpoint, target.client, []) for target in targets]
     _work(
-        ctx, "evicted", as_json, targets, lambda t, part, news: t.client.evict(part, everything=everything, news=news)
+        ctx,
+        "evicted",
+        as_json,
+        targets,
+        lambda t, part, news: t.client.evict(part, everything=everything, older_than_s=older_than_s, news=news),
     )
 
 
@@ -180,6 +201,22 @@ def list_(
 
 
 cache.add_command(du)
+
+
+def _age_s(text: str | None) -> float:
+    """Raises ConfigError."""
+    try:
+        return 0.0 if text is None else parse_duration(text)
+    except ValueError:
+        raise ConfigError(f"--older-than {text}: give an age like 7d, 12h or 30m") from None
+
+
+def _to_bytes(text: str) -> int:
+    """Raises ConfigError."""
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ConfigError(f"--to {text}: give a size like 200G") from None
 
 
 def _name(target: MountTarget | None, row: Row) -> str:

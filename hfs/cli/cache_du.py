@@ -1,6 +1,6 @@
 """`hfs cache du`: what the caches below a root hold, of which source, whose, and when each was used last.
 
-From the ledger alone: no cache is opened, so daemons may run and caches of other users are seen too.
+From the ledger, and from daemons of ours: no cache is opened, and caches of other users are seen too.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ def du(directory: str | None, as_json: bool) -> None:
 
 
 def _told(entry: Listed) -> dict[str, Any]:
+    from hfs.mounting.held import held_bytes
+
     serving = entry.serving
     return {
         "name": entry.name,
         "source": "?" if serving is None else os.fsdecode(serving.source),
         "owner": _user(int(entry.name.partition("-")[0])),
-        "used_bytes": entry.grant.used_bytes,
+        "used_bytes": held_bytes(entry),
         "granted_bytes": entry.grant.granted_bytes,
         "used_s": entry.grant.used_s,
         "running": entry.running,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from importlib import metadata
@@ -42,7 +43,13 @@ def mount(take_over: bool, **arguments: Any) -> None:
         config = without_stale(prepared(config))
         if _joined(config, origins):
             return
-        check_places(config)
+        try:
+            check_places(config)
+        except HfsError:
+            with joining.turn_if_any(config):
+                if _joined(config, origins):  # of a command that was just mounting there
+                    return
+            raise
         if not config.foreground:
             with joining.turn(config):
                 if _joined(config, origins):  # of a command that was faster
@@ -75,17 +82,20 @@ def _joined(config: Config, origins: dict[str, str]) -> bool:
             where = f"{config.source} is already mounted at {found.mountpoint}, from the same cache"
             raise MountError(f"{where}; leave out --foreground to use that, or give another --cache")
         found.check(config, origins)
-        if config.mountpoint != found.mountpoint:
+        elsewhere = config.mountpoint != found.mountpoint
+        if elsewhere:
             check_mountpoint(config)
+            if os.geteuid() != 0:
+                remedy = f"use {found.mountpoint}, or hfs run, which shows it elsewhere for one command"
+                raise MountError(f"{config.source} is already mounted at {found.mountpoint}; {remedy}")
         try:
             if not found.keeper.hold_session("hfs mount"):
                 continue  # it has just begun to end
-            if config.mountpoint != found.mountpoint:
-                view.bind(found.mountpoint, config.mountpoint)
-        except PermissionError:
-            remedy = f"use {found.mountpoint}, or hfs run, which shows it elsewhere for one command"
-            raise MountError(f"{config.source} is already mounted at {found.mountpoint}; {remedy}") from None
+            if elsewhere:
+                view.bind(found.mountpoint, config.mountpoint, found.device)
         except OSError as error:
+            with contextlib.suppress(OSError, HfsError):
+                found.keeper.release_session()
             raise MountError(f"{config.mountpoint}: cannot be mounted on ({error.strerror})") from None
         complain(f"{config.mountpoint}: served by the daemon of {config.source} that is there already")
         return True

@@ -160,8 +160,8 @@ def _unmount(use: UsedMount) -> None:
                 break  # the command has unmounted it, or another user's umount has
             complain(str(error))
             return
-    if not use.wait_gone(mounting.DRAIN_S):
-        complain(f"process {use.keeper_pid} still works on the cache {mounting.DRAIN_S:g} s after the unmount")
+    if (why := use.wait_gone(mounting.DRAIN_S)) is not None:
+        complain(why)
 
 
 def _is_mounted(mountpoint: str) -> bool:

@@ -73,9 +73,16 @@ class Client:
         """Verify what is staged; no paths: all."""
         return self._ask(Check(list(paths), against_source), news, None)
 
-    def evict(self, paths: Sequence[bytes], *, everything: bool = False, news: News | None = None) -> Result:
-        """Drop what is staged."""
-        return self._ask(Evict(list(paths), everything), news, None)
+    def evict(
+        self,
+        paths: Sequence[bytes],
+        *,
+        everything: bool = False,
+        older_than_s: float = 0.0,
+        news: News | None = None,
+    ) -> Result:
+        """Drop what is staged, and was last used longer ago than that."""
+        return self._ask(Evict(list(paths), everything, older_than_s), news, None)
 
     def list(self, paths: Sequence[bytes], news: News) -> Result:
         """Rows of what is staged, in parts to `news`; no paths: all."""

@@ -1,8 +1,7 @@
 """A mount of SOURCE that is there already, of the same cache root: found, compared with what is wanted, and used.
 
-The ledger of the root says which caches have daemons, and where these have their mounts; its keeper says what it was
-told. Two commands that would start a daemon for the same source take turns (`turn`), so that the second finds the
-mount of the first.
+The keepers of our user's mounts say which source each serves, from which cache, and what it was told. Two commands that
+would start a daemon for the same source take turns (`turn`), so that the second finds the mount of the first.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hfs.mounting import keeper, probe
+from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import KEYS, Config
@@ -23,8 +22,8 @@ from mountd.ledger import CacheRoot
 
 _OWN = {"mountpoint", "source", "cache", "over", "foreground", "control", "log_level", "log_file", "linger_s"}
 """Of the command, not of the mount."""
-_ENDING_S = 130.0
-"""A mount that ends has two minutes to write what it holds."""
+_ENDING_S = 30.0
+"""A daemon that ends writes what it holds for ten seconds at most."""
 _AGAIN_S = 0.05
 
 
@@ -32,7 +31,11 @@ class Running(NamedTuple):
     """A mount of the same source."""
 
     mountpoint: str
+    """Where it is seen."""
+    device: str
+    """As in mountinfo."""
     keeper: FoundKeeper
+    is_ending: bool
 
     def check(self, config: Config, origins: Mapping[str, str]) -> None:
         """Raises ConfigError where other options are wanted than it was made with."""
@@ -56,36 +59,30 @@ class Running(NamedTuple):
 
 
 def running(config: Config) -> Running | None:
-    """The mount of config.source, if a daemon serves it from this cache root and is ours. Makes nothing."""
-    if not os.path.isdir(f"{config.cache}/ledger"):
-        return None
+    """The mount of config.source from this cache root, if it is ours. Makes nothing."""
     try:
         found = probe.look(config.source)
-        root = CacheRoot(config.cache)
-    except (OSError, HfsError):
-        return None  # `check_places` says what is wrong
-    try:
-        entries = root.ledger.listed()
     except OSError:
-        return None
-    finally:
-        root.close()
-    for entry in entries:
-        serving = entry.serving
-        if not entry.running or serving is None or (serving.device, serving.inode) != (found.device, found.inode):
-            continue
-        mountpoint = os.fsdecode(serving.mountpoint)
-        if entry.name.startswith(f"{os.geteuid()}-") and (kept := keeper.find(mountpoint)) is not None:
-            return Running(mountpoint, kept)
+        return None  # `check_places` says what is wrong
+    for kept in keeper.ours():
+        status = kept.status
+        if status.get("identity") == [found.device, found.inode] and kept.config.get("cache") == config.cache:
+            device, mountpoint = str(status.get("device")), str(status.get("mountpoint"))
+            places = [mount.mountpoint for mount in mountinfo.hfs_mounts() if mount.device == device]
+            place = mountpoint if mountpoint in places or not places else places[0]
+            return Running(place, device, kept, bool(status.get("ending")) or not places)
     return None
 
 
 def wait_running(config: Config) -> Running | None:
     """As `running`, but of one that is just ending its end is waited for. Raises MountError."""
     until_s = time.monotonic() + _ENDING_S
-    while (found := running(config)) is not None and found.keeper.status.get("ending"):
+    while (found := running(config)) is not None and found.is_ending:
         if time.monotonic() > until_s:
-            raise MountError(f"{found.mountpoint}: the mount of {config.source} does not end; see hfs status")
+            raise MountError(
+                f"{config.source}: its mount at {found.mountpoint} was taken away and has not ended yet: it is in use, "
+                "or its daemon still writes; wait, or give another --cache"
+            )
         time.sleep(_AGAIN_S)
     return found
 
@@ -100,3 +97,13 @@ def turn(config: Config) -> Iterator[None]:
             yield
     finally:
         root.close()
+
+
+@contextlib.contextmanager
+def turn_if_any(config: Config) -> Iterator[None]:
+    """As `turn`, where somebody may be starting a daemon: whatever is wrong with the places is told by others."""
+    with contextlib.ExitStack() as stack:
+        if os.path.isdir(f"{config.cache}/ledger"):
+            with contextlib.suppress(OSError, HfsError):
+                stack.enter_context(turn(config))
+        yield

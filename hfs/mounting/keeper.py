@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 from hfs.mounting import mountinfo
@@ -45,6 +46,13 @@ class FoundKeeper:
         """What its daemon was told, as of `mountd.core.config.handover.dump`."""
         return dict(self.status.get("config") or {})
 
+    def is_seen(self) -> bool:
+        """Whether the mount is still there for somebody, in whichever namespace."""
+        try:
+            return ask(self._path, self._owner, {"ask": "status"})[1].get("device") is not None
+        except (OSError, MountError):
+            return False
+
     def hold(self, command: str, linger_s: float) -> HeldMount | None:
         """Use the mount until the result is closed, or this process has ended; None: it is just ending. Raises
         OSError."""
@@ -67,10 +75,14 @@ class FoundKeeper:
         request = {"ask": "hold-session", "session": os.getsid(0), "command": command}
         return bool(ask(self._path, self._owner, request)[1].get("held"))
 
-    def unmount(self) -> list[str]:
+    def release_session(self) -> None:
+        """This session uses the mount no more. Raises OSError, MountError."""
+        ask(self._path, self._owner, {"ask": "release-session", "session": os.getsid(0)})
+
+    def unmount(self, *, lazy: bool) -> list[str]:
         """Say that this session is about to unmount. Who else holds the mount, for people; none: go on. Raises OSError,
         MountError."""
-        answer = ask(self._path, self._owner, {"ask": "unmount", "session": os.getsid(0)})[1]
+        answer = ask(self._path, self._owner, {"ask": "unmount", "session": os.getsid(0), "lazy": lazy})[1]
         return [_holder(held) for held in answer.get("held", [])]
 
     def take_over(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -158,13 +170,26 @@ def find(mountpoint: str) -> FoundKeeper | None:
     if mount is None:
         return None
     owner = os.geteuid() if mount.owner_uid is None else mount.owner_uid
+    return next((kept for kept in _all(owner, mountpoint) if kept.status.get("device") == mount.device), None)
+
+
+def ours() -> Iterator[FoundKeeper]:
+    """The keepers of all mounts of our user, those too that are just ending."""
+    return _all(os.geteuid(), "")
+
+
+def _all(owner: int, mountpoint: str) -> Iterator[FoundKeeper]:
+    """Keepers of a user that answer; first those whose socket is named after `mountpoint`."""
     environ = None if owner == os.geteuid() else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"}
     for directory in socket_places.directories_of(owner, environ):
-        for path in socket_places.paths_of(directory, mountpoint, socket_places.KEEPER):
+        try:
+            names = [name for name in os.listdir(directory) if name.endswith(socket_places.KEEPER)]
+        except OSError:
+            continue
+        for name in sorted(names, key=lambda name: not name.startswith(socket_places.prefix_of(mountpoint))):
+            path = f"{directory}/{name}"
             try:
                 pid, status = ask(path, owner, {"ask": "status"})
             except (OSError, MountError):
                 continue
-            if status.get("device") == mount.device:
-                return FoundKeeper(path, owner, pid, status)
-    return None
+            yield FoundKeeper(path, owner, pid, status)

@@ -10,6 +10,7 @@ import logging
 import logging.handlers
 import os
 import queue
+import stat
 import sys
 from io import TextIOWrapper
 from typing import BinaryIO
@@ -27,8 +28,17 @@ _FILES = 10
 def default_log_file(config: Config, state_directory: str | None) -> str:
     """The state directory's, else below the cache: both are ours, and neither is the user's shared home."""
     name = "-".join(config.mountpoint.strip("/").split("/"))[-60:] or "root"
-    directory = state_directory or f"{config.cache}/{LOGS}"
+    directory = state_directory or f"{config.cache}/{_folder(config)}"
     return f"{directory}/{name}-{prefix_of(config.mountpoint)[:8]}.log"
+
+
+def _folder(config: Config) -> str:
+    """Below the cache; where several users share it each has his own."""
+    try:
+        others_write = os.stat(config.cache).st_mode & stat.S_IWOTH
+    except OSError:
+        others_write = 0
+    return f"{LOGS}-{os.geteuid()}" if others_write else LOGS
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
@@ -50,7 +60,7 @@ def open_log(config: Config) -> BinaryIO:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         return open(path, "ab", opener=_private)
     with open_cache_directory(config.cache, make=True, shared_ok=True) as cache:
-        directory_fd = cache.open_directory(LOGS)
+        directory_fd = cache.open_directory(_folder(config))
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.fdopen(os.open(os.path.basename(path), flags, 0o600, dir_fd=directory_fd), "ab")
@@ -65,11 +75,11 @@ def _reached(config: Config, path: str) -> str:
         return path
     # By a descriptor that nobody closes: whoever may rename a directory above must not choose what a daemon appends to.
     with open_cache_directory(config.cache, make=True, shared_ok=True) as cache:
-        return f"/proc/self/fd/{cache.open_directory(LOGS)}/{os.path.basename(path)}"
+        return f"/proc/self/fd/{cache.open_directory(_folder(config))}/{os.path.basename(path)}"
 
 
 def _in_cache(config: Config, path: str) -> bool:
-    return os.path.dirname(path) == f"{config.cache}/{LOGS}"
+    return os.path.dirname(path) == f"{config.cache}/{_folder(config)}"
 
 
 def configure(config: Config) -> None:

@@ -312,10 +312,15 @@ def _is_seen_elsewhere(mount: mountinfo.Mount) -> bool:
     return any(other.device == mount.device and other.mountpoint != mount.mountpoint for other in mountinfo.mounts())
 
 
-def _held(kept: keeper.FoundKeeper | None) -> list[str]:
-    """Lines about others that hold the mount."""
+def _told(kept: keeper.FoundKeeper | None, *, lazy: bool, elsewhere: bool) -> list[str]:
+    """Tell the keeper that the mount is about to be taken away here. Lines about others that hold it."""
     try:
-        return [] if kept is None else [f"  {holder}" for holder in kept.unmount()]
+        if kept is None:
+            return []
+        if elsewhere:
+            kept.release_session()
+            return []
+        return [f"  {holder}" for holder in kept.unmount(lazy=lazy)]
     except (OSError, HfsError):
         return []  # it has just ended, or is of an older release
 
@@ -336,7 +341,7 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         return
     kept = keeper.find(mountpoint)
     elsewhere = _is_seen_elsewhere(mount)
-    held = _held(kept) if not lazy and not elsewhere else []
+    held = _told(kept, lazy=lazy, elsewhere=elsewhere)
     if held:
         raise StillHeld("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))
     descriptors = [] if lazy or elsewhere else _processes_of(mountpoint)

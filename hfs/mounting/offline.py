@@ -7,14 +7,19 @@ makes a cache: a directory that holds none is an error.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
 import trio
 
+from hfs.mounting.held import held_bytes
 from mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError
 from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.metrics import Metrics
-from mountd.ledger import caches_below, settle
+from mountd.ledger import CacheRoot, Hold, caches_below
 from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 News = Callable[[Progress | Rows], None]
@@ -24,6 +29,7 @@ _ROWS = 1000
 """Rows in one part."""
 _NO_LIMIT_BYTES = 1 << 62
 """Nothing is staged here, so nothing must go to make room, however full the disk is."""
+_AS_IT_IS = CacheSettings(capacity_bytes=_NO_LIMIT_BYTES, keeps_floor=False)
 
 
 def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
@@ -46,17 +52,50 @@ def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
     return Result(files=files, bytes=size, failed=failed)
 
 
-def evict(cache_dir: str, paths: Sequence[bytes], everything: bool, news: News) -> Result:  # noqa: ARG001 - as the others
-    """Drop what is staged below `paths`, or everything. Raises ConfigError, MountError."""
+def evict(cache_dir: str, paths: Sequence[bytes], older_than_s: float, source: str | None) -> Result:
+    """Drop what is staged below `paths` (none: everything) and was last used longer ago than that, of the cache of this
+    source (None: of all). Raises ConfigError, MountError."""
     files = freed_bytes = 0
+    before_s = time.time() - older_than_s if older_than_s else None
 
     async def work(cache: Cache) -> None:
         nonlocal files, freed_bytes
-        more_files, more_bytes = await cache.evictions.evict_paths(_EVERYTHING if everything else paths)
+        more_files, more_bytes = await cache.evictions.evict_paths(paths or _EVERYTHING, None, before_s)
         files += more_files
         freed_bytes += more_bytes
 
-    _with(cache_dir, work)
+    _with(cache_dir, work, source)
+    return Result(files=files, bytes=freed_bytes)
+
+
+def shrink(cache_dir: str, to_bytes: int) -> Result:
+    """Drop what was used longest ago, of the cache first that was used longest ago, until all caches of the root hold
+    no more than this. Raises ConfigError, MountError where those that daemons use hold more."""
+    root = CacheRoot(cache_dir)
+    try:
+        caches = sorted(root.ledger.listed(), key=lambda entry: entry.grant.used_s)
+        lacking_bytes = sum(held_bytes(entry) for entry in caches) - to_bytes
+        files = freed_bytes = 0
+
+        async def work(cache: Cache) -> None:
+            nonlocal files, freed_bytes
+            room, before_files = cache.room, cache.statistics().files
+            room.capacity_bytes = max(0, room.used_bytes - lacking_bytes)
+            freed_bytes += await cache.evictor.make_room()
+            files += before_files - cache.statistics().files
+
+        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction="lru")
+        for entry in caches:
+            if lacking_bytes > 0 and not entry.running and entry.name.startswith(f"{os.geteuid()}-"):
+                before_bytes = freed_bytes
+                _run(partial(_on, root.path_of(entry.name), work, settings))
+                lacking_bytes -= freed_bytes - before_bytes
+    finally:
+        root.close()
+    if lacking_bytes > 0:
+        raise MountError(
+            f"{lacking_bytes} bytes more than --to are in caches with daemons: unmount, or evict paths of the mounts"
+        )
     return Result(files=files, bytes=freed_bytes)
 
 
@@ -100,9 +139,14 @@ def _caches(cache_dir: str) -> list[str]:
         raise MountError(f"the cache {cache_dir} cannot be used: {error.strerror}") from None
 
 
-def _with(cache_dir: str, work: Callable[[Cache], Awaitable[None]]) -> None:
-    """Open each cache of the root, do it, close the cache. One in use is told when the others are done."""
+def _with(cache_dir: str, work: Callable[[Cache], Awaitable[None]], source: str | None = None) -> None:
+    """Open each cache of the root (with `source`: that of the source), do it, close the cache. One in use is told when
+    the others are done."""
     caches = _caches(cache_dir)
+    if source is not None:
+        caches = [path for path in caches if os.path.basename(path) in _names_of(cache_dir, source)]
+        if not caches:
+            raise ConfigError(f"--source {source}: --cache {cache_dir} holds no cache of it; hfs cache du lists them")
     if not caches:
         raise ConfigError(f"--cache {cache_dir}: holds no cache of hfs; give the DIR of hfs mount --cache DIR")
 
@@ -116,6 +160,20 @@ def _with(cache_dir: str, work: Callable[[Cache], Awaitable[None]]) -> None:
         if in_use is not None:
             raise in_use
 
+    _run(main)
+
+
+def _names_of(cache_dir: str, source: str) -> set[str]:
+    """Caches of a source, by the path that it was mounted by."""
+    root = CacheRoot(cache_dir)
+    try:
+        wanted = {os.fsencode(path) for path in (source, os.path.abspath(source), os.path.realpath(source))}
+        return {entry.name for entry in root.ledger.listed() if entry.serving and entry.serving.source in wanted}
+    finally:
+        root.close()
+
+
+def _run(main: Callable[[], Awaitable[None]]) -> None:
     try:
         trio.run(main)
     except* HfsError as group:
@@ -125,11 +183,36 @@ def _with(cache_dir: str, work: Callable[[Cache], Awaitable[None]]) -> None:
         raise error from None
 
 
-async def _on(path: str, work: Callable[[Cache], Awaitable[None]]) -> None:
-    settings = CacheSettings(capacity_bytes=_NO_LIMIT_BYTES, keeps_floor=False)
+async def _on(path: str, work: Callable[[Cache], Awaitable[None]], settings: CacheSettings = _AS_IT_IS) -> None:
+    with _held(path) as hold:
+        await _work(path, work, settings, hold)
+
+
+async def _work(
+    path: str, work: Callable[[Cache], Awaitable[None]], settings: CacheSettings, hold: Hold | None
+) -> None:
     async with open_cache(path, settings, metrics=Metrics()) as cache:
+        await cache.ready.wait()
         await work(cache)
         used_bytes, error = cache.room.used_bytes, cache.statistics().last_error
     if error is not None:  # what was listed or checked is not all there is
         raise MountError(f"the cache {path}: {error}")
-    settle(path, used_bytes)
+    if hold is not None:
+        hold.settle(used_bytes)
+
+
+@contextlib.contextmanager
+def _held(path: str) -> Iterator[Hold | None]:
+    """Its entry in the ledger, if it has one, so that no daemon comes meanwhile. Raises CacheInUse."""
+    root_path, name = os.path.split(path)
+    if not os.path.exists(f"{root_path}/ledger/{name}"):
+        yield None
+        return
+    with contextlib.closing(CacheRoot(root_path)) as root:
+        try:
+            hold = root.ledger.hold(name)
+        except BlockingIOError:
+            pid = next((e.serving.pid for e in root.ledger.listed() if e.name == name and e.serving), "unknown")
+            raise CacheInUse(f"the cache {path} is in use by process {pid}: use the mount that it serves") from None
+        with contextlib.closing(hold):
+            yield hold

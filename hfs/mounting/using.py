@@ -8,30 +8,40 @@ from hfs.mounting import joining, keeper, mounting, processes
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from hfs.mounting.preflight import check_mountpoint, check_places
 from hfs.mounting.view import View
-from mountd.base.errors import MountError
+from mountd.base.errors import HfsError, MountError
 from mountd.core.config import Config
+
+_SEEN_S = 2.0
+"""A mount that nobody sees any more is gone from the kernel within milliseconds."""
 
 
 class UsedMount:
     """Until `held` is closed, or this process ends."""
 
-    def __init__(self, mountpoint: str, place: str, kept: FoundKeeper, held: HeldMount) -> None:
+    def __init__(self, mountpoint: str, place: str, device: str, kept: FoundKeeper, held: HeldMount) -> None:
         self.mountpoint = mountpoint
         self.place = place
         """Where the command sees it."""
-        self.view = None if place == mountpoint else View(mountpoint, place)
+        self.view = None if place == mountpoint else View(mountpoint, place, device)
         self.held = held
         self.keeper_pid = kept.pid
-        self._keeper = processes.open_pid(kept.pid)
+        self._kept = kept
+        self._process = processes.open_pid(kept.pid)
 
-    def wait_gone(self, limit_s: float) -> bool:
-        """Wait until the mount and its daemon have ended; whether they have."""
-        if self._keeper is None:
-            return True
+    def wait_gone(self, limit_s: float) -> str | None:
+        """Wait until the mount, which was taken away, and its daemon have ended. Why they have not; None: they have."""
+        if self._process is None:
+            return None
         try:
-            return processes.wait_gone(self._keeper, limit_s)
+            if processes.wait_gone(self._process, _SEEN_S):
+                return None
+            if self._kept.is_seen():
+                return f"process {self.keeper_pid} goes on: other mount namespaces still show {self.mountpoint}"
+            if processes.wait_gone(self._process, limit_s):
+                return None
+            return f"process {self.keeper_pid} still works on the cache {limit_s:g} s after the unmount"
         finally:
-            os.close(self._keeper)
+            os.close(self._process)
 
 
 def use_mount(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount:
@@ -41,7 +51,13 @@ def use_mount(config: Config, origins: dict[str, str], place: str, command: str)
     """
     if (used := _joined(config, origins, place, command)) is not None:
         return used
-    check_places(config)
+    try:
+        check_places(config)
+    except HfsError:
+        with joining.turn_if_any(config):
+            if (used := _joined(config, origins, place, command)) is not None:  # of one that was just mounting there
+                return used
+        raise
     with joining.turn(config):
         if (used := _joined(config, origins, place, command)) is not None:
             return used
@@ -53,7 +69,7 @@ def use_mount(config: Config, origins: dict[str, str], place: str, command: str)
             if kept is None or held is None:
                 text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
                 raise MountError(text)
-            return UsedMount(config.mountpoint, place, kept, held)
+            return UsedMount(config.mountpoint, place, str(kept.status.get("device")), kept, held)
         except BaseException:
             mounting.detach(config.mountpoint, lazy=True)
             raise
@@ -66,5 +82,5 @@ def _joined(config: Config, origins: dict[str, str], place: str, command: str) -
             check_mountpoint(config)
         held = found.hold(command, config.linger_s)
         if held is not None:
-            return UsedMount(found.mountpoint, place, found.keeper, held)
+            return UsedMount(found.mountpoint, place, found.device, found.keeper, held)
     return None

@@ -4,7 +4,7 @@ As root the namespace is just that; a plain user gets a user namespace beside it
 command has its own uid and no more rights than before. Nothing of it outlives the command: the kernel takes the
 namespace away with its last process, however that ends.
 
-`enter` is to be called in the child, before the command is executed; it makes system calls only.
+`enter` is to be called in the child, before the command is executed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import ctypes
 import errno
 import os
 
+from hfs.mounting import mountinfo
 from mountd.base.errors import MountError
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19  # <sys/mount.h>
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +26,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class View:
     """What lies at `shown` is seen at `place`. Both are canonical paths of directories that are there."""
 
-    def __init__(self, shown: str, place: str) -> None:
+    def __init__(self, shown: str, place: str, device: str) -> None:
+        """`device`: of the mount, as in mountinfo."""
+        self._device = device
         self._shown = os.fsencode(shown)
         self._place = os.fsencode(place)
         self._uid, self._gid = os.geteuid(), os.getegid()
@@ -41,9 +45,21 @@ class View:
             # What is mounted elsewhere later is seen here, and nothing of ours there.
             _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
             _checked(_libc.mount(self._shown, self._place, None, ctypes.c_ulong(_MS_BIND), None))
+            _check_device(self._place, self._device)
+            self._let_go()
         except OSError as error:
             os.write(self._told, b"%d" % (error.errno or errno.EIO))
             raise
+
+    def _let_go(self) -> None:
+        """Of the other mounts of hfs: our copies of them would keep them alive as long as the command runs.
+
+        A plain user's copies cannot be taken away; where / is a shared mount, as systemd makes it, they go with theirs.
+        """
+        ours = {os.fsdecode(self._shown), os.fsdecode(self._place)}
+        for mount in reversed(mountinfo.mounts()):
+            if mount.fstype == mountinfo.HFS_TYPE and mount.mountpoint not in ours:
+                _libc.umount2(os.fsencode(mount.mountpoint), _MNT_DETACH | _UMOUNT_NOFOLLOW)
 
     def fault(self) -> MountError | None:
         """In the parent, once, when the child has been started or has failed: why it has no such view; None: it has."""
@@ -55,15 +71,29 @@ class View:
         if not said:
             return None
         why = os.strerror(int(said))
+        if int(said) == errno.ESTALE:
+            return MountError(f"{os.fsdecode(self._shown)}: the mount was taken away just now; try again")
         return MountError(
             f"{os.fsdecode(self._place)}: this kernel does not let user {self._uid} have a mount namespace of its own "
             f"({why}); give --at, an empty directory to show the data at"
         )
 
 
-def bind(shown: str, place: str) -> None:
-    """Show the mount at `shown` at `place` too, for everybody. Raises PermissionError where we may not, OSError."""
+def bind(shown: str, place: str, device: str) -> None:
+    """Show the mount of this device, which lies at `shown`, at `place` too, for everybody. Raises OSError."""
     _checked(_libc.mount(os.fsencode(shown), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None))
+    try:
+        _check_device(os.fsencode(place), device)
+    except OSError:
+        _libc.umount2(os.fsencode(place), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+        raise
+
+
+def _check_device(place: bytes, device: str) -> None:
+    """The mount may have been taken away a moment ago: then this is the directory below it. Raises OSError."""
+    mount = mountinfo.at(os.fsdecode(place))
+    if mount is None or mount.device != device:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
 def _write(path: str, data: bytes) -> None:

@@ -34,6 +34,7 @@ from mountd.cache.cleanup import clean_up, drop_passing
 from mountd.cache.committer import Committer
 from mountd.cache.evictions import EvictionsByName
 from mountd.cache.evictor import Evictor
+from mountd.cache.expiry import Expiry
 from mountd.cache.grants import Grants
 from mountd.cache.index import IndexFailed
 from mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
@@ -82,6 +83,8 @@ class CacheSettings:
     in_flight_bytes: int = _IN_FLIGHT_BYTES
     """What may wait in memory until it is written."""
     verify: VerifyWanted = "first-use"
+    expire_s: float = 0.0
+    """What nobody has used for so long goes; 0: stays."""
     scrub_bytes_s: int = 0
     """What is staged is read again at this rate, to see what has rotted; 0 does not."""
     attributes: AttributesWanted = "left"
@@ -140,6 +143,7 @@ class Cache:
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
         self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
+        self.expiry = Expiry(context, self.evictions, self.ready, settings.expire_s)
         self.checker = Checker(context, self.files, self.committer, queue, self.updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
 
@@ -151,6 +155,7 @@ class Cache:
         start_for_life(nursery, "staging: reclaimer", self.reclaimer.run)
         start_for_life(nursery, "staging: committer", self.committer.run)
         start_for_life(nursery, "staging: evictor", self.evictor.run)
+        start_for_life(nursery, "staging: expiry", self.expiry.run)
         for _ in range(self.settings.writers):
             start_for_life(nursery, "staging: writer", self.writer.work)
         start_for_life(nursery, "staging: watch of the disk", self.evictor.watch)

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from mountd.base.version import Version
 from mountd.cache.committer import Committer
-from mountd.cache.index import IndexFailed
+from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext, StagedFile, recall
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.reclaimer import Reclaimer
@@ -69,15 +69,25 @@ class EvictionsByName:
         return room_bytes
 
     async def evict_paths(
-        self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
+        self,
+        prefixes: Collection[bytes] = (b"",),
+        source_ids: Collection[str] | None = None,
+        before_s: float | None = None,
     ) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; see `StagedListing.rows` for both arguments.
-        Returns (files, bytes of room given back)."""
+        `before_s`: of these what was used last before that time, in seconds since the epoch. Returns (files, bytes of
+        room given back)."""
         await self._committer.wait_committed()
         files = freed_bytes = 0
         async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
             async for rows in pages:
-                batch_files, batch_bytes = await self._reclaimer.evict([(row.object_id, row.version) for row in rows])
+                chosen = [row for row in rows if before_s is None or self._used_s(row) < before_s]
+                batch_files, batch_bytes = await self._reclaimer.evict([(row.object_id, row.version) for row in chosen])
                 files += batch_files
                 freed_bytes += batch_bytes
         return files, freed_bytes
+
+    def _used_s(self, row: StagedRow) -> float:
+        """The index is a minute or an hour behind what memory knows."""
+        file = self._files.peek(row.version)
+        return row.last_use_s if file is None else max(row.last_use_s, file.last_use_ns / 1e9)

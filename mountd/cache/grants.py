@@ -61,12 +61,14 @@ class Grants:
     async def begin(self, room: Room) -> None:
         """Take over what the cache holds, and a step more as far as it is free."""
         self._room = room
-        await self._take(1)
+        if await self._take(1) is None:  # nothing may be filled that nobody has written down
+            room.capacity_bytes = max(room.used_bytes, self._registration.grant.granted_bytes)
 
-    async def end(self) -> None:
-        """Keep no more than is used: there is no daemon any more."""
+    async def end(self, held_bytes: int) -> None:
+        """Keep no more than what is staged, which is so much: there is no daemon any more."""
         if self._room is not None:
-            await self._give_back(self._room.used_bytes)
+            self._room.used_bytes = held_bytes  # less than was accounted: room is granted to the data plane ahead
+            await self._give_back(held_bytes)
 
     def lacks(self, ahead_bytes: int) -> bool:
         """Whether to ask now, so that so much can be staged without asking."""
@@ -94,11 +96,10 @@ class Grants:
         if room is None or self._one_at_a_time.locked():
             return
         async with self._one_at_a_time:
-            grant = self._registration.grant
             taken = await self._take(0)
             if taken is not None and taken.size_bytes is not None:
-                kept = kept_bytes(taken.size_bytes, grant.granted_bytes, room.used_bytes)
-                if kept < grant.granted_bytes:
+                kept = kept_bytes(taken.size_bytes, taken.granted_bytes, room.used_bytes)
+                if kept < taken.granted_bytes:
                     await self._give_back(kept)
 
     async def yield_room(self, asked_bytes: int, evict: Callable[[], Awaitable[object]]) -> int:
@@ -114,9 +115,13 @@ class Grants:
             before = self._registration.grant.granted_bytes
             fair = self._fair_bytes(taken, 1 + sum(entry.running for entry in taken.others))
             target = max(min(fair, before), before - asked_bytes)
-            if target < room.used_bytes and room.capacity_bytes is not None:
-                room.capacity_bytes = target
-                await evict()
+            if target < room.used_bytes:
+                capacity_bytes, room.capacity_bytes = room.capacity_bytes, target
+                try:
+                    await evict()
+                finally:
+                    if capacity_bytes is None:  # the disk is the limit, and has room now for who asked
+                        room.capacity_bytes = None
             await self._give_back(max(target, room.used_bytes))
             return before - self._registration.grant.granted_bytes
 

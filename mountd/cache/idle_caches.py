@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
+
+import trio
 
 from mountd.base.errors import HfsError
 from mountd.cache.cache import CacheSettings
@@ -19,6 +20,7 @@ from mountd.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
+_NO_LIMIT_BYTES = 1 << 62
 _SLICE_BYTES = 256 << 20
 _LONGEST_S = 1.0
 
@@ -30,9 +32,12 @@ async def evict_idle(ledger: Ledger, name: str, path: str, wanted_bytes: int, ru
     except (OSError, HfsError):
         return  # it has a daemon by now, or another owner
     try:
-        settings = CacheSettings(keeps_floor=False, eviction="lru")
+        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction="lru")
         async with open_cache(path, settings, metrics=Metrics(), run_in_thread=run_in_thread) as cache:
-            await cache.ready.wait()
+            with trio.move_on_after(_LONGEST_S):
+                await cache.ready.wait()
+            if not cache.ready.is_set():
+                return  # after a crash of a large cache; another time
             room, before = cache.room, cache.room.used_bytes
             until_s = time.monotonic() + _LONGEST_S
             while room.used_bytes > max(0, before - wanted_bytes) and time.monotonic() < until_s:
@@ -40,7 +45,7 @@ async def evict_idle(ledger: Ledger, name: str, path: str, wanted_bytes: int, ru
                 if not await cache.evictor.make_room():
                     break
             left = room.used_bytes
-        await run_in_thread(partial(ledger.settle, name, left))
+        await run_in_thread(hold.settle, left)
         log.info("%s: %d bytes made room for a cache that is in use", path, before - left)
     except (OSError, HfsError) as error:
         log.warning("%s: nothing can be evicted there: %s", path, error)

@@ -40,6 +40,7 @@ from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from mountd.core.cache_lock import lock_cache
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
+from policies.cache.admission import BLOCK_BYTES
 
 _DRAIN_S = 10.0
 """A stop waits so long for what was put to become durable; then it is fetched again next time."""
@@ -107,7 +108,7 @@ async def open_cache(
     finally:
         with trio.CancelScope(shield=True):
             if grants is not None:
-                await grants.end()
+                await grants.end(opened.index.counts.blocks * BLOCK_BYTES)
             await threads.sweep(_close, opened, disk)
 
 

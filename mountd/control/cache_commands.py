@@ -51,9 +51,11 @@ class CacheCommands:
         self,
         paths: Sequence[bytes],
         everything: bool,
+        older_than_s: float,
         report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
     ) -> Result:
-        """Drop what is staged below `paths`, or all of the cache; open files are skipped."""
+        """Drop what is staged below `paths`, or all of the cache; open files are skipped. `older_than_s`: only what was
+        last used longer ago than that."""
         await self._cache.committer.wait_committed()
         prefixes = paths if paths and not everything else EVERYTHING
         source_ids = None if everything else await self._source.ids_below()
@@ -62,7 +64,8 @@ class CacheCommands:
             async for row in rows:
                 file = self._cache.files.get_nowait(row.version)
                 skipped += file is not None and is_open(file)
-        files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids)
+        before_s = self._cache.context.clock() - older_than_s if older_than_s else None
+        files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids, before_s)
         return Result(files=files, bytes=freed_bytes, skipped=skipped)
 
     async def yield_room(self, asked_bytes: int) -> Result:

@@ -63,8 +63,8 @@ class CacheWork(Protocol):
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when they are committed. jobs 0: as many as the daemon likes."""
 
-    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
-        """Drop what is staged; open files are `skipped`."""
+    async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
+        """Drop what is staged, and was used longer ago than that; open files are `skipped`."""
 
     async def yield_room(self, asked_bytes: int) -> Result:
         """Give room back to other caches of the same root."""
@@ -198,7 +198,7 @@ class _Gate:
                 case Warm():
                     return await commands.cache.warm(request.paths, request.jobs, report)
                 case Evict():
-                    return await commands.cache.evict(request.paths, request.all, report)
+                    return await commands.cache.evict(request.paths, request.all, request.older_than_s, report)
                 case Check():
                     return await commands.cache.check(request.paths, request.against_source, report)
                 case Yield():

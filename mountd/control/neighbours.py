@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 _ASK_S = 20.0
 """It may have to evict: a gigabyte of small files takes seconds."""
+_ANSWER_BYTES = 1 << 16
 
 
 async def ask_to_yield(control: bytes, wanted_bytes: int) -> int:
@@ -25,7 +26,7 @@ async def ask_to_yield(control: bytes, wanted_bytes: int) -> int:
             async with await trio.open_unix_socket(os.fsdecode(control)) as stream:
                 await stream.send_all(encode(Yield(wanted_bytes)))
                 data = bytearray()
-                while part := await stream.receive_some(65536):
+                while len(data) < _ANSWER_BYTES and (part := await stream.receive_some(65536)):
                     data += part
             reply = decode_reply(bytes(data[HEADER_BYTES : HEADER_BYTES + frame_bytes(bytes(data[:HEADER_BYTES]))]))
         except (OSError, trio.BrokenResourceError, ProtocolError) as error:

@@ -106,7 +106,7 @@ class CacheDirectory:
             os.mkdir(name, 0o700, dir_fd=self.fd)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
-            if name == LOGS:
+            if name.startswith(LOGS):
                 os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_OTHERS_WRITE)
             self._check_entry(name, os.fstat(fd))
         except BaseException:
@@ -188,7 +188,7 @@ class CacheDirectory:
             fault = "is neither a file nor a directory"
         elif found.st_uid != os.geteuid():
             fault = f"belongs to user {found.st_uid}, not to user {os.geteuid()} who uses it"
-        elif mode & _OTHERS_WRITE and name.split("/")[0] != LOGS:
+        elif mode & _OTHERS_WRITE and not name.startswith(LOGS):
             fault = f"may be written to by others (mode {mode:04o})"
             remedy = f"if nobody has, chmod go-w {path}; else remove all of the directory"
         elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:

@@ -40,7 +40,8 @@ class _Others:
         self._run_in_thread = basics.workers.run_sync
 
     async def evict_idle(self, name: str, wanted_bytes: int) -> None:
-        await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
+        if name.startswith(f"{os.geteuid()}-"):  # nobody else's can be opened
+            await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
 
     async def ask(self, entry: Listed, wanted_bytes: int) -> int:
         if entry.serving is None or not entry.serving.control:
@@ -52,7 +53,7 @@ class _Others:
 async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCache]:
     """Raises CacheInUse, ConfigError, MountError."""
     run = basics.workers.run_sync
-    root, registration, serving = await run(_open, basics.config, source)
+    root, registration, serving = await run(_open, basics.config, source, basics.journal.generation > 0)
     try:
         grants = Grants(registration, _Others(root, basics), run)
         yield OwnCache(root.path_of(registration.name), grants, registration, serving)
@@ -61,7 +62,7 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
         root.close()
 
 
-def _open(config: Config, source: Source) -> tuple[CacheRoot, Registration, ServedSource]:
+def _open(config: Config, source: Source, again: bool) -> tuple[CacheRoot, Registration, ServedSource]:
     """In a thread."""
     try:
         with contextlib.ExitStack() as undo:
@@ -69,7 +70,7 @@ def _open(config: Config, source: Source) -> tuple[CacheRoot, Registration, Serv
             undo.callback(root.close)
             serving, name = _identity(config, source)
             root.take_over(name)
-            registration = root.ledger.register(name, serving, config.cache_size_bytes)
+            registration = root.ledger.register(name, serving, config.cache_size_bytes, again=again)
             undo.pop_all()
             return root, registration, serving
     except BlockingIOError as error:

@@ -66,6 +66,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             capacity_bytes=config.cache_size_bytes,
             chunk_bytes=config.chunk_bytes,
             eviction=config.eviction,
+            expire_s=config.expire_s,
             writers=config.staging_threads,
             kept_source=source.source_id,
             attributes="kept" if config.immutable else "forgotten",

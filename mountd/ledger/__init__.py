@@ -4,13 +4,14 @@ A folder of small files: one a cache, written by its owner alone, and a lock for
 caches hold. Standard library, msgspec and xxhash only: commands look at it before there is a daemon.
 """
 
-from mountd.ledger.ledger import Ledger, LedgerBusy, Listed, Registration, Taken
+from mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
 from mountd.ledger.record import Grant, ServedSource
-from mountd.ledger.root import CacheRoot, cache_name, caches_below, settle
+from mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 __all__ = [
     "CacheRoot",
     "Grant",
+    "Hold",
     "Ledger",
     "LedgerBusy",
     "Listed",
@@ -19,5 +20,4 @@ __all__ = [
     "Taken",
     "cache_name",
     "caches_below",
-    "settle",
 ]

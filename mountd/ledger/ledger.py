@@ -7,7 +7,7 @@
 
 A cache's record says more than the cache holds or as much, never less: room is written down before it is used, and
 given back when it is free. So a daemon that is killed at any moment leaves room that nobody uses, never more than the
-size; whoever finds a record without a daemon may bring it down to what the cache holds (`settle`).
+size; whoever finds a record without a daemon may bring it down to what the cache holds (`Hold.settle`).
 
 Where several users share a root each writes its own records only; what others write there is believed as far as sums
 go. Everything blocks.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,8 +34,9 @@ _LOCK_S = 5.0
 """Whoever holds the lock needs microseconds; one that was stopped (SIGSTOP) must not stop all others."""
 _START_S = 180.0
 """A start takes a second; of a source that does not answer a minute and a half."""
-_DAEMON_S = 3.0
-"""Without a daemon a cache is held for a second, to make room (`idle_caches`), or for a moment, to be looked at."""
+_DAEMON_S = 15.0
+"""A daemon that ends writes what it holds for ten seconds at most. Without a daemon a cache is held for a second or
+two, to make room (`idle_caches`), or for a moment, to be looked at."""
 _AGAIN_S = 0.005
 
 
@@ -62,6 +64,20 @@ class Taken:
     others: list[Listed]
 
 
+def _make_folder(root_fd: int, mode: int) -> None:
+    """There at once with its mode, or not at all: a kill in between would leave one that others cannot use."""
+    try:
+        os.stat(FOLDER, dir_fd=root_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        name = f".{FOLDER}-{os.getpid()}-{time.monotonic_ns()}"
+        os.mkdir(name, 0o700, dir_fd=root_fd)
+        os.chmod(name, mode, dir_fd=root_fd)
+        try:
+            os.rename(name, FOLDER, src_dir_fd=root_fd, dst_dir_fd=root_fd)
+        except OSError:  # another was faster, and there is something in it by now
+            os.rmdir(name, dir_fd=root_fd)
+
+
 def _flock(fd: int, limit_s: float) -> None:
     """Raises BlockingIOError when it cannot be had in time."""
     until_s = time.monotonic() + limit_s
@@ -80,10 +96,7 @@ class Ledger:
 
     def __init__(self, root_fd: int, *, shared: bool = False) -> None:
         """Makes the folder if it is missing. Raises OSError."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(FOLDER, 0o700, dir_fd=root_fd)
-            if shared:
-                os.chmod(FOLDER, 0o1777, dir_fd=root_fd)
+        _make_folder(root_fd, 0o1777 if shared else 0o700)
         self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root_fd)
         try:
             os.close(self._open(_LOCK))
@@ -106,27 +119,30 @@ class Ledger:
     def size_bytes(self) -> int | None:
         """What all caches may hold together; None: as much as the disk leaves. Raises OSError."""
         try:
-            fd = os.open(_SIZE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+            fd = os.open(_SIZE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
         except FileNotFoundError:
             return None
         try:
-            grant = read_grant(fd)
+            grant = read_grant(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
         finally:
             os.close(fd)
         return grant.granted_bytes or None if grant is not None else None
 
-    def register(self, name: str, serving: ServedSource, size_bytes: int | None) -> Registration:
+    def register(
+        self, name: str, serving: ServedSource, size_bytes: int | None, *, again: bool = False
+    ) -> Registration:
         """Enter a daemon as that of the cache `name`, until the registration is closed.
 
         A size that is given holds from now on for all; none takes an old one away where no other daemon is there.
+        `again`: one of that mount was there before, and the size stays as others may have set it since.
         Raises OSError, LedgerBusy; BlockingIOError where a daemon has that cache, after three seconds.
         """
         fd = self._open(name)
         try:
             _flock(fd, _DAEMON_S)
-            with self._locked():
+            with self.locked():
                 others = [entry for entry in self.listed() if entry.name != name]
-                if size_bytes is not None or not any(entry.running for entry in others):
+                if not again and (size_bytes is not None or not any(entry.running for entry in others)):
                     self._write_size(size_bytes)
                 if (grant := read_grant(fd)) is None:
                     write_grant(fd, grant := Grant(0, 0, int(time.time())))
@@ -158,28 +174,18 @@ class Ledger:
         except BaseException:
             os.close(fd)
             raise
-        return Hold(fd)
-
-    def settle(self, name: str, used_bytes: int) -> None:
-        """Bring the record of a cache that nobody serves down to what it holds. Raises OSError, LedgerBusy."""
-        fd = self._open(name)
-        try:
-            with self._locked():
-                before = read_grant(fd)
-                write_grant(fd, Grant(used_bytes, used_bytes, before.used_s if before is not None else 0))
-        finally:
-            os.close(fd)
+        return Hold(self, fd)
 
     def remove(self, name: str) -> None:
         """Forget a cache that is not there any more. Raises OSError, LedgerBusy."""
-        with self._locked(), contextlib.suppress(FileNotFoundError):
+        with self.locked(), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def take(self, registration: Registration, used_bytes: int, wanted_bytes: int) -> Taken:
         """See `Registration.take`."""
-        with self._locked():
+        with self.locked():
             size_bytes = self.size_bytes()
             others = [entry for entry in self.listed() if entry.name != registration.name]
             granted_bytes = used_bytes
@@ -202,7 +208,7 @@ class Ledger:
 
     def _open(self, name: str, *, make: bool = True) -> int:
         """Ours, made if it is missing; a lock of another user's cannot be written to, and need not be."""
-        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             return os.open(name, os.O_RDWR | flags, dir_fd=self._fd)
         except FileNotFoundError:
@@ -220,6 +226,10 @@ class Ledger:
         except OSError:
             return None  # gone meanwhile, or none of ours
         try:
+            found = os.fstat(fd)
+            # Whoever keeps caches here may write what he likes, but only in records of his own.
+            if not stat.S_ISREG(found.st_mode) or name.partition("-")[0] != str(found.st_uid):
+                return None
             grant = read_grant(fd)
             if grant is None:
                 return None
@@ -233,7 +243,8 @@ class Ledger:
             os.close(fd)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """For sums, and for records that change because of one. Raises OSError, LedgerBusy."""
         fd = self._open(_LOCK)
         try:
             try:
@@ -248,8 +259,15 @@ class Ledger:
 class Hold:
     """Of a cache without a daemon, until closed."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, ledger: Ledger, fd: int) -> None:
+        self._ledger = ledger
         self._fd = fd
+
+    def settle(self, used_bytes: int) -> None:
+        """Bring its record down to what it holds. Raises OSError, LedgerBusy."""
+        with self._ledger.locked():
+            before = read_grant(self._fd)
+            write_grant(self._fd, Grant(used_bytes, used_bytes, before.used_s if before is not None else 0))
 
     def close(self) -> None:
         """Daemons may come."""

@@ -96,17 +96,6 @@ def caches_below(path: str) -> list[str]:
         return found
 
 
-def settle(path: str, used_bytes: int) -> None:
-    """Note what a cache that nobody serves holds now. One that lies in a root itself has no record."""
-    root_path, name = os.path.split(path)
-    if _NAME.fullmatch(name):
-        root = CacheRoot(root_path)
-        try:
-            root.ledger.settle(name, used_bytes)
-        finally:
-            root.close()
-
-
 def _parts(directory: CacheDirectory) -> list[str]:
     """What belongs to a cache in DIR itself, the index last: without it nothing is one."""
     names = [name for name in directory.names() if name == "objects" or name.startswith(("objects.", "index."))]

@@ -103,9 +103,11 @@ class Connection:
         return device_at(self.mountpoint) == self.device
 
     def detach(self) -> None:
-        """Take the mount out of the tree, if it is there; it ends when its last user has gone. Raises OSError."""
-        if self.is_mounted and not self.is_gone:  # of one that is gone the device number is another's by now
-            unmount(self.mountpoint)
+        """Take the mount out of the tree, wherever it is shown; it ends when its last user has gone. Raises OSError."""
+        if self.is_gone:
+            return  # its device number is another's by now
+        for place in _places_of(self.device):
+            unmount(place)
 
     def abort(self) -> None:
         """End what waits with an error, and let go of it, whoever else holds it: a thread of a killed daemon may wait
@@ -133,6 +135,23 @@ def device_at(mountpoint: str) -> str | None:
             if fields[4] == wanted:
                 found = fields[2].decode()
     return found
+
+
+def _places_of(device: str) -> list[str]:
+    """Where the mount of this device lies on top, the one that was mounted last first."""
+    found: dict[bytes, str] = {}
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            fields = line.split(b" ")
+            found[fields[4]] = fields[2].decode()
+    escapes = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\"))
+    places = []
+    for place, its in reversed(found.items()):
+        if its == device:
+            for code, byte in escapes:
+                place = place.replace(code, byte)
+            places.append(os.fsdecode(place))
+    return places
 
 
 def unmount(mountpoint: str) -> None:

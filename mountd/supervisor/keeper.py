@@ -124,6 +124,9 @@ class Keeper:
 
     def _unused(self) -> None:
         """Nobody holds the mount any more."""
+        connection = self._mount.connection
+        if connection is None or not connection.is_mounted:
+            return  # it was taken away, and goes with whoever uses it still
         self._log.info(f"{self._mount.mountpoint}: the last that used it has ended")
         self._stop(again=False)
 
@@ -137,7 +140,11 @@ class Keeper:
             except TakeOverRefused as error:
                 client.reply({"error": str(error), "code": error.code})
         elif what == "unmount":
-            client.reply({"held": self._references.unmount(int(request.get("session", 0)))})
+            session, lazy = int(request.get("session", 0)), bool(request.get("lazy"))
+            client.reply({"held": self._references.unmount(session, lazy=lazy)})
+        elif what == "release-session":
+            self._references.release_session(int(request.get("session", 0)))
+            client.reply({"released": True})
         elif what in {"hold", "hold-session"}:
             self._held(what, request, client)
         else:
@@ -166,6 +173,7 @@ class Keeper:
             "pid": os.getpid(),
             "mountpoint": self._mount.mountpoint,
             "device": self._mount.device,
+            "identity": self._mount.identity,
             **self._succession.status(),
             "mounted_s": self._mount.made_s,
             "log_file": self._log_file,

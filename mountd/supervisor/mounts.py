@@ -24,6 +24,8 @@ class KeptMount:
         self.mountpoint = mountpoint
         self.source = source
         self.connection: Connection | None = None
+        self.identity: list[int] = []
+        """st_dev and st_ino of SOURCE."""
         self.made_s = 0.0
         """When it was first made, in seconds since the epoch."""
         self.feeds = True
@@ -39,6 +41,8 @@ class KeptMount:
     def open_source(self) -> None:
         """While its path does not lead to the mount. Raises OSError."""
         self._source_fd = os.open(self.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = os.fstat(self._source_fd)
+        self.identity = [found.st_dev, found.st_ino]
 
     def make(self) -> None:
         """Mount, on top of what is there; a mount of ours that is there is dead then. Raises MountRefused."""

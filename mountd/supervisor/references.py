@@ -50,13 +50,17 @@ class References:
         self._maker = session if permanent else 0
         self._joined = False
         self._held: list[Reference] = []
+        self._last: Reference | None = None
+        """The one that was told to take the mount away."""
+        self._turn = 0
+        """Counts who comes and goes: what was to be looked at before is looked at no more."""
         self.ending = False
         """Nobody may join any more."""
 
     def answers(self) -> None:
         """The mount answers: whoever has made it for itself must come now."""
         if not self._permanent:
-            self._loop.after(_COME_S, self._look)
+            self._look_after(_COME_S)
 
     def told(self) -> list[dict[str, Any]]:
         """For people: who holds it."""
@@ -85,7 +89,7 @@ class References:
         """Whether the mount goes when this one is given up; if so, nobody may join any more."""
         if self._permanent or self._linger_s or self._held != [reference]:
             return False
-        self.ending = True
+        self.ending, self._last = True, reference
         return True
 
     def release(self, reference: Reference) -> None:
@@ -95,15 +99,25 @@ class References:
             if reference.pidfd >= 0:
                 self._loop.ignore(reference.pidfd)
                 os.close(reference.pidfd)
-            self._loop.after(self._linger_s, self._look)
+            if reference is self._last:  # killed before it had taken the mount away, or it could not
+                self.ending, self._last = False, None
+            self._look_after(self._linger_s)
 
-    def unmount(self, session: int) -> list[dict[str, Any]]:
-        """Somebody of this session unmounts. Who holds the mount still; nobody: the caller takes it away."""
+    def release_session(self, session: int) -> None:
+        """A session that joined uses the mount no more."""
+        for reference in [held for held in self._held if held.session == session != 0]:
+            self.release(reference)
+
+    def unmount(self, session: int, *, lazy: bool) -> list[dict[str, Any]]:
+        """Somebody of this session unmounts. Who holds the mount still; nobody: the caller takes it away. `lazy`: it is
+        taken away whoever holds it, and nobody joins it any more."""
+        if lazy:
+            self.ending = True
+            return []
         if self._joined and self._maker and self._maker != session:
             self._watch_maker()
         self._permanent, self._maker = False, 0
-        for reference in [held for held in self._held if held.session == session != 0]:
-            self.release(reference)
+        self.release_session(session)
         if not self._held:
             self.ending = True
             self._loop.after(_GONE_S, self._still_there)
@@ -118,6 +132,7 @@ class References:
 
     def _enter(self, reference: Reference) -> Reference:
         self._joined = True
+        self._turn += 1
         self._held.append(reference)
         return reference
 
@@ -132,7 +147,12 @@ class References:
         """Whoever wanted to take it away could not: it was in use."""
         self.ending, self._permanent = False, True
 
-    def _look(self) -> None:
-        if not self._held and not self._permanent and not self.ending:
+    def _look_after(self, seconds: float) -> None:
+        self._turn += 1
+        turn = self._turn
+        self._loop.after(seconds, lambda: self._look(turn))
+
+    def _look(self, turn: int) -> None:
+        if turn == self._turn and not self._held and not self._permanent and not self.ending:
             self.ending = True
             self._end()

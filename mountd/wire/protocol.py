@@ -54,6 +54,8 @@ class Evict(Message, frozen=True):
     paths: list[bytes]
     all: bool = False
     """Everything in the cache, whatever source it belongs to; `paths` is then empty."""
+    older_than_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Only what was last used longer ago than this."""
 
 
 class Check(Message, frozen=True):

@@ -1,10 +1,13 @@
 """Several sources below one cache root of one size: idle caches go first, then shares settle; nobody fails a read."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuse.harness import Hfs, hfs_command, must, own_cache
+from mountd.ledger import Grant, Ledger
+from mountd.ledger.record import write_grant
+from tests.fuse.harness import Hfs, hfs_command, must, own_cache, run
 from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
@@ -82,3 +85,65 @@ def test_a_cache_of_an_earlier_release_goes_on(tmp_path: Path, hfs_mount: HfsMou
     assert_right(hfs, 0)
     assert hfs.source_bytes() == 0
     assert own_cache(cache) == moved
+
+
+def staged(cache: Path) -> int:
+    listed = must(hfs_command(), "cache", "list", "--cache", cache, "--json").splitlines()
+    return int(json.loads(listed[-1])["complete"])
+
+
+def test_what_is_there_is_shown_and_evicted_by_source_age_and_size(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    cache = tmp_path / "cache"
+    sources = [source_at(tmp_path, number) for number in range(3)]
+    for source in sources:
+        hfs = hfs_mount(source, cache=cache)
+        assert warm(hfs) == COUNT
+        if source is not sources[2]:
+            hfs.umount()
+    evict = (hfs_command(), "cache", "evict", "--cache", cache)
+    shown = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))
+    assert {(entry["source"], entry["running"]) for entry in shown["caches"]} == {
+        (str(source), source is sources[2]) for source in sources
+    }
+    assert all(
+        COUNT * SIZE <= entry["used_bytes"] < 2 * COUNT * SIZE for entry in shown["caches"] if not entry["running"]
+    )
+    assert "mnt-2" in must(hfs_command(), "cache", "du", "--cache", cache)
+
+    assert "evicted 0 files" in must(hfs_command(), "cache", "evict", "--older-than", "1h", hfs.path)
+    too_much = run(*evict, "--to", "0")
+    assert too_much.returncode == 1
+    assert "are in caches with daemons" in too_much.stderr
+    hfs.umount()
+    assert staged(cache) == COUNT
+    assert "evicted 0 files" in must(*evict, "--older-than", "1h")
+    unknown = run(*evict, "--source", tmp_path)
+    assert unknown.returncode == 2
+    assert "hfs cache du lists them" in unknown.stderr
+    for wrong in (("--to", "10", "--all"), ("--to", "much"), ("--older-than", "old")):
+        assert run(*evict, *wrong).returncode == 2
+    assert must(*evict, "--source", sources[2]).startswith(f"evicted {COUNT} files")
+    shown = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))
+    assert shown["used_bytes"] == 0
+
+
+def test_a_root_is_made_smaller_by_what_was_used_longest_ago(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    cache = tmp_path / "cache"
+    for number in range(2):
+        hfs = hfs_mount(source_at(tmp_path, number), cache=cache)
+        assert warm(hfs) == COUNT
+        hfs.umount()
+        root_fd = os.open(cache, os.O_RDONLY)
+        ledger = Ledger(root_fd)
+        os.close(root_fd)
+        (newest,) = (entry for entry in ledger.listed() if entry.grant.used_s > 1000)
+        with_time = Grant(newest.grant.used_bytes, newest.grant.used_bytes, number)
+        with (cache / "ledger" / newest.name).open("r+b") as record:
+            write_grant(record.fileno(), with_time)
+        ledger.close()
+    must(hfs_command(), "cache", "evict", "--cache", cache, "--to", str(COUNT * SIZE))
+    assert taken_bytes(cache) <= COUNT * SIZE
+    shown = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))["caches"]
+    by_source = {entry["source"]: entry["used_bytes"] for entry in shown}
+    assert by_source[str(tmp_path / "source-0")] == 0
+    assert by_source[str(tmp_path / "source-1")] > 0

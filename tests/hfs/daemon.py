@@ -73,8 +73,8 @@ class FakeCommands:
         self.on_warm()
         return await self._each(paths, report)
 
-    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
-        self.calls.append(("evict", list(paths), everything))
+    async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
+        self.calls.append(("evict", list(paths), everything, *([older_than_s] if older_than_s else [])))
         return await self._each(paths or [b""], report)
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:

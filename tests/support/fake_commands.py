@@ -50,8 +50,10 @@ class FakeCommands:
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         return await self._do("warm", list(paths), jobs, report=report)
 
-    async def evict(self, paths: Sequence[bytes], everything: bool, report: Report) -> Result:
-        return await self._do("evict", list(paths), everything, report=report)
+    async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
+        return await self._do(
+            "evict", list(paths), everything, *([older_than_s] if older_than_s else []), report=report
+        )
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         return await self._do("check", list(paths), against_source, report=report)

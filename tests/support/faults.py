@@ -232,6 +232,7 @@ async def healthy_staging(
     keeps_floor: bool = True,
     trust: Trust | None = None,
     scrub_bytes_s: int = 0,
+    expire_s: float = 0.0,
     verify: VerifyWanted = "first-use",
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
     attributes: AttributesWanted = "left",
@@ -252,6 +253,7 @@ async def healthy_staging(
         in_flight_bytes=in_flight_bytes,
         verify=verify,
         scrub_bytes_s=scrub_bytes_s,
+        expire_s=expire_s,
         attributes=attributes,
     )
     async with open_cache(

@@ -176,6 +176,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             option=True,
         ),
     ] = "fill-once"
+    expire_s: Annotated[
+        float,
+        Key(
+            "expire",
+            KEPT,
+            DURATION.within("seconds, or like 12h, 30d; 0 never"),
+            "What nobody has used for so long goes, though there is room. Looked at each hour; 0: nothing goes so.",
+        ),
+    ] = 0.0
     stage_encoding: Annotated[
         EncodingWanted,
         Key(

@@ -1,5 +1,7 @@
 """Room of a shared root: from the ledger, from caches without a daemon, from neighbours, and back again."""
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,15 @@ from tests.conftest import Logs
 
 SIZE = 900
 SPACE = DiskSpace(free_bytes=1 << 40, total_bytes=1 << 40)
+
+
+def named(name: str) -> str:
+    """As the ledger calls it: whose it is comes first."""
+    return f"{os.geteuid()}-{name}"
+
+
+def plain(name: str) -> str:
+    return name.partition("-")[2]
 
 
 async def at_once(sync_fn: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
@@ -33,20 +44,21 @@ class Neighbours:
 
     async def evict_idle(self, name: str, wanted_bytes: int) -> None:
         await trio.lowlevel.checkpoint()
-        self.evicted.append((name, wanted_bytes))
+        self.evicted.append((plain(name), wanted_bytes))
         (entry,) = (found for found in self._ledger.listed() if found.name == name)
-        self._ledger.settle(name, max(0, entry.grant.used_bytes - wanted_bytes))
+        with contextlib.closing(self._ledger.hold(name)) as hold:
+            hold.settle(max(0, entry.grant.used_bytes - wanted_bytes))
 
     async def ask(self, entry: Listed, wanted_bytes: int) -> int:
-        self.asked.append((entry.name, wanted_bytes))
+        self.asked.append((plain(entry.name), wanted_bytes))
 
         async def evict() -> None:
             await trio.lowlevel.checkpoint()
-            room = self.rooms[entry.name]
+            room = self.rooms[plain(entry.name)]
             assert room.capacity_bytes is not None
             room.release(room.over_bytes())
 
-        return await self.running[entry.name].yield_room(wanted_bytes, evict)
+        return await self.running[plain(entry.name)].yield_room(wanted_bytes, evict)
 
     rooms: dict[str, Room]
 
@@ -63,7 +75,7 @@ class Node:
     async def cache(self, name: str, used_bytes: int = 0, size_bytes: int | None = SIZE) -> Grants:
         """A running one."""
         served = ServedSource(source=name.encode(), device=1, inode=len(self._registrations))
-        registration = self.ledger.register(name, served, size_bytes)
+        registration = self.ledger.register(named(name), served, size_bytes)
         self._registrations.append(registration)
         grants = Grants(registration, self.others, at_once)
         room = Room(size_bytes, used_bytes, SPACE)
@@ -74,12 +86,12 @@ class Node:
 
     def idle(self, name: str, used_bytes: int, used_s: int = 0) -> None:
         """One without a daemon."""
-        registration = self.ledger.register(name, ServedSource(source=b"/", device=1, inode=99), SIZE)
+        registration = self.ledger.register(named(name), ServedSource(source=b"/", device=1, inode=99), SIZE)
         registration.write(Grant(used_bytes, used_bytes, used_s))
         registration.close()
 
     def granted(self) -> dict[str, int]:
-        found = {entry.name: entry.grant.granted_bytes for entry in self.ledger.listed()}
+        found = {plain(entry.name): entry.grant.granted_bytes for entry in self.ledger.listed()}
         assert sum(found.values()) <= SIZE
         return found
 
@@ -102,7 +114,7 @@ async def test_one_alone_has_all_of_a_small_root(node: Node) -> None:
     grants = await node.cache("a", 100)
     assert node.granted() == {"a": SIZE}
     assert (node.rooms["a"].capacity_bytes, node.rooms["a"].limit_bytes()) == (SIZE, SIZE)
-    await grants.end()
+    await grants.end(100)
     assert node.granted() == {"a": 100}
 
 
@@ -174,6 +186,31 @@ async def test_without_a_size_idle_caches_go_before_the_disk_is_full(node: Node)
     room.measured(DiskSpace(free_bytes=0, total_bytes=1 << 40))
     await grants.want(10)
     assert [name for name, _ in node.others.evicted] == ["old"]
+
+
+async def test_without_a_size_a_neighbour_gives_up_what_it_has_beyond_a_fair_share(node: Node) -> None:
+    """The disk is full of what the first has staged."""
+    await node.cache("a", 1 << 39, size_bytes=None)
+    second = await node.cache("b", size_bytes=None)
+    for room in node.rooms.values():
+        room.measured(DiskSpace(free_bytes=0, total_bytes=1 << 40))
+    await second.want(10)
+    assert [name for name, _ in node.others.asked] == ["a"]
+    assert node.rooms["a"].used_bytes < 1 << 39
+    assert node.rooms["a"].capacity_bytes is None
+
+
+async def test_a_cache_whose_room_cannot_be_written_down_fills_none(
+    node: Node, monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
+    logs.expect("the ledger of the cache")
+
+    def broken(*_arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Ledger, "take", broken)
+    await node.cache("a", 100)
+    assert node.rooms["a"].capacity_bytes == 100
 
 
 async def test_a_ledger_that_fails_costs_room_and_nothing_else(

@@ -48,6 +48,24 @@ def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Pa
     run(main)
 
 
+def test_what_nobody_used_for_so_long_expires_though_there_is_room(tmp_path: Path) -> None:
+    now = 1e9
+
+    async def main() -> None:
+        nonlocal now
+        async with healthy_staging(tmp_path, clock=lambda: now, expire_s=30 * 86400.0) as staging:
+            old = await stage(staging, 1, CHUNK_BYTES)
+            now += 20 * 86400
+            new = await stage(staging, 2, CHUNK_BYTES)
+            await trio.sleep(4000)
+            assert (old.complete, new.complete) == (True, True)
+            now += 11 * 86400
+            await trio.sleep(4000)
+            assert (old.complete, new.complete) == (False, True)
+
+    run(main)
+
+
 def test_fill_once_gives_up_what_nobody_used_for_a_day(tmp_path: Path) -> None:
     now = 1e9
 

@@ -1,5 +1,6 @@
 """The ledger of a cache root: grants, daemons, and a kill -9 at any moment."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -13,6 +14,7 @@ from mountd.ledger import ledger as ledger_module
 from mountd.ledger.record import read_grant, read_serving, write_grant, write_serving
 
 SIZE = 1000
+A, B = (f"{os.geteuid()}-{name}" for name in "ab")
 SOURCE = ServedSource(source=b"/data/\xff", device=5, inode=7, mountpoint=b"/mnt")
 
 
@@ -29,10 +31,15 @@ def granted(ledger: Ledger) -> dict[str, int]:
     return {entry.name: entry.grant.granted_bytes for entry in ledger.listed()}
 
 
+def settle(ledger: Ledger, name: str, used_bytes: int) -> None:
+    with contextlib.closing(ledger.hold(name)) as hold:
+        hold.settle(used_bytes)
+
+
 def test_a_daemon_is_listed_with_what_it_serves_and_runs_until_it_is_closed(ledger: Ledger) -> None:
-    registration = ledger.register("a", SOURCE, SIZE)
+    registration = ledger.register(A, SOURCE, SIZE)
     (entry,) = ledger.listed()
-    assert (entry.name, entry.serving, entry.running, entry.grant.granted_bytes) == ("a", SOURCE, True, 0)
+    assert (entry.name, entry.serving, entry.running, entry.grant.granted_bytes) == (A, SOURCE, True, 0)
     assert ledger.size_bytes() == SIZE
     registration.close()
     assert not ledger.listed()[0].running
@@ -40,72 +47,74 @@ def test_a_daemon_is_listed_with_what_it_serves_and_runs_until_it_is_closed(ledg
 
 def test_a_cache_has_one_daemon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "_DAEMON_S", 0.0)
-    registration = ledger.register("a", SOURCE, None)
+    registration = ledger.register(A, SOURCE, None)
     with pytest.raises(BlockingIOError):
-        ledger.register("a", SOURCE, None)
+        ledger.register(A, SOURCE, None)
     with pytest.raises(BlockingIOError):
-        ledger.hold("a")
+        ledger.hold(A)
     registration.close()
-    ledger.hold("a").close()
+    ledger.hold(A).close()
     with pytest.raises(OSError, match=os.strerror(errno.ENOENT)):
-        ledger.hold("b")
+        ledger.hold(B)
 
 
 def test_room_is_taken_and_given_back(ledger: Ledger) -> None:
     """A root smaller than a step: the first has all of it, until it gives back."""
-    first, second = ledger.register("a", SOURCE, SIZE), ledger.register("b", SOURCE, None)
+    first, second = ledger.register(A, SOURCE, SIZE), ledger.register(B, SOURCE, None)
     assert first.take(0, 1).granted_bytes == SIZE
     taken = second.take(0, 100)
-    assert (taken.granted_bytes, taken.size_bytes, [entry.name for entry in taken.others]) == (0, SIZE, ["a"])
+    assert (taken.granted_bytes, taken.size_bytes, [entry.name for entry in taken.others]) == (0, SIZE, [A])
     first.give_back(700, 300)
     assert second.take(0, 100).granted_bytes == 300
-    assert granted(ledger) == {"a": 700, "b": 300}
+    assert granted(ledger) == {A: 700, B: 300}
     first.give_back(100, 300)  # never less than is used
-    assert granted(ledger)["a"] == 300
+    assert granted(ledger)[A] == 300
     first.close()
     second.close()
 
 
 def test_without_a_size_nothing_is_shared_out(ledger: Ledger) -> None:
-    registration = ledger.register("a", SOURCE, None)
+    registration = ledger.register(A, SOURCE, None)
     taken = registration.take(700, 100)
     assert (taken.size_bytes, ledger.size_bytes()) == (None, None)
-    assert granted(ledger) == {"a": 700}
+    assert granted(ledger) == {A: 700}
     registration.close()
 
 
 def test_the_size_is_that_of_the_newest_that_gives_one(ledger: Ledger) -> None:
-    first = ledger.register("a", SOURCE, SIZE)
-    second = ledger.register("b", SOURCE, None)
+    first = ledger.register(A, SOURCE, SIZE)
+    second = ledger.register(B, SOURCE, None)
     assert ledger.size_bytes() == SIZE
     second.close()
-    second = ledger.register("b", SOURCE, 2 * SIZE)
+    second = ledger.register(B, SOURCE, 2 * SIZE)
     assert ledger.size_bytes() == 2 * SIZE
     first.close()
     second.close()
-    ledger.register("a", SOURCE, None).close()  # alone: what an earlier one gave is over
+    ledger.register(A, SOURCE, 3 * SIZE, again=True).close()  # after a crash: others may have set it since
+    assert ledger.size_bytes() == 2 * SIZE
+    ledger.register(A, SOURCE, None).close()  # alone: what an earlier one gave is over
     assert ledger.size_bytes() is None
 
 
 def test_a_lowered_size_shows_at_the_next_look(ledger: Ledger) -> None:
-    first = ledger.register("a", SOURCE, SIZE)
+    first = ledger.register(A, SOURCE, SIZE)
     first.take(900, 1)
-    second = ledger.register("b", SOURCE, SIZE // 2)
+    second = ledger.register(B, SOURCE, SIZE // 2)
     taken = first.take(900, 0)
     assert taken.granted_bytes == SIZE // 2  # to be evicted down to; until then what is used is accounted
-    assert granted(ledger)["a"] == 900
+    assert granted(ledger)[A] == 900
     first.close()
     second.close()
 
 
 def test_what_nobody_serves_is_settled_and_removed(ledger: Ledger) -> None:
-    registration = ledger.register("a", SOURCE, SIZE)
+    registration = ledger.register(A, SOURCE, SIZE)
     registration.take(10, 500)
     registration.close()
-    ledger.settle("a", 10)
+    settle(ledger, A, 10)
     assert ledger.listed()[0].grant[:2] == (10, 10)
-    ledger.remove("a")
-    ledger.remove("a")
+    ledger.remove(A)
+    ledger.remove(A)
     assert ledger.listed() == []
 
 
@@ -125,12 +134,21 @@ def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> Non
         assert read_grant(fd) is None
     os.close(fd)
     (tmp_path / "ledger" / "junk").write_bytes(b"junk")
+    os.mkfifo(tmp_path / "ledger" / f"{os.geteuid()}-fifo")
+    os.mkfifo(tmp_path / "ledger" / "size")
+    assert ledger.listed() == []
+    assert ledger.size_bytes() is None
+
+
+def test_a_record_of_somebody_else_is_not_one_of_ours(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.register(A, SOURCE, SIZE).close()
+    (tmp_path / "ledger" / A).rename(tmp_path / "ledger" / "4242-a")
     assert ledger.listed() == []
 
 
 def test_a_lock_that_is_not_let_go_is_told(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "_LOCK_S", 0.0)
-    registration = ledger.register("a", SOURCE, SIZE)
+    registration = ledger.register(A, SOURCE, SIZE)
     holder = os.open(tmp_path / "ledger" / "lock", os.O_RDONLY)
     ledger_module._flock(holder, 0)
     with pytest.raises(LedgerBusy, match="does not go on"):
@@ -168,7 +186,7 @@ def _take_and_give(root: Path, name: str, steps: int) -> None:
 def test_a_daemon_that_is_killed_at_any_moment_leaves_no_more_than_the_size(tmp_path: Path, ledger: Ledger) -> None:
     for moment in range(100):
         children = []
-        for name in ("a", "b"):
+        for name in (A, B):
             heard, told = os.pipe()
             pid = os.fork()
             if pid == 0:
@@ -186,12 +204,11 @@ def test_a_daemon_that_is_killed_at_any_moment_leaves_no_more_than_the_size(tmp_
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             os.close(heard)
-        uses = {name: (tmp_path / f"use-{name}").stat().st_size for name in ("a", "b")}
+        uses = {name: (tmp_path / f"use-{name}").stat().st_size for name in (A, B)}
         records = granted(ledger)
         assert sum(uses.values()) <= sum(records.values()) <= SIZE
         assert all(records[name] >= uses[name] for name in uses), (records, uses)
         if moment % 5 == 4:  # what a killed daemon had taken is not lost
             for name, used in uses.items():
-                ledger.hold(name).close()
-                ledger.settle(name, used)
+                settle(ledger, name, used)
             assert granted(ledger) == uses

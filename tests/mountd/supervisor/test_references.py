@@ -89,9 +89,9 @@ def test_the_last_of_several_ends_it_and_knows() -> None:
     assert kept.ends == 0
     assert kept.references.is_last(second)
     assert kept.references.ending  # nobody may come now
-    kept.references.release(second)
+    kept.references.release(second)  # killed before it had taken the mount away
     kept.loop.pass_s(0)
-    assert kept.ends == 0  # whoever was the last takes it away
+    assert kept.ends == 1
 
 
 def test_it_lingers_for_the_next() -> None:
@@ -108,6 +108,29 @@ def test_it_lingers_for_the_next() -> None:
     assert kept.ends == 1
 
 
+def test_an_old_look_does_not_end_what_lingers() -> None:
+    """Of a command that came for its mount at once, and was short; and of an earlier one."""
+    kept = Kept(permanent=False)
+    kept.references.answers()
+    first = kept.references.hold(5, "a", 600.0)
+    kept.references.release(first)
+    kept.loop.pass_s(500)
+    assert kept.ends == 0
+    kept.references.release(kept.references.hold(6, "b", 600.0))
+    kept.loop.pass_s(500)
+    assert kept.ends == 0
+    kept.loop.pass_s(100)
+    assert kept.ends == 1
+
+
+def test_a_lazy_unmount_lets_nobody_in_any_more(sessions: list[int]) -> None:
+    kept = Kept(permanent=True, session=sessions[0])
+    kept.references.hold(5, "a", 0.0)
+    assert kept.references.unmount(sessions[1], lazy=True) == []
+    kept.loop.pass_s(100)
+    assert kept.references.ending
+
+
 def test_a_mount_that_was_made_to_stay_stays_until_somebody_unmounts(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
     first = kept.references.hold(5, "a", 0.0)
@@ -115,12 +138,12 @@ def test_a_mount_that_was_made_to_stay_stays_until_somebody_unmounts(sessions: l
     kept.references.release(first)
     kept.loop.pass_s(100)
     assert kept.ends == 0
-    assert kept.references.unmount(sessions[0]) == []
+    assert kept.references.unmount(sessions[0], lazy=False) == []
     assert kept.references.ending
 
 
 def test_where_nobody_joined_any_session_may_unmount(sessions: list[int]) -> None:
-    assert Kept(permanent=True, session=sessions[0]).references.unmount(sessions[1]) == []
+    assert Kept(permanent=True, session=sessions[0]).references.unmount(sessions[1], lazy=False) == []
 
 
 def test_sessions_that_joined_hold_it_until_they_end(sessions: list[int]) -> None:
@@ -129,19 +152,19 @@ def test_sessions_that_joined_hold_it_until_they_end(sessions: list[int]) -> Non
     kept.references.hold_session(sessions[1], "hfs mount")
     kept.references.hold_session(sessions[1], "hfs mount")  # the same once more
     kept.references.hold_session(sessions[2], "hfs mount")
-    assert [held["pid"] for held in kept.references.unmount(sessions[0])] == [sessions[1], sessions[2]]
+    assert [held["pid"] for held in kept.references.unmount(sessions[0], lazy=False)] == [sessions[1], sessions[2]]
     ended = kept.loop.watched[min(kept.loop.watched)]
     ended()  # the session of the second has ended
     kept.loop.pass_s(0)
     assert kept.ends == 0
-    assert kept.references.unmount(sessions[2]) == []
+    assert kept.references.unmount(sessions[2], lazy=False) == []
     kept.references.close()
 
 
 def test_who_joined_does_not_take_it_from_its_maker(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
     kept.references.hold_session(sessions[1], "hfs mount")
-    held = kept.references.unmount(sessions[1])
+    held = kept.references.unmount(sessions[1], lazy=False)
     assert held == [{"pid": sessions[0], "command": "hfs mount", "session": True}]
     (ended,) = kept.loop.watched.values()
     ended()
@@ -152,7 +175,7 @@ def test_who_joined_does_not_take_it_from_its_maker(sessions: list[int]) -> None
 
 def test_an_unmount_that_did_not_happen_changes_nothing(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
-    assert kept.references.unmount(sessions[0]) == []
+    assert kept.references.unmount(sessions[0], lazy=False) == []
     kept.loop.pass_s(100)
     assert not kept.references.ending
     assert not kept.references.is_last(kept.references.hold(5, "a", 0.0))
