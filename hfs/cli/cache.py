@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hfs.cli.cache_du import du
+from hfs.cli.cache_estimate import tell_estimates
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complete_mounts, control_option, sole_mount, targets_of
 from mountd.base.errors import ConfigError
@@ -49,6 +50,7 @@ def cache() -> None:
 @click.option(
     "-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Files at a time. Default: the daemon's choice."
 )
+@click.option("--dry-run", is_flag=True, help="Say what would be read, and whether it fits; read no file.")
 @json_option
 @control_option
 @click.pass_context
@@ -59,6 +61,7 @@ def warm(
     files_from: str | None,
     null: bool,
     jobs: int | None,
+    dry_run: bool,
     as_json: bool,
     control: str | None,
 ) -> None:
@@ -71,6 +74,8 @@ def warm(
     if not wanted:
         raise ConfigError("no PATH; give files or directories of a mount, or --files-from LIST")
     targets = targets_of(wanted, control)
+    if dry_run:
+        ctx.exit(tell_estimates(targets, as_json=as_json))
     _work(ctx, "warmed", as_json, targets, lambda t, part, news: t.client.warm(part, jobs or 0, news))
 
 

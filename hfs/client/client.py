@@ -23,6 +23,7 @@ from mountd.wire.protocol import (
     Check,
     Cluster,
     Directory,
+    Estimate,
     Evict,
     Failure,
     List,
@@ -68,6 +69,10 @@ class Client:
     def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None) -> Result:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
         return self._ask(Warm(list(paths), jobs), news, None)
+
+    def estimate(self, paths: Sequence[bytes], news: News | None = None) -> Result:
+        """What `warm` would read and keep, as `protocol.Estimate` says."""
+        return self._ask(Estimate(list(paths)), news, None)
 
     def check(self, paths: Sequence[bytes], *, against_source: bool = False, news: News | None = None) -> Result:
         """Verify what is staged; no paths: all."""

@@ -6,6 +6,7 @@ Each request is a struct of `mountd.wire`. It asks the other rooms and never wai
 from mountd.control.cache_commands import CacheCommands
 from mountd.control.cluster import ClusterStatus
 from mountd.control.control import Commands, serve
+from mountd.control.estimate import WarmEstimate
 from mountd.control.listening import socket_path
 from mountd.control.neighbours import ask_to_yield
 from mountd.control.own_xattrs import OwnXattrs
@@ -21,6 +22,7 @@ __all__ = [
     "OwnXattrs",
     "Recordings",
     "StatusReport",
+    "WarmEstimate",
     "WarmFetches",
     "Warming",
     "ask_to_yield",

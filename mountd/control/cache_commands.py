@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from mountd.base.errors import HfsError, StagingError, VersionChanged
 from mountd.cache import Cache, CheckedFile, StagedRow, is_open
 from mountd.control.connection import Report
+from mountd.control.estimate import WarmEstimate
 from mountd.control.progress import ProgressCounter
 from mountd.control.warm import Warming
 from mountd.core.metrics import Metrics
@@ -35,6 +36,7 @@ class CacheCommands:
         fetcher: Fetcher,
         metrics: Metrics,
         new_warming: Callable[[Report], Warming],
+        new_estimate: Callable[[Report], WarmEstimate],
     ) -> None:
         self._namespace = namespace
         self._cache = cache
@@ -42,10 +44,15 @@ class CacheCommands:
         self._fetcher = fetcher
         self._metrics = metrics
         self._new_warming = new_warming
+        self._new_estimate = new_estimate
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when all that was staged would survive a crash."""
         return await self._new_warming(report).run(paths, jobs)
+
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
+        """What `warm` would read and keep, and the room that there is."""
+        return await self._new_estimate(report).run(paths)
 
     async def evict(
         self,

@@ -26,6 +26,7 @@ from mountd.wire.protocol import (
     Check,
     Cluster,
     Directory,
+    Estimate,
     Evict,
     Failure,
     Join,
@@ -62,6 +63,9 @@ class CacheWork(Protocol):
 
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         """Stage files and trees; returns when they are committed. jobs 0: as many as the daemon likes."""
+
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
+        """What a warm would read and keep."""
 
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
         """Drop what is staged, and was used longer ago than that; open files are `skipped`."""
@@ -197,6 +201,8 @@ class _Gate:
                     return Result(detail=await commands.status.gather())
                 case Warm():
                     return await commands.cache.warm(request.paths, request.jobs, report)
+                case Estimate():
+                    return await commands.cache.estimate(request.paths, report)
                 case Evict():
                     return await commands.cache.evict(request.paths, request.all, request.older_than_s, report)
                 case Check():

@@ -18,6 +18,7 @@ from mountd.control import (
     OwnXattrs,
     Recordings,
     StatusReport,
+    WarmEstimate,
     WarmFetches,
     Warming,
     serve,
@@ -103,7 +104,8 @@ def _cache_commands(basics: Basics, storage: Storage, names: NameService, files:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
     fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, fetch.small_files, files.pipeline)
     new_warming = partial(Warming, namespace, cache, fetches, metrics)
-    return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming)
+    new_estimate = partial(WarmEstimate, namespace, cache, fetch.owners)
+    return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 
 def _status(

@@ -48,6 +48,14 @@ class Warm(Message, frozen=True):
     """Files at a time; 0: the daemon chooses."""
 
 
+class Estimate(Message, frozen=True):
+    """What would a Warm of these paths read and keep? The answer is Progress, any number, then a Result: `files` and
+    `bytes` of all, `skipped` that are staged, and in `detail` "missing_bytes" to be read, "room_bytes" that they take
+    on the disk, "free_bytes" that there is for them."""
+
+    paths: list[bytes]
+
+
 class Evict(Message, frozen=True):
     """Drop what is staged of these files and directories; open files stay."""
 
@@ -202,7 +210,7 @@ class Failure(Message, frozen=True):
     code: int = 1
 
 
-Request: TypeAlias = Status | Warm | Evict | Check | Yield | List | Record | Directory | Cluster | Join
+Request: TypeAlias = Status | Warm | Estimate | Evict | Check | Yield | List | Record | Directory | Cluster | Join
 Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -9,6 +9,7 @@ Sources lie on a simulated Lustre where what reaches them is counted.
 """
 
 import contextlib
+import json
 import statistics
 import subprocess
 from collections.abc import Iterator
@@ -93,13 +94,13 @@ def full(work: Work, options: Options, command: str) -> list[Row]:
     """Idle caches go first, then what a running one holds beyond a fair share."""
     with _sources(work, options, 3) as sources:
         cache, size = work.new("cache"), _data_bytes(options) * 3 // 2
-        idle, running, new = (source.path for source in sources)
+        idle, running, new = [source.path for source in sources]
         with Watch(cache) as watch:
             ends = [Job(idle, cache, str(size), rounds=1, seed=1).wait_runs().end()]
             second = Job(running, cache, str(size), rounds=0, seed=2).wait_runs()
             third = Job(new, cache, str(size), rounds=ROUNDS, seed=3).wait_runs()
             ends += [third.end(), second.end()]
-    shares = _shares(cache)
+    shares = _shares(cache, [idle, running, new])
     faults = sum(end["failed"] + end["wrong"] + (end["exit"] != 0) for end in ends)
     return [
         median_row("a full root, a third source comes: reads that fail", [faults], "", command, at_most(0)),
@@ -108,12 +109,11 @@ def full(work: Work, options: Options, command: str) -> list[Row]:
     ]
 
 
-def _shares(cache: Path) -> list[tuple[str, int]]:
-    """Bytes staged of each cache of a root, in the order in which they were made."""
-    caches = sorted(cache.glob("*/objects"), key=lambda path: path.stat().st_ctime_ns)
-    caches.sort(key=lambda path: (path.parent / "lock").stat().st_ino)
-    taken = [sum(path.stat().st_blocks * 512 for path in objects.glob("*/*")) for objects in caches]
-    return list(zip(("idle", "running", "new"), taken, strict=True))
+def _shares(cache: Path, paths: list[Path]) -> list[tuple[str, int]]:
+    """Bytes that the caches of a root hold: of the idle source, the running one and the new one."""
+    caches = json.loads(run(HFS, "cache", "du", "--cache", cache, "--json"))["caches"]
+    held = {entry["source"]: int(entry["used_bytes"]) for entry in caches}
+    return [(name, held[str(path)]) for name, path in zip(("idle", "running", "new"), paths, strict=True)]
 
 
 def beside(work: Work, options: Options, command: str) -> list[Row]:

@@ -147,3 +147,26 @@ def test_a_root_is_made_smaller_by_what_was_used_longest_ago(tmp_path: Path, hfs
     by_source = {entry["source"]: entry["used_bytes"] for entry in shown}
     assert by_source[str(tmp_path / "source-0")] == 0
     assert by_source[str(tmp_path / "source-1")] > 0
+
+
+def test_a_dry_run_says_what_a_warm_would_read_and_reads_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = source_at(tmp_path, 0)
+    (source / "large").write_bytes(pattern(9, 0, 300_000))
+    hfs = hfs_mount(source, cache_size="3M")
+    (hfs.path / "1").read_bytes()
+    estimate = (hfs_command(), "cache", "warm", "--dry-run")
+    done = run(*estimate, "--json", hfs.path)
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert (found["files"], found["bytes"], found["failed"]) == (COUNT + 1, COUNT * SIZE + 300_000, 0)
+    assert found["missing_bytes"] == COUNT * SIZE + 300_000 - found["staged"] * SIZE
+    assert found["room_bytes"] >= found["missing_bytes"] > found["free_bytes"] > 2 << 20
+    assert "fit: stops at " in run(*estimate, hfs.path).stdout
+    before = hfs.source_bytes()
+    assert "needs 300 kB, all of it fits" in must(*estimate, hfs.path / "large")
+    assert hfs.source_bytes() == before
+    must(hfs_command(), "cache", "warm", hfs.path / "large")
+    assert "1 files of 300 kB, 1 of them staged; nothing to read" in must(*estimate, hfs.path / "large")
+    absent = run(*estimate, hfs.path / "absent")
+    assert absent.returncode == 3
+    assert "absent: " in absent.stderr

@@ -247,3 +247,46 @@ def test_a_crash_of_the_daemon_takes_no_reference_away(source: Path, cache: Path
         assert len(kept.status["held_by"]) == 1
         assert held.end() == 0
     wait_unmounted(source)
+
+
+@needs_root
+def test_a_second_mountpoint_goes_with_the_last_that_holds_the_mount(source: Path, cache: Path, tmp_path: Path) -> None:
+    """Of a mount that `hfs run` has made: nothing is left of it, dead or alive."""
+    second = tmp_path / "second"
+    second.mkdir()
+    held = Held("--source", source, "--cache", cache).runs()
+    with killed_at_the_end([held]):
+        script = '"$0" mount "$1" "$2" --cache "$3" 2>/dev/null && echo joined && read x'
+        with subprocess.Popen(
+            ["sh", "-c", script, hfs_command(), source, second, cache],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment({}),
+            start_new_session=True,
+        ) as session:
+            assert session.stdout is not None
+            assert session.stdout.readline() == "joined\n"
+            assert held.end() == 0
+            assert (second / "1").read_bytes() == pattern(2, 0, SIZE)
+            kept = keeper.find(str(second))
+            assert kept is not None
+            session.communicate("\n", timeout=40)
+        assert wait_gone(kept.pid)
+    assert mounts_below(second) == []
+    assert ours(source) == []
+
+
+def test_who_asked_to_be_the_last_and_was_killed_leaves_no_mount(source: Path, cache: Path) -> None:
+    held = Held("--source", source, "--cache", cache).runs()
+    with killed_at_the_end([held]):
+        (mount,) = ours(source)
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        one = kept.hold("of the test", 0.0)
+        assert one is not None
+        held.kill()
+        assert one.is_last()
+        one.close()  # as a kill does, before it has unmounted
+        assert wait_gone(kept.pid)
+    assert ours(source) == []

@@ -73,6 +73,9 @@ class FakeCommands:
         self.on_warm()
         return await self._each(paths, report)
 
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
+        return Result(detail={"missing_bytes": len(paths), "room_bytes": 0, "free_bytes": 0})
+
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
         self.calls.append(("evict", list(paths), everything, *([older_than_s] if older_than_s else [])))
         return await self._each(paths or [b""], report)

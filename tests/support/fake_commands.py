@@ -50,6 +50,9 @@ class FakeCommands:
     async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
         return await self._do("warm", list(paths), jobs, report=report)
 
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
+        return Result(detail={"missing_bytes": len(paths), "room_bytes": 0, "free_bytes": 0})
+
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
         return await self._do(
             "evict", list(paths), everything, *([older_than_s] if older_than_s else []), report=report
