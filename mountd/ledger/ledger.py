@@ -152,19 +152,11 @@ class Ledger:
             os.close(fd)
             raise
 
-    @contextlib.contextmanager
-    def start_turn(self, device: int, inode: int) -> Iterator[None]:
-        """One of those at a time that would start a daemon for the source of this device and inode. Raises OSError,
-        LedgerBusy."""
-        fd = self._open(f"{_START}{os.geteuid()}-{device:x}-{inode:x}")
-        try:
-            try:
-                _flock(fd, _START_S)
-            except BlockingIOError:
-                raise LedgerBusy("another command has been starting a daemon for this source for minutes") from None
-            yield
-        finally:
-            os.close(fd)
+    def start_turn(self, device: int, inode: int) -> contextlib.AbstractContextManager[None]:
+        """One of those at a time that would start a daemon for the source of this device and inode. The block raises
+        OSError, LedgerBusy."""
+        name = f"{_START}{os.geteuid()}-{device:x}-{inode:x}"
+        return self._alone(name, _START_S, "another command has been starting a daemon for this source for minutes")
 
     def hold(self, name: str) -> Hold:
         """Keep daemons away from a cache that has none. Raises OSError, BlockingIOError where it has one."""
@@ -175,11 +167,6 @@ class Ledger:
             os.close(fd)
             raise
         return Hold(self, fd)
-
-    def remove(self, name: str) -> None:
-        """Forget a cache that is not there any more. Raises OSError, LedgerBusy."""
-        with self.locked(), contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._fd)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -242,15 +229,19 @@ class Ledger:
         finally:
             os.close(fd)
 
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """For sums, and for records that change because of one. The block raises OSError, LedgerBusy."""
+        return self._alone(_LOCK, _LOCK_S, "the ledger of the cache is locked by a process that does not go on")
+
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """For sums, and for records that change because of one. Raises OSError, LedgerBusy."""
-        fd = self._open(_LOCK)
+    def _alone(self, name: str, limit_s: float, why_not: str) -> Iterator[None]:
+        """The only one that holds this file's lock."""
+        fd = self._open(name)
         try:
             try:
-                _flock(fd, _LOCK_S)
+                _flock(fd, limit_s)
             except BlockingIOError:
-                raise LedgerBusy("the ledger of the cache is locked by a process that does not go on") from None
+                raise LedgerBusy(why_not) from None
             yield
         finally:
             os.close(fd)

@@ -107,15 +107,12 @@ def test_a_lowered_size_shows_at_the_next_look(ledger: Ledger) -> None:
     second.close()
 
 
-def test_what_nobody_serves_is_settled_and_removed(ledger: Ledger) -> None:
+def test_what_nobody_serves_is_settled(ledger: Ledger) -> None:
     registration = ledger.register(A, SOURCE, SIZE)
     registration.take(10, 500)
     registration.close()
     settle(ledger, A, 10)
     assert ledger.listed()[0].grant[:2] == (10, 10)
-    ledger.remove(A)
-    ledger.remove(A)
-    assert ledger.listed() == []
 
 
 def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> None:
