@@ -290,3 +290,21 @@ def test_who_asked_to_be_the_last_and_was_killed_leaves_no_mount(source: Path, c
         one.close()  # as a kill does, before it has unmounted
         assert wait_gone(kept.pid)
     assert ours(source) == []
+
+
+@needs_root
+def test_a_command_keeps_no_other_mount_alive(source: Path, cache: Path, tmp_path: Path) -> None:
+    """Its namespace begins with copies of all mounts: without them another source's ends while it goes on."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "x").write_bytes(pattern(50, 0, SIZE))
+    first = Held("--source", other, "--cache", cache).runs()
+    held = Held("--source", source, "--cache", cache).runs()
+    with killed_at_the_end([first, held]):
+        (mount,) = ours(other)
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        assert first.end() == 0
+        assert wait_gone(kept.pid)
+        assert held.end() == 0
+    assert ours(source) == []
