@@ -1,7 +1,8 @@
 """The control socket: who may talk to the daemon, how many, for how long; each request handed to `Commands`.
 
-What a request does is not known here (`commands`), nor how a client is kept from being slow (`connection`). Only root
-and the owner of the mount are answered, and the daemon's other work never waits for any of them. Event loop only.
+What a request does is not known here (`commands`), nor how a client is kept from being slow (`connection`), nor who may
+ask what (`requester`). Where the mount is for its owner alone, others are not answered; the daemon's other work never
+waits for any of them. Event loop only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,9 +20,10 @@ from mountd.base.errors import ConfigError, HfsError
 from mountd.control.connection import ClientGone, ControlConnection, Report
 from mountd.control.learners import Joins, serve_learner
 from mountd.control.listening import ControlListener, control_socket
+from mountd.control.requester import Requester, requester_of
 from mountd.core.background import guarded, start_for_life
+from mountd.core.caller import Credentials
 from mountd.core.open_files import OpenFiles
-from mountd.core.socket_peer import socket_peer
 from mountd.wire.protocol import (
     Check,
     Cluster,
@@ -45,13 +47,15 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
 """A status a second from every rank of a large node, and room for commands; beyond it is a client out of control."""
+_OTHERS_CONNECTIONS = MAX_CONNECTIONS // 2
+"""Of those, for all users but root and the owner, who must get in whatever others do."""
 
 
 class StatusCommand(Protocol):
     """`hfs status`."""
 
-    async def gather(self) -> dict[str, object]:
-        """The object of `hfs status --json`. Never waits for the source or a disk."""
+    async def gather(self, reader: Credentials | None) -> dict[str, object]:
+        """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk."""
 
 
 class CacheWork(Protocol):
@@ -106,18 +110,22 @@ class Commands:
     cluster: ClusterCommand
     recordings: RecordCommand
     learners: Joins
+    why_no_others: Callable[[], str | None] = lambda: None
+    """Why hints of other users are not followed here; None: they are."""
 
 
 @contextlib.asynccontextmanager
-async def serve(path: str, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles) -> AsyncIterator[None]:
+async def serve(
+    path: str, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles, *, others: bool = False
+) -> AsyncIterator[None]:
     """Answer in `nursery` on a socket at `path` until the block ends; it goes with the block.
 
-    Raises MountError if the socket cannot be put there.
+    `others`: users besides root and the owner may ask too. Raises MountError if the socket cannot be put there.
     """
-    gate = _Gate(commands, frozenset({0, os.geteuid()}))
+    gate = _Gate(commands, frozenset({0, os.geteuid()}), others=others)
     scope = trio.CancelScope()
 
-    with control_socket(path, MAX_CONNECTIONS) as listening:
+    with control_socket(path, MAX_CONNECTIONS, others=others) as listening:
         listener = ControlListener(trio.SocketListener(trio.socket.from_stdlib_socket(listening)), open_files)
 
         async def listen() -> None:
@@ -134,12 +142,15 @@ async def serve(path: str, commands: Commands, nursery: trio.Nursery, open_files
 class _Gate:
     """Lets connections in: few enough, from the right users, one request each."""
 
-    def __init__(self, commands: Commands, allowed_uids: frozenset[int]) -> None:
+    def __init__(self, commands: Commands, owners: frozenset[int], *, others: bool) -> None:
         self._commands = commands
-        self._allowed_uids = allowed_uids
+        self._owners = owners
+        self._others = others
         self._open = 0
         self._learners = 0
         """Of the open ones: those that have joined, whose number `Joins` bounds."""
+        self._of_others = 0
+        """Of the open ones that have not joined: those of other users."""
 
     async def answer(self, stream: trio.SocketStream) -> None:
         """Serve one connection. Never raises but Cancelled: one client must not end the others."""
@@ -149,23 +160,36 @@ class _Gate:
         self._open += 1
         try:
             async with stream:
-                pid, uid = socket_peer(stream.socket)
+                requester = requester_of(stream.socket, self._owners)
                 connection = ControlConnection(stream)
-                if uid not in self._allowed_uids:
-                    log.warning("control: process %d of user %d was refused", pid, uid)
+                if not self._others and not requester.is_owner:
+                    log.warning("control: process %d of user %d was refused", requester.pid, requester.who.uid)
                     await connection.send(Failure("only root and the owner of the mount may ask its daemon", 1))
                 elif self._open - self._learners > 2 * MAX_CONNECTIONS:
                     return  # not even an answer: that, too, takes time
                 elif self._open - self._learners > MAX_CONNECTIONS:
                     await connection.send(Failure(f"{MAX_CONNECTIONS} commands are running; try again", 1))
                 else:
-                    await self._serve(connection, pid)
+                    await self._serve_one(connection, requester)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ClientGone, OSError):
             log.debug("control: a client went away")
         finally:
             self._open -= 1
 
-    async def _serve(self, connection: ControlConnection, pid: int) -> None:
+    async def _serve_one(self, connection: ControlConnection, requester: Requester) -> None:
+        if requester.is_owner:
+            await self._serve(connection, requester)
+            return
+        self._of_others += 1
+        try:
+            if self._of_others > _OTHERS_CONNECTIONS:
+                await connection.send(Failure("other users run too many commands; try again", 1))
+            else:
+                await self._serve(connection, requester)
+        finally:
+            self._of_others -= 1
+
+    async def _serve(self, connection: ControlConnection, requester: Requester) -> None:
         reply: Reply
         try:
             request = await connection.receive()
@@ -174,31 +198,46 @@ class _Gate:
             return
         if request is None:
             return
+        why_not = requester.why_not(request)
+        if why_not is not None:
+            await connection.send(Failure(why_not, 1))
+            return
         if isinstance(request, Join):
-            self._learners += 1
-            try:
-                await serve_learner(
-                    self._commands.learners, request, pid, next_frame=connection.next_frame, send=connection.send
-                )
-            finally:
-                self._learners -= 1
+            await self._follow(connection, request, requester)
             return
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.watch, scope)
-                reply = await self._run(request, connection.reporter(scope))
+                reply = await self._run(request, requester, connection.reporter(scope))
                 nursery.cancel_scope.cancel()
         if scope.cancelled_caught:
             log.info("control: %s was stopped by its client", type(request).__name__.lower())
             return
         await connection.finish(reply)
 
-    async def _run(self, request: Request, report: Report) -> Reply:
+    async def _follow(self, connection: ControlConnection, join: Join, requester: Requester) -> None:
+        """Serve a learner, who is none of those that ask and go."""
+        why_not = None if requester.is_owner else self._commands.why_no_others()
+        if why_not is not None:
+            await connection.send(Failure(f"hints of other users are not followed here: {why_not}", 1))
+            return
+        others = 0 if requester.is_owner else 1
+        self._learners += 1
+        self._of_others -= others
+        try:
+            await serve_learner(
+                self._commands.learners, join, requester, next_frame=connection.next_frame, send=connection.send
+            )
+        finally:
+            self._learners -= 1
+            self._of_others += others
+
+    async def _run(self, request: Request, requester: Requester, report: Report) -> Reply:
         commands = self._commands
         try:
             match request:
                 case Status():
-                    return Result(detail=await commands.status.gather())
+                    return Result(detail=await commands.status.gather(requester.reader))
                 case Warm():
                     return await commands.cache.warm(request.paths, request.jobs, report)
                 case Estimate():

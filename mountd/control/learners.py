@@ -13,6 +13,8 @@ from typing import Protocol
 
 import trio
 
+from mountd.control.requester import Requester
+from mountd.core.caller import Credentials
 from mountd.wire.hints import LearnerMessage, decode_learner
 from mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
 
@@ -32,20 +34,24 @@ class LearnerSession(Protocol):
 class Joins(Protocol):
     """Who takes learners in."""
 
-    def join(self, join: Join, pid: int) -> tuple[LearnerSession | None, Result | Failure]:
-        """The session and the answer to send; without a session the connection ends with it."""
+    def join(
+        self, join: Join, pid: int, reader: Credentials | None = None
+    ) -> tuple[LearnerSession | None, Result | Failure]:
+        """The session and the answer to send; without a session the connection ends with it. `reader`: whose rights at
+        the source count; None: the daemon's own."""
 
 
 async def serve_learner(
     joins: Joins,
     join: Join,
-    pid: int,
+    requester: Requester,
     *,
     next_frame: Callable[[], Awaitable[bytes | None]],
     send: Callable[[Reply], Awaitable[None]],
 ) -> None:
     """Follow a learner until its connection ends. `next_frame` gives the body of a frame, None at the end."""
-    session, answer = joins.join(join, pid)
+    pid = requester.pid
+    session, answer = joins.join(join, pid, requester.reader)
     if session is None:
         await send(answer)
         return

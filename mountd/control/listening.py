@@ -1,7 +1,7 @@
 """The control socket itself: where it lies, who may connect, and that it is ours to put there and to take away.
 
-Private to the owner of the mount. A socket file that nobody answers is replaced; anything else at its path is a fault.
-What is said on a connection is not known here.
+Private to the owner of the mount, unless it is for others too. A socket file that nobody answers is replaced; anything
+else at its path is a fault. What is said on a connection is not known here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def socket_path(config: Config) -> Iterator[str]:
     if config.control is not None:
         yield os.path.abspath(config.control)
         return
-    path = socket_places.new_path(config.mountpoint, socket_places.DAEMON)
+    path = socket_places.new_path(config.mountpoint, socket_places.DAEMON, for_others=config.allow_other)
     if path is not None:
         yield path
         return
@@ -43,13 +43,13 @@ def socket_path(config: Config) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def control_socket(path: str, backlog: int) -> Iterator[socket.socket]:
-    """A socket that listens at `path`, for its owner alone; its file goes with the block.
+def control_socket(path: str, backlog: int, *, others: bool = False) -> Iterator[socket.socket]:
+    """A socket that listens at `path`, for its owner alone or for others too; its file goes with the block.
 
     A socket file that nobody answers is replaced; raises MountError for one that somebody does, for anything else at
     the path, and when none can be made.
     """
-    listener = _listen(path, backlog)
+    listener = _listen(path, backlog, 0o666 if others else 0o600)
     mark = _identity(path)
     try:
         yield listener
@@ -82,13 +82,13 @@ class ControlListener(trio.abc.Listener[trio.SocketStream]):
         await self._listener.aclose()
 
 
-def _listen(path: str, backlog: int) -> socket.socket:
+def _listen(path: str, backlog: int, mode: int) -> socket.socket:
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
         # Until listen, every connect is refused: there is no moment in which the mode is wider.
-        os.chmod(path, 0o600)
+        os.chmod(path, mode)
         listener.listen(backlog)
         listener.setblocking(False)
     except OSError as error:

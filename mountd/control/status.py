@@ -1,6 +1,7 @@
 """Status: the one object that `hfs status --json` prints. Each room tells its part, and this joins them in order.
 
-Nothing here waits for the source or a disk: it answers while every reader hangs.
+Nothing here waits for the source or a disk: it answers while every reader hangs. Other users than root and the owner of
+the mount are told figures, and no name of a file or of somebody else's process.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from mountd.core.caller import Credentials
 from mountd.core.metrics import COUNTERS, Metrics
 
 KEYS = (
@@ -18,6 +20,16 @@ KEYS = (
     *("page_cache", "data_plane", "leaves", "kernel", "config", "counters"),
 )
 """Of the whole object, in the order in which people read them."""
+
+_FOR_OTHERS = (
+    *("pid", "version", "mountpoint", "uptime_s", "io_mode", "opens", "reads", "read_bytes", "source_wait_s"),
+    *("scrub", "stage_encoding", "ahead", "queues", "memory", "open", "faults", "evicted", "interrupted"),
+    *("version_changes", "stale_served", "page_cache", "data_plane", "leaves", "kernel", "counters"),
+)
+"""What other users are told as it is."""
+
+_FIGURES_FOR_OTHERS: dict[str, tuple[str, ...]] = {"source": (), "staged": ("state",), "peers": ("mode",)}
+"""Of these the figures and the texts that are named here: others may name files."""
 
 _FAULTS = (
     "staging_errors",
@@ -45,21 +57,41 @@ class StatusSection(Protocol):
         """Only numbers, texts, lists and dicts. Never waits."""
 
 
+class HintsSection(Protocol):
+    """What is known of learners."""
+
+    def of_reader(self, reader: Credentials) -> dict[str, object]:
+        """The key `hints`: what this user's own learners have said."""
+
+
 class StatusReport:
     """All sections of one daemon."""
 
-    def __init__(self, sections: Sequence[StatusSection], refresh: Callable[[], Awaitable[None]]) -> None:
-        """`refresh` has figures that need a look elsewhere looked up again, in 50 ms at most."""
+    def __init__(
+        self, sections: Sequence[StatusSection], hints: HintsSection, refresh: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`hints`: one of the sections. `refresh` has figures that need a look elsewhere looked up again, in 50 ms at
+        most."""
         self._sections = sections
+        self._hints = hints
         self._refresh = refresh
 
-    async def gather(self) -> dict[str, object]:
-        """The object of `hfs status --json`."""
+    async def gather(self, reader: Credentials | None) -> dict[str, object]:
+        """The object of `hfs status --json`; for `reader`, another user than root and the owner, what he may see."""
         await self._refresh()
         found: dict[str, object] = {}
         for section in self._sections:
             found |= section.gather()
-        return {key: found[key] for key in KEYS}
+        if reader is None:
+            return {key: found[key] for key in KEYS}
+        shown = {key: found[key] for key in _FOR_OTHERS} | self._hints.of_reader(reader)
+        for key, texts in _FIGURES_FOR_OTHERS.items():
+            figures = found[key]
+            assert isinstance(figures, dict)
+            shown[key] = {
+                name: told for name, told in figures.items() if isinstance(told, int | float) or name in texts
+            }
+        return {key: shown[key] for key in KEYS if key in shown}
 
 
 class CounterStatus:

@@ -56,16 +56,19 @@ def paths_of(directory: str, mountpoint: str, suffix: str) -> list[str]:
     return [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(suffix)]
 
 
-def new_path(mountpoint: str, suffix: str) -> str | None:
-    """For a new socket, in a directory that is made if it is missing; None if there is none that is ours alone.
+def new_path(mountpoint: str, suffix: str, *, for_others: bool = False) -> str | None:
+    """For a new socket, in a directory that is made if it is missing; None if there is none that only we can write to.
+    `for_others`: other users can reach it there, if they know its name.
 
     What killed processes have left there is removed: sockets of the same mountpoint at once, others only when they are
     old, since a process that is just starting has bound its socket and does not listen yet.
     """
     prefix = prefix_of(mountpoint)
-    for directory in directories_of(os.geteuid()):
+    directories = directories_of(os.geteuid())
+    # $XDG_RUNTIME_DIR itself is its owner's alone.
+    for directory in reversed(directories) if for_others and os.geteuid() else directories:
         path = f"{directory}/{prefix}{secrets.token_hex(4)}{suffix}"
-        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and _make_private(directory):
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and _make_private(directory, for_others=for_others):
             _sweep(directory, prefix, suffix)
             return path
     return None
@@ -83,13 +86,18 @@ def mountpoint_of(source: str) -> str | None:
     return None
 
 
-def _make_private(directory: str) -> bool:
+def _make_private(directory: str, *, for_others: bool = False) -> bool:
+    """`for_others`: they may pass it, and do not see what is in it."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
-        return is_private(directory, os.geteuid())
+        if not is_private(directory, os.geteuid()):
+            return False
+        if for_others:
+            os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | 0o111)
     except OSError:
         return False
+    return True
 
 
 def _sweep(directory: str, prefix: str, suffix: str) -> None:

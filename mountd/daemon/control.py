@@ -64,9 +64,10 @@ async def open_control(
         cluster,
         Recordings(files.recorder, files.delegations.recall_all),
         storage.learners,
+        lambda: names.permissions.why_nobody_is_asked,
     )
     with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):
-        async with serve(path, commands, nursery, basics.open_files):
+        async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other):
             storage.own_cache.answers_at(path)
             yield ControlService(daemon, OwnXattrs(cache, path))
 
@@ -118,6 +119,7 @@ def _status(
         files.pipeline.take()
         await files.residency.refresh()
 
+    hints = HintsStatus(storage.learners)
     return StatusReport(
         [
             daemon,
@@ -126,7 +128,7 @@ def _status(
             PeersStatus(view, metrics),
             NamesStatus(names.permissions, metrics, lambda: names.leaf_table.figures()._asdict()),
             FetchStatus(fetch.fetcher, files.prefetch, source.threads, fetch.buffers, basics.workers, metrics),
-            HintsStatus(storage.learners),
+            hints,
             FilesStatus(
                 files.readers,
                 files.io_mode,
@@ -139,5 +141,6 @@ def _status(
             ),
             CounterStatus(metrics),
         ],
+        hints,
         refresh,
     )

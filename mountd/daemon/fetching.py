@@ -34,9 +34,10 @@ from mountd.hints import (
     PlannedChunks,
     PlannedFiles,
     PlannedLeaves,
+    ReadableFiles,
     SpaceReservation,
 )
-from mountd.namespace import Namespace
+from mountd.namespace import Namespace, Permissions
 from mountd.peers import JobPeers
 from policies.iomode import SMALL_BYTES
 
@@ -111,6 +112,7 @@ def hinting(
     basics: Basics,
     storage: Storage,
     namespace: Namespace,
+    permissions: Permissions,
     fetch: Fetching,
     io_mode: IoMode,
     pipeline: SmallPipeline,
@@ -147,8 +149,9 @@ def hinting(
         metrics,
         at_once=config.prefetch_threads,
     )
-    leaves = PlannedLeaves(namespace, pipeline, fetch.reservation, metrics)
+    leaves = PlannedLeaves(namespace, pipeline, fetch.reservation, files, metrics)
+    readable = ReadableFiles(namespace, permissions, fetch.plans, storage.plan_changes)
     follower = HintFollower(
-        fetch.plans.plans, files, leaves, chunks, fetch.reservation, warmer, storage.plan_changes, metrics
+        fetch.plans.plans, readable, leaves, chunks, fetch.reservation, warmer, storage.plan_changes, metrics
     )
     return Hinting(warmer, follower)

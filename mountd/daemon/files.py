@@ -96,7 +96,7 @@ async def open_file_service(
         small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
         ahead = FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, source, metrics)
         await _open_again(basics, storage, names, passthrough)
-        hints = hinting(basics, storage, namespace, fetch, io_mode, pipeline)
+        hints = hinting(basics, storage, namespace, names.permissions, fetch, io_mode, pipeline)
         residency = Residency(namespace, config.mountpoint, nursery)
         modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
         observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)

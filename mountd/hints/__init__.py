@@ -11,6 +11,7 @@ from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.planned_chunks import PlannedChunks
 from mountd.hints.planned_files import PlannedFiles
 from mountd.hints.planned_leaves import PlannedLeaves
+from mountd.hints.readable_files import ReadableFiles
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.hints.status import HintsStatus
 
@@ -24,5 +25,6 @@ __all__ = [
     "PlannedChunks",
     "PlannedFiles",
     "PlannedLeaves",
+    "ReadableFiles",
     "SpaceReservation",
 ]

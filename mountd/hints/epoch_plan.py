@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mountd.base.version import Version
 from mountd.cache import StagedFile
+from mountd.core.caller import Credentials
 from mountd.hints.found_files import FoundFiles
 from mountd.hints.unit_layout import UnitLayout
 from policies.prefetch.sweep import Sweep
@@ -39,12 +41,25 @@ class Work:
     units: tuple[int, ...]
 
 
+class PlanKey(NamedTuple):
+    """What makes a plan another one."""
+
+    digest: str
+    """Of the layout."""
+    reader: Credentials | None = None
+    """Whose rights at the source count; None: the daemon's own."""
+
+
 class EpochPlan:
     """One layout, and the schedule of those who read it. A unit is a chunk of a large file, or a whole small one."""
 
-    def __init__(self, layout: UnitLayout, coalesce_bytes: int) -> None:
+    def __init__(self, layout: UnitLayout, coalesce_bytes: int, reader: Credentials | None = None) -> None:
         """`coalesce_bytes`: of chunks that are fetched in the order of the file, at most."""
         self.layout = layout
+        self.key = PlanKey(layout.digest, reader)
+        self.readable: NDArray[np.bool_] | None = None if reader is None else np.zeros(layout.files, bool)
+        """The files that `reader` was seen to be allowed to read; None: nobody has to be asked. Of all others nothing
+        is told, whatever is known of them."""
         sizes = layout.unit_bytes()
         self.schedule = Schedule(
             layout.units,
@@ -79,6 +94,15 @@ class EpochPlan:
         self.missing = 0
         """Files of the layout that could not be fetched."""
         self._looked_at, self._looked_at_bytes = 1, _SMALL_FILE_BYTES
+
+    @property
+    def reader(self) -> Credentials | None:
+        """Whose rights at the source count; None: the daemon's own."""
+        return self.key.reader
+
+    def may_know(self, unit: int) -> bool:
+        """Whether the learners may be told what has become of a unit."""
+        return self.readable is None or bool(self.readable[self.layout.place(unit)[0]])
 
     @property
     def memory_bytes(self) -> int:

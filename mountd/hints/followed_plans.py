@@ -125,7 +125,7 @@ class FollowedPlans:
         if its is None:
             return False
         plan, unit = its
-        if not staged:
+        if not staged and plan.may_know(unit):
             plan.held.discard(unit)
             if unit in plan.under_way:
                 plan.overtaken.add(plan.layout.path(unit))
@@ -139,7 +139,7 @@ class FollowedPlans:
         for plan in self.plans.followed():
             unit = plan.layout.find(path) if plan.layout.whole else None
             if unit is not None:
-                if not staged and unit in plan.under_way:
+                if not staged and unit in plan.under_way and plan.may_know(unit):
                     plan.overtaken.add(path)
                 plan.schedule.seen(unit, trio.current_time())
                 self._changes.reader_went_on()
@@ -153,7 +153,7 @@ class FollowedPlans:
             return
         self._held.let_go(file.version, 0)
         plan, unit = its
-        if plan.objects is not None and file.complete:
+        if plan.objects is not None and file.complete and plan.may_know(unit):
             plan.objects[unit] = file.object_id or 0
             plan.schedule.here(unit, file.size)
 

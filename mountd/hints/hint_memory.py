@@ -1,5 +1,7 @@
 """How much memory hints take in all: layouts, orders, and what has come of them so far. More is refused.
 
+One user who is neither root nor the owner of the mount has half of it at most, so that there is room for others.
+
 Event loop only.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mountd.core.caller import Credentials
 from mountd.wire.layout import LayoutError
 
 _MAX_MEMORY_BYTES = 2 << 30
@@ -18,6 +21,10 @@ class _Holder(Protocol):
     @property
     def memory_bytes(self) -> int:
         """What it takes now."""
+
+    @property
+    def reader(self) -> Credentials | None:
+        """Of which user it is; None: of root or the owner."""
 
 
 class HintMemory:
@@ -34,8 +41,15 @@ class HintMemory:
         """It has gone."""
         self._holders.remove(holder)
 
-    def check_room(self, more_bytes: int) -> None:
-        """Raise LayoutError if so much more would be more than is kept of hints in all."""
-        wanted_bytes = sum(holder.memory_bytes for holder in self._holders) + more_bytes
-        if wanted_bytes > _MAX_MEMORY_BYTES:
-            raise LayoutError(f"hints of {wanted_bytes} bytes are more than the {_MAX_MEMORY_BYTES} that are kept")
+    def check_room(self, more_bytes: int, reader: Credentials | None) -> None:
+        """Raise LayoutError if so much more of `reader` would be more than is kept of hints in all, or of one user."""
+        _check(sum(holder.memory_bytes for holder in self._holders) + more_bytes, _MAX_MEMORY_BYTES, "")
+        if reader is not None:
+            own = (holder for holder in self._holders if holder.reader and holder.reader.uid == reader.uid)
+            own_bytes = sum(holder.memory_bytes for holder in own) + more_bytes
+            _check(own_bytes, _MAX_MEMORY_BYTES // 2, " of one user")
+
+
+def _check(wanted_bytes: int, most_bytes: int, of: str) -> None:
+    if wanted_bytes > most_bytes:
+        raise LayoutError(f"hints of {wanted_bytes} bytes are more than the {most_bytes} that are kept{of}")

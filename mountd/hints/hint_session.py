@@ -17,8 +17,9 @@ import trio
 from numpy.typing import NDArray
 
 from mountd.base.errors import HfsError
+from mountd.core.caller import Credentials
 from mountd.core.metrics import Metrics
-from mountd.hints.epoch_plan import EpochPlan
+from mountd.hints.epoch_plan import EpochPlan, PlanKey
 from mountd.hints.plan_registry import PlanRegistry
 from mountd.wire.hints import MAX_LAYOUT_BYTES, MAX_ORDER_SAMPLES, At, LayoutPart, LearnerMessage, Order, Over, Waited
 from mountd.wire.layout import LayoutError
@@ -48,15 +49,18 @@ class HintSession:
         number: int,
         join: Join,
         pid: int,
+        reader: Credentials | None,
         metrics: Metrics,
         *,
         changed: Callable[[], object],
         left: Callable[[HintSession], None],
     ) -> None:
-        """`changed`: a schedule has. `left`: the connection has ended."""
+        """`reader`: whose rights at the source count; None: the daemon's own. `changed`: a schedule has. `left`: the
+        connection has ended."""
         self.number = number
         self.join = join
         self.pid = pid
+        self.reader = reader
         self._plans = plans
         self._metrics = metrics
         self._changed = changed
@@ -99,6 +103,11 @@ class HintSession:
         return f"{self.join.name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
 
     @property
+    def plan_key(self) -> PlanKey:
+        """Of the plan that it takes part in."""
+        return PlanKey(self.join.layout, self.reader)
+
+    @property
     def memory_bytes(self) -> int:
         """What its orders take, and what has come of a layout or an order that is not complete."""
         return sum(self._order_bytes) + len(self._blob) + _BYTES_A_USE * sum(map(len, self._parts))
@@ -119,7 +128,7 @@ class HintSession:
             self._blob.clear()
             raise LayoutError(f"a layout of more than {MAX_LAYOUT_BYTES} bytes")
         try:
-            self._plans.memory.check_room(len(part.data))
+            self._plans.memory.check_room(len(part.data), self.reader)
         except LayoutError:
             self._blob.clear()
             raise
@@ -127,13 +136,13 @@ class HintSession:
         if not part.last:
             return None
         blob, self._blob = bytes(self._blob), bytearray()
-        await self._plans.adopt(self.join.layout, blob)
+        await self._plans.adopt(self.plan_key, blob)
         self.enter()
         return Result()
 
     def enter(self) -> None:
         """Take part in the plan of the layout that was named, which is known by now."""
-        self.plan = self._plans[self.join.layout]
+        self.plan = self._plans[self.plan_key]
         self.plan.learners.add(self.number)
 
     # -- orders -------------------------------------------------------------------------------------------------------
@@ -151,14 +160,15 @@ class HintSession:
         length += len(indices)
         if length > min(MAX_ORDER_SAMPLES, _REPEATS * plan.layout.samples + _SHORT):
             raise LayoutError(f"an order of {length} samples or more, of {plan.layout.samples} in all, is too long")
-        self._plans.memory.check_room(_BYTES_A_USE * len(indices))
+        self._plans.memory.check_room(_BYTES_A_USE * len(indices), self.reader)
         self._parts.append(indices)
         if not part.last:
             return None
         indices, self._parts = np.concatenate(self._parts), []
         order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * plan.layout.units
         # A sample may be many extents, and an extent many units: counted before they are written out.
-        self._plans.memory.check_room(order_bytes + _BYTES_A_USE * plan.layout.count_uses(indices))
+        uses_bytes = _BYTES_A_USE * plan.layout.count_uses(indices)
+        self._plans.memory.check_room(order_bytes + uses_bytes, self.reader)
         units, at = plan.layout.uses(indices)
         order_bytes += _BYTES_A_USE * len(units)
         if part.following:

@@ -22,8 +22,8 @@ from mountd.hints.page_cache_warmer import PageCacheWarmer
 from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.plan_registry import PlanRegistry
 from mountd.hints.planned_chunks import PlannedChunks
-from mountd.hints.planned_files import PlannedFiles
 from mountd.hints.planned_leaves import PlannedLeaves
+from mountd.hints.readable_files import ReadableFiles
 from mountd.hints.space_reservation import SpaceReservation
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class HintFollower:
     def __init__(
         self,
         plans: PlanRegistry,
-        files: PlannedFiles,
+        readable: ReadableFiles,
         leaves: PlannedLeaves,
         chunks: PlannedChunks,
         reservation: SpaceReservation,
@@ -53,7 +53,7 @@ class HintFollower:
         metrics: Metrics,
     ) -> None:
         self._plans = plans
-        self._files = files
+        self._readable = readable
         self._leaves = leaves
         self._chunks = chunks
         self._reservation = reservation
@@ -79,7 +79,7 @@ class HintFollower:
                 if units or not plan.schedule.fetch_order.searching:
                     break
             if units:
-                self._plans.move_to_end(plan.layout.digest)  # one plan after the other
+                self._plans.move_to_end(plan.key)  # one plan after the other
                 if not whole:
                     self._chunks.begin(now_s)
                 return Work(plan, tuple(units))
@@ -101,10 +101,12 @@ class HintFollower:
         left = set(work.units)
         work.plan.under_way.update(work.units)
         try:
-            if work.plan.layout.whole:
-                if usual := await self._leaves.stage(work.plan, work.units, left):
-                    await self._files.stage(work.plan, usual, left)
-            elif await self._chunks.stage(work.plan, work.units[0]):
+            units = await self._readable.of(work.plan, work.units, left)
+            if not units:
+                pass
+            elif work.plan.layout.whole:
+                await self._leaves.stage(work.plan, units, left)
+            elif await self._chunks.stage(work.plan, units[0]):
                 left.clear()
             else:
                 self._changes.hold_back()
@@ -136,7 +138,7 @@ class HintFollower:
                         log.exception("unforeseen error while warming the page cache")
 
     async def _warm(self, plan: EpochPlan, learner: int) -> None:
-        units = plan.schedule.near(learner, _NEAR_UNITS)
+        units = [unit for unit in plan.schedule.near(learner, _NEAR_UNITS) if plan.may_know(unit)]
         if plan.layout.whole:
             await self._warmer.files(plan, units)
         else:

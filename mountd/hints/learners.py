@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
+from mountd.core.caller import Credentials
 from mountd.core.metrics import Metrics
 from mountd.hints.hint_session import HintSession
 from mountd.hints.plan_registry import PlanRegistry
@@ -17,6 +18,9 @@ from mountd.wire.protocol import Failure, Join, Result
 
 MAX_LEARNERS = 256
 """Connections: sixteen processes with sixteen samplers each."""
+
+_OF_A_USER = MAX_LEARNERS // 2
+"""Of one user who is neither root nor the owner of the mount: there is room for another."""
 
 _MAX_TEXT = 256
 """Characters of a name: all of them are in each status."""
@@ -40,36 +44,42 @@ class Learners:
         self._changed = changed
         self._numbers = count()
         self._sessions: dict[int, HintSession] = {}
-        self._past: list[dict[str, Any]] = []
+        self._past: list[tuple[Credentials | None, dict[str, Any]]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def join(self, join: Join, pid: int) -> tuple[HintSession | None, Result | Failure]:
-        """A connection wants to be a learner. The answer is to be sent; with None that is the end of it."""
-        refused = self._refusal(join)
+    def join(
+        self, join: Join, pid: int, reader: Credentials | None = None
+    ) -> tuple[HintSession | None, Result | Failure]:
+        """A connection wants to be a learner. The answer is to be sent; with None that is the end of it. `reader`:
+        whose rights at the source count; None: the daemon's own."""
+        refused = self._refusal(join, reader)
         if refused is not None:
             return None, refused
         session = HintSession(
-            self.plans, next(self._numbers), join, pid, self._metrics, changed=self._changed, left=self._left
+            self.plans, next(self._numbers), join, pid, reader, self._metrics, changed=self._changed, left=self._left
         )
         self._sessions[session.number] = session
         self.plans.memory.add(session)
-        known = join.layout in self.plans
+        known = session.plan_key in self.plans
         if known:
-            self.plans.move_to_end(join.layout)
+            self.plans.move_to_end(session.plan_key)
             session.enter()
         return session, Result(detail={"layout": "known" if known else "wanted"})
 
-    def _refusal(self, join: Join) -> Failure | None:
+    def _refusal(self, join: Join, reader: Credentials | None) -> Failure | None:
         if len(self._sessions) >= MAX_LEARNERS:
             return Failure(f"{MAX_LEARNERS} learners have joined; more are not followed")
+        ours = [other for other in self._sessions.values() if _uid(other.reader) == _uid(reader)]
+        if reader is not None and len(ours) >= _OF_A_USER:
+            return Failure(f"{_OF_A_USER} learners of user {reader.uid} have joined; more are not followed")
         for field in ("layout", "name", "job", "process"):
             if len(getattr(join, field)) > _MAX_TEXT:
                 return Failure(f"{field} is longer than {_MAX_TEXT} characters", 2)
         if not 0 <= join.rank < join.world:
             return Failure(f"rank {join.rank} of {join.world}: a rank is 0 to {join.world - 1}", 2)
-        for other in self._sessions.values():
+        for other in ours:
             same = (other.join.job, other.join.layout, other.join.rank, other.join.name)
             if same == (join.job, join.layout, join.rank, join.name) and other.join.process != join.process:
                 reason = f"rank {join.rank} of {join.world} has joined already, as process {other.pid}"
@@ -81,14 +91,18 @@ class Learners:
         del self._sessions[session.number]
         self.plans.memory.remove(session)
         if session.epochs:
-            self._past = [*self._past, session.shown()][-MAX_LEARNERS:]
+            self._past = [*self._past, (session.reader, session.shown())][-MAX_LEARNERS:]
         self.plans.forget_idle()
         self._changed()
 
-    def shown(self) -> dict[str, Any]:
-        """For `hfs status`: learners now and before, and layouts."""
+    def shown(self, reader: Credentials | None = None) -> dict[str, Any]:
+        """For `hfs status`: learners now and before, and layouts; all, or those of one user."""
         return {
-            "learners": [session.shown() for session in self._sessions.values()],
-            "past": self._past,
-            "layouts": self.plans.shown(),
+            "learners": [one.shown() for one in self._sessions.values() if reader in (None, one.reader)],
+            "past": [figures for whose, figures in self._past if reader in (None, whose)],
+            "layouts": self.plans.shown(reader),
         }
+
+
+def _uid(reader: Credentials | None) -> int | None:
+    return None if reader is None else reader.uid

@@ -1,5 +1,8 @@
 """All epoch plans of the daemon: one for each layout that learners read by, and for the last ones that have no learner.
 
+Users whose rights at the source differ have plans of their own, also of the same layout: nobody learns from what others
+have said.
+
 Knows which plan names a large file, once a chunk of it was wanted. Asked by the cache before it evicts, by readers, and
 by what fetches. Event loop only; what takes longer is done in a thread.
 """
@@ -15,7 +18,8 @@ import trio
 
 from mountd.base.version import Version
 from mountd.cache import StagedFile
-from mountd.hints.epoch_plan import EpochPlan, plan_bytes
+from mountd.core.caller import Credentials
+from mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
 from mountd.hints.hint_memory import HintMemory
 from mountd.hints.unit_layout import UnitLayout
 from mountd.namespace import Node
@@ -27,7 +31,7 @@ _KEPT_PLANS = 4
 
 
 class PlanRegistry:
-    """By the digest of their layout, the one longest without work or a new learner first.
+    """By their layout and whose rights count, the one longest without work or a new learner first.
 
     `run_in_thread`: as trio.to_thread.run_sync. `coalesce_bytes`: of chunks that are fetched in the order of the file,
     at most.
@@ -38,9 +42,9 @@ class PlanRegistry:
         self._chunk_bytes = chunk_bytes
         self._run_in_thread = run_in_thread
         self._coalesce_bytes = coalesce_bytes
-        self._plans: OrderedDict[str, EpochPlan] = OrderedDict()
+        self._plans: OrderedDict[PlanKey, EpochPlan] = OrderedDict()
         self._of_version: dict[Version, tuple[EpochPlan, int]] = {}
-        self._adopting: dict[str, trio.Event] = {}
+        self._adopting: dict[PlanKey, trio.Event] = {}
         """Layouts that are being read, and when that has ended."""
 
     def __len__(self) -> int:
@@ -50,43 +54,46 @@ class PlanRegistry:
         """All plans, as of now."""
         return iter(list(self._plans.values()))
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._plans
+    def __contains__(self, key: PlanKey) -> bool:
+        return key in self._plans
 
-    def __getitem__(self, digest: str) -> EpochPlan:
-        return self._plans[digest]
+    def __getitem__(self, key: PlanKey) -> EpochPlan:
+        return self._plans[key]
 
     def followed(self) -> Iterator[EpochPlan]:
         """Those that have a learner, as of now."""
         return (plan for plan in self if plan.learners)
 
-    def move_to_end(self, digest: str) -> None:
+    def move_to_end(self, key: PlanKey) -> None:
         """Others come first from now on, and this one is forgotten last."""
-        self._plans.move_to_end(digest)
+        self._plans.move_to_end(key)
 
-    async def adopt(self, digest: str, blob: bytes) -> None:
+    async def adopt(self, key: PlanKey, blob: bytes) -> None:
         """Learn a layout. Raises LayoutError, ProtocolError."""
-        while (other := self._adopting.get(digest)) is not None:
+        while (other := self._adopting.get(key)) is not None:
             await other.wait()  # the learners of a job begin together
-        if digest in self._plans:
+        if key in self._plans:
             return
-        self.memory.check_room(2 * len(blob))
-        ended = self._adopting[digest] = trio.Event()
+        self.memory.check_room(2 * len(blob), key.reader)
+        ended = self._adopting[key] = trio.Event()
         try:
-            layout = await self._run_in_thread(_read_layout, digest, blob, self._chunk_bytes)
-            self.memory.check_room(plan_bytes(layout))
-            plan = self._plans[digest] = EpochPlan(layout, self._coalesce_bytes)
+            layout = await self._run_in_thread(_read_layout, key.digest, blob, self._chunk_bytes)
+            self.forget_idle()
+            self.memory.check_room(plan_bytes(layout), key.reader)
+            plan = self._plans[key] = EpochPlan(layout, self._coalesce_bytes, key.reader)
             self.memory.add(plan)
         finally:
-            del self._adopting[digest]
+            del self._adopting[key]
             ended.set()
-        self.forget_idle()
 
     def forget_idle(self) -> None:
-        """Of the plans without learners only the last few are kept."""
-        idle = [digest for digest, plan in self._plans.items() if not plan.learners]
-        for digest in idle[: max(0, len(idle) - _KEPT_PLANS)]:
-            plan = self._plans.pop(digest)
+        """Of the plans without learners only the last few are kept, and none of those whose readers have to be asked
+        for: the next job is asked for anew."""
+        idle = [key for key, plan in self._plans.items() if not plan.learners]
+        own = [key for key in idle if key.reader is None]
+        kept = own[max(0, len(own) - _KEPT_PLANS) :]
+        for key in [key for key in idle if key not in kept]:
+            plan = self._plans.pop(key)
             self.memory.remove(plan)
             for file in plan.staged.values():
                 if self._of_version.get(file.version, (None, 0))[0] is plan:
@@ -97,7 +104,7 @@ class PlanRegistry:
     def note_file(self, plan: EpochPlan, number: int, file: StagedFile) -> None:
         """File `number` of the layout of `plan`, a large one, is this one."""
         plan.staged[number] = file
-        if self._plans.get(plan.layout.digest) is plan:
+        if self._plans.get(plan.key) is plan:
             self._of_version[file.version] = plan, number
 
     def unit(self, version: Version, index: int) -> tuple[EpochPlan, int] | None:
@@ -125,18 +132,19 @@ class PlanRegistry:
                 named.update(number for number in numbers if number in held)
         return named
 
-    def shown(self) -> list[dict[str, Any]]:
-        """For `hfs status`."""
+    def shown(self, reader: Credentials | None) -> list[dict[str, Any]]:
+        """For `hfs status`: all, or those of one user."""
         return [
             {
-                "digest": digest,
+                "digest": key.digest,
                 "files": plan.layout.files,
                 "samples": plan.layout.samples,
                 "bytes": plan.layout.bytes,
                 "missing": plan.missing,
                 "ahead_bytes": plan.schedule.units.ahead_bytes,
             }
-            for digest, plan in self._plans.items()
+            for key, plan in self._plans.items()
+            if reader in (None, key.reader)
         ]
 
 

@@ -15,6 +15,7 @@ from mountd.base.errors import HfsError
 from mountd.core.metrics import Metrics
 from mountd.fetch import Place, SmallPipeline, Staged
 from mountd.hints.epoch_plan import EpochPlan
+from mountd.hints.planned_files import PlannedFiles
 from mountd.hints.space_reservation import SpaceReservation
 from mountd.namespace import Namespace, Node
 
@@ -24,17 +25,29 @@ _MOST_LENT = 4096
 
 class PlannedLeaves:
     def __init__(
-        self, namespace: Namespace, pipeline: SmallPipeline, reservation: SpaceReservation, metrics: Metrics
+        self,
+        namespace: Namespace,
+        pipeline: SmallPipeline,
+        reservation: SpaceReservation,
+        files: PlannedFiles,
+        metrics: Metrics,
     ) -> None:
+        """`files`: the usual way."""
         self._namespace = namespace
         self._pipeline = pipeline
         self._reservation = reservation
+        self._files = files
         self._metrics = metrics
         self._lent: dict[bytes, Node] = {}
         """By path, as it was when they were lent."""
 
-    async def stage(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> list[int]:
-        """Have these files staged. Those that are not; takes the others from `left`."""
+    async def stage(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> None:
+        """Have these files staged, one way or the other. Takes from `left` what is not to be asked for again."""
+        if usual := await self._stage_leaves(plan, units, left):
+            await self._files.stage(plan, usual, left)
+
+    async def _stage_leaves(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> list[int]:
+        """Those that are to be staged the usual way; takes the others from `left`."""
         if not self._pipeline.on or self._reservation.is_tight:
             return list(units)
         stays = await self._reservation.stays(plan, units)

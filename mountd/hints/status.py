@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mountd.core.caller import Credentials
 from mountd.hints.learners import Learners
 
 
@@ -16,3 +17,7 @@ class HintsStatus:
     def gather(self) -> dict[str, object]:
         """The figures of this moment."""
         return {"hints": self.learners.shown()}
+
+    def of_reader(self, reader: Credentials) -> dict[str, object]:
+        """The same, of what one user's own learners have said."""
+        return {"hints": self.learners.shown(reader)}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Sequence
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import ConfigError, SourceError, VersionChanged
@@ -84,6 +85,11 @@ class Permissions:
             )
 
     @property
+    def why_nobody_is_asked(self) -> str | None:
+        """Why the source cannot be asked as another user; None: it can."""
+        return self._impossible if self._others else "the mount is for its owner alone"
+
+    @property
     def why_opens_are_needed(self) -> str | None:
         """Why no open may go by unseen: a file system whose users have to be asked for; None if there is none."""
         return next((reason for reason in self._reasons.values() if reason is not None), None)
@@ -149,6 +155,20 @@ class Permissions:
         except SourceError:
             self._metrics.add("permissions_refused")
             raise
+
+    async def readable(self, who: Credentials, places: Sequence[tuple[Node, bytes]]) -> list[bool]:
+        """Which of these files, a directory and a name each, `who` may read at the source. Where mode bits and ACLs say
+        all they are looked at; elsewhere each file is opened. Raises SourceError, SourceTimeout if nothing is said."""
+        if not places or who.uid == self._own_uid:
+            return [True] * len(places)
+        asked = []
+        for directory, name in places:
+            by_opening = await self._reason(directory) is not None
+            asked.append((directory.path, name, by_opening))
+        self._metrics.add("permissions_asked", len(asked))
+        found = await self._as_user.readable(who, asked)
+        self._metrics.add("permissions_refused", len(found) - sum(found))
+        return found
 
     async def check_xattr(self, node: Node, name: bytes | None, asker: Asker) -> None:
         """The same for one extended attribute, or (None) for the names of all. Not remembered: few read them."""

@@ -15,7 +15,7 @@ import enum
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from mountd.base.attributes import Attributes
@@ -35,7 +35,13 @@ _THREADS = 32
 """As many as a busy metadata server answers at once (see `MetadataReader.stats_at_once`)."""
 
 _SYS_FACCESSAT2 = 439  # the same on every architecture (since Linux 5.8)
-_AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
+_AT_SYMLINK_NOFOLLOW, _AT_EACCESS, _AT_EMPTY_PATH = 0x100, 0x200, 0x1000  # <linux/fcntl.h>
+
+_NO = {
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV),
+    *(errno.EINVAL, errno.ENAMETOOLONG, errno.ENXIO, errno.EISDIR),
+}
+"""What says that a file cannot be read. Anything else says that the source could not be asked."""
 
 
 class WantedAccess(enum.Enum):
@@ -78,6 +84,16 @@ class SourceAsUser:
         """
         await self._call(who, directory, name, lambda at: _do(at, name, wanted, of), limit_s)
 
+    async def readable(self, who: Credentials, places: Sequence[tuple[bytes, bytes, bool]]) -> list[bool]:
+        """Which of these files `who` may read: the path of a directory, a name in it, and whether only opening tells.
+
+        What is not there, or lies behind a link, may not be read. Raises SourceError, SourceTimeout where the source
+        does not say.
+        """
+        what = f"{len(places)} files as user {who.uid}"
+        directory = places[0][0] if places else b""
+        return await self._threads.call("metadata", what, self._readable, who, places, directory=directory)
+
     async def ask_xattr(self, who: Credentials, directory: bytes, name: bytes, attribute: bytes | None) -> None:
         """Returns if the source lets `who` read one extended attribute, or (None) the names of all. Raises as `ask`."""
 
@@ -104,15 +120,42 @@ class SourceAsUser:
 
     def _as(self, who: Credentials, directory: bytes, function: Callable[[int], None]) -> None:
         """In a thread."""
-        if getattr(self._local, "who", None) != who:
-            self._local.who = None
-            become(who)
-            self._local.who = who
+        self._become(who)
         at = open_directory(self._root_fd, directory)
         try:
             function(at)
         finally:
             os.close(at)
+
+    def _become(self, who: Credentials) -> None:
+        if getattr(self._local, "who", None) != who:
+            self._local.who = None
+            become(who)
+            self._local.who = who
+
+    def _readable(self, who: Credentials, places: Sequence[tuple[bytes, bytes, bool]]) -> list[bool]:
+        """In a thread."""
+        self._become(who)
+        return [self._is_readable(*place) for place in places]
+
+    def _is_readable(self, directory: bytes, name: bytes, by_opening: bool) -> bool:
+        try:
+            at = open_directory(self._root_fd, directory)
+            try:
+                if by_opening:
+                    os.close(os.open(name, OPEN_TO_READ, dir_fd=at))
+                else:
+                    flags = _AT_EACCESS | _AT_SYMLINK_NOFOLLOW
+                    checked(libc.syscall(_SYS_FACCESSAT2, at, name, os.R_OK, flags), "faccessat2")
+            finally:
+                os.close(at)
+        except OSError as error:
+            if error.errno == errno.ENOSYS and not by_opening:
+                return self._is_readable(directory, name, True)
+            if error.errno not in _NO:
+                raise
+            return False
+        return True
 
 
 @asynccontextmanager

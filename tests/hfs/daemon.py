@@ -13,6 +13,7 @@ import trio
 from mountd.base.errors import ConfigError
 from mountd.control.connection import Report
 from mountd.control.control import Commands, serve
+from mountd.core.caller import Credentials
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.hints.learners import Learners
@@ -38,7 +39,7 @@ class FakeCommands:
         """What `serve` is given: this does everything."""
         return Commands(self, self, self, self, self.learners)
 
-    async def gather(self) -> dict[str, object]:
+    async def gather(self, reader: Credentials | None) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {
             "pid": 4711,

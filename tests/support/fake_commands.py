@@ -7,6 +7,7 @@ import trio
 from mountd.control.connection import Report
 from mountd.control.control import Commands
 from mountd.control.learners import Joins, LearnerSession
+from mountd.core.caller import Credentials
 from mountd.wire.protocol import (
     Failure,
     Join,
@@ -15,7 +16,9 @@ from mountd.wire.protocol import (
 
 
 class NoLearners:
-    def join(self, join: Join, pid: int) -> tuple[LearnerSession | None, Result | Failure]:
+    def join(
+        self, join: Join, pid: int, reader: Credentials | None = None
+    ) -> tuple[LearnerSession | None, Result | Failure]:
         return None, Failure("no learners here", 2)
 
 
@@ -35,8 +38,8 @@ class FakeCommands:
         """What `serve` is given: this does everything."""
         return Commands(self, self, self, self, self.learners)
 
-    async def gather(self) -> dict[str, object]:
-        self.calls.append(("status",))
+    async def gather(self, reader: Credentials | None) -> dict[str, object]:
+        self.calls.append(("status",) if reader is None else ("status", reader))
         await trio.lowlevel.checkpoint()
         return {"pid": 5, "path": "caf\udce9"}
 

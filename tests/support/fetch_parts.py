@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 
+from mountd.base.errors import SourceTimeout
+from mountd.core.caller import Credentials
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
 from mountd.daemon.fetching import Fetching, Hinting, fetching, hinting
 from mountd.fetch import PageCache, PrefetchQueue
 from mountd.files import IoMode
 from mountd.hints import Learners, PlanChanges
-from mountd.namespace import Namespace
+from mountd.namespace import Namespace, Node
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 
@@ -38,6 +40,9 @@ class FetchParts:
         buffer_chunks: int = 16,
         coalesce_bytes: int = 0,
     ) -> None:
+        self.answers: set[bytes] | None = set()
+        """Names that other users may read; None: the source does not say."""
+        self.asked: list[tuple[int, bytes]] = []
         self.buffer_bytes = buffer_chunks * chunk_bytes
         self.queue = PrefetchQueue(metrics)
         changes = PlanChanges(self.queue.hints_nowait)
@@ -68,4 +73,11 @@ class FetchParts:
 
     def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
         pipeline: Any = SimpleNamespace(on=False)
-        return hinting(self._basics, self._storage, namespace, fetch, io_mode, pipeline)
+        permissions: Any = SimpleNamespace(readable=self._readable)
+        return hinting(self._basics, self._storage, namespace, permissions, fetch, io_mode, pipeline)
+
+    async def _readable(self, who: Credentials, places: Sequence[tuple[Node, bytes]]) -> list[bool]:
+        self.asked += [(who.uid, name) for _, name in places]
+        if self.answers is None:
+            raise SourceTimeout("asking")
+        return [name in self.answers for _, name in places]

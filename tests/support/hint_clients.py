@@ -14,6 +14,7 @@ import trio.testing
 
 from mountd.control.connection import Report
 from mountd.control.control import serve
+from mountd.core.caller import Credentials
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles
 from mountd.files.recorder import Recorder
@@ -37,7 +38,7 @@ class HintCommands(FakeCommands):
         self.recorded = trio.Event()
         self.left = trio.Event()
 
-    async def gather(self) -> dict[str, object]:
+    async def gather(self, reader: Credentials | None) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {"hints": self.learners.shown()}
 

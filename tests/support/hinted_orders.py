@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mountd.core.caller import Credentials
 from mountd.hints.learners import HintSession
 from mountd.wire.hints import (
     LayoutFrame,
@@ -51,10 +52,18 @@ def order(indices: Sequence[int], epoch: int = 0, *, following: bool = False) ->
     return Order(epoch, np.array(indices, "<i8").tobytes(), following=following)
 
 
-async def joined(parts: Parts, frame: LayoutFrame, *, process: str = "p", rank: int = 0, world: int = 1) -> HintSession:
+async def joined(
+    parts: Parts,
+    frame: LayoutFrame,
+    *,
+    process: str = "p",
+    rank: int = 0,
+    world: int = 1,
+    reader: Credentials | None = None,
+) -> HintSession:
     blob = encode_layout(frame)
     join = Join(layout=layout_digest(blob), name="train", process=process, rank=rank, world=world)
-    learner, answer = parts.learners.join(join, 7)
+    learner, answer = parts.learners.join(join, 7, reader)
     assert learner is not None
     assert isinstance(answer, Result)
     if answer.detail["layout"] == "wanted":

@@ -75,6 +75,7 @@ class Parts:
     pusher: PagePusher
     delegations: Delegations
     recorder: Recorder
+    built: FetchParts
     stuck: bool = False
     """Pushes never end."""
 
@@ -252,6 +253,7 @@ async def daemon(
             fetch.pusher,
             delegations,
             recorder,
+            built,
         )
         yield parts
         nursery.cancel_scope.cancel()

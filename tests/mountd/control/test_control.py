@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from mountd.base.errors import ConfigError, MountError
-from mountd.control import connection, control
+from mountd.control import connection, control, requester
 from mountd.control.connection import Report
 from mountd.control.control import serve
 from mountd.control.listening import socket_path
@@ -346,7 +346,7 @@ def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any) -> None:
     logs.expect("was refused")
     # What the kernel would say of a process of user 12345.
-    monkeypatch.setattr(control, "socket_peer", lambda _connection: SocketPeer(1, 12345))
+    monkeypatch.setattr(requester, "socket_peer", lambda _connection: SocketPeer(1, 12345, 12345))
 
     async def test() -> None:
         commands = FakeCommands()

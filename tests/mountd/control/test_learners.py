@@ -5,6 +5,8 @@ from __future__ import annotations
 import trio
 
 from mountd.control.learners import serve_learner
+from mountd.control.requester import Requester
+from mountd.core.caller import Credentials
 from mountd.wire.hints import LearnerMessage, Over, Waited
 from mountd.wire.protocol import HEADER_BYTES, Failure, Join, Reply, Result, encode
 
@@ -21,7 +23,7 @@ class Session:
     def leave(self) -> None:
         self.left = True
 
-    def join(self, join: Join, pid: int) -> tuple[Session, Result]:
+    def join(self, join: Join, pid: int, reader: Credentials | None = None) -> tuple[Session, Result]:
         return self, Result()
 
 
@@ -38,7 +40,7 @@ async def test_who_takes_no_answer_any_more_is_heard_to_the_end() -> None:
             raise trio.BrokenResourceError
         sent.append(reply)
 
-    await serve_learner(session, Join("x"), 1, next_frame=next_frame, send=send)
+    await serve_learner(session, Join("x"), Requester(1, Credentials(0, 0, ()), True), next_frame=next_frame, send=send)
     assert session.heard == said
     assert session.left
     assert sent == [Result()], "the answer to its joining"

@@ -3,10 +3,11 @@
 import os
 import socket
 
-from mountd.core.socket_peer import socket_peer
+from mountd.core.socket_peer import socket_peer, socket_peer_groups
 
 
 def test_the_kernel_names_the_peer() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
-        assert socket_peer(ours) == (os.getpid(), os.geteuid())
+        assert socket_peer(ours) == (os.getpid(), os.geteuid(), os.getegid())
+        assert sorted(socket_peer_groups(ours)) == sorted(os.getgroups())

@@ -1,0 +1,137 @@
+"""Orders of users who are neither root nor the owner: only what they may read at the source is fetched, or told."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from mountd.core.caller import Credentials
+from mountd.hints import hint_memory, learners
+from mountd.hints.hint_session import HintSession
+from mountd.wire.hints import LayoutPart, encode_layout
+from mountd.wire.protocol import Failure, Join
+from tests.conftest import Logs
+from tests.support.hinted_orders import joined, list_of, order, samples_of, source_of, told
+from tests.support.read_parts import CHUNK, Parts, daemon
+
+ANN, BOB = Credentials(1000, 1000, (7,)), Credentials(1001, 1000, ())
+
+
+def fetched(parts: Parts) -> list[bytes]:
+    return [path for path, _ in parts.source.reads]
+
+
+async def follows(parts: Parts, count: int, readable: set[int] | None, reader: Credentials = ANN) -> HintSession:
+    parts.built.answers = None if readable is None else {b"%d" % number for number in readable}
+    learner = await joined(parts, list_of(count), reader=reader)
+    await told(learner, order(list(range(count))))
+    await trio.sleep(10)
+    return learner
+
+
+async def test_only_what_a_reader_may_read_is_fetched(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
+    async with daemon(source_of(6), workers=1) as parts:
+        learner = await follows(parts, 6, {0, 2, 5})
+        assert fetched(parts) == [b"d/0", b"d/2", b"d/5"]
+        (layout,) = parts.learners.shown(ANN)["layouts"]
+        assert layout["missing"] == 3
+        assert parts.built.asked == [(ANN.uid, b"%d" % number) for number in range(6)], "each once"
+        learner.leave()
+
+
+async def test_a_chunk_of_a_file_that_may_not_be_read_is_not_fetched(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
+    source = source_of(1, 4 * CHUNK)
+    async with daemon(source, workers=1) as parts:
+        parts.built.answers = set()
+        learner = await joined(parts, samples_of(b"d/0", 4 * CHUNK, CHUNK), reader=ANN)
+        await told(learner, order([3, 1]))
+        await trio.sleep(10)
+        assert fetched(parts) == []
+        parts.built.answers = {b"0"}
+        learner.leave()
+        learner = await joined(parts, samples_of(b"d/0", 4 * CHUNK, CHUNK), reader=ANN)
+        await told(learner, order([3, 1]))
+        await trio.sleep(10)
+        assert set(fetched(parts)) == {b"d/0"}
+        assert parts.built.asked == [(ANN.uid, b"0")] * 3, "after a no for each chunk, after a yes once"
+        learner.leave()
+
+
+async def test_while_the_source_does_not_say_nothing_is_fetched_and_then_all_is() -> None:
+    async with daemon(source_of(3), workers=1) as parts:
+        learner = await follows(parts, 3, None)
+        assert fetched(parts) == []
+        assert parts.learners.shown(ANN)["layouts"][0]["missing"] == 0
+        parts.built.answers = {b"0", b"1", b"2"}
+        await trio.sleep(60)
+        assert sorted(fetched(parts)) == [b"d/0", b"d/1", b"d/2"]
+        learner.leave()
+
+
+async def test_the_same_layout_of_two_users_says_nothing_to_either(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
+    async with daemon(source_of(4), workers=1) as parts:
+        first = await follows(parts, 4, {0, 1, 2, 3})
+        assert first.shown()["staged_share"] == 1.0
+        second = await follows(parts, 4, set(), BOB)
+        assert second.shown()["staged_share"] == 0.0
+        for number in range(4):
+            parts.opening.close(await parts.open(b"d/%d" % number))
+        assert second.shown()["staged_share"] == 0.0, "others have opened and closed what is staged"
+        assert [one["pid"] for one in parts.learners.shown(BOB)["learners"]] == [7]
+        assert len(parts.learners.shown()["learners"]) == 2
+        first.leave()
+        second.leave()
+        assert [len(parts.learners.shown(reader)["past"]) for reader in (ANN, BOB, None)] == [1, 1, 2]
+
+
+async def test_the_next_job_is_asked_for_anew(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
+    async with daemon(source_of(3), workers=1) as parts:
+        (await follows(parts, 3, {0, 1, 2})).leave()
+        assert len(parts.learners.plans) == 0
+        learner = await follows(parts, 3, {1})
+        assert parts.learners.shown(ANN)["layouts"][0]["missing"] == 2
+        learner.leave()
+
+
+async def test_a_rank_of_another_user_stands_in_nobodys_way() -> None:
+    async with daemon(source_of(2), workers=1) as parts:
+        sessions = [await joined(parts, list_of(2), process=f"p{uid}", reader=BOB._replace(uid=uid)) for uid in (5, 6)]
+        same = Join(sessions[0].join.layout, name="train", process="other")
+        refused = parts.learners.join(same, 9, BOB._replace(uid=5))[1]
+        assert isinstance(refused, Failure)
+        assert "rank 0 of 1 has joined already" in refused.message
+        for session in sessions:
+            session.leave()
+
+
+async def test_one_user_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "_OF_A_USER", 1)
+    async with daemon(source_of(2), workers=1) as parts:
+        sessions = [await joined(parts, list_of(2), reader=reader) for reader in (ANN, BOB)]
+        refused = parts.learners.join(Join("x", process="another"), 9, ANN)[1]
+        assert isinstance(refused, Failure)
+        assert "1 learners of user 1000 have joined" in refused.message
+        sessions.append(await joined(parts, list_of(2)))
+        for session in sessions:
+            session.leave()
+
+
+async def test_one_user_has_half_of_the_memory_of_hints(monkeypatch: pytest.MonkeyPatch, logs: Logs) -> None:
+    logs.expect("is not followed")
+    blob = encode_layout(list_of(1000))
+    async with daemon(source_of(1), workers=1) as parts:
+        monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", len(blob) * 3)
+        learner, _ = parts.learners.join(Join("x"), 9, ANN)
+        assert learner is not None
+        refused = await learner.receive(LayoutPart(blob * 2, False))
+        assert isinstance(refused, Failure)
+        assert "of one user" in refused.message
+        learner.leave()
+        owner, _ = parts.learners.join(Join("x"), 9)
+        assert owner is not None
+        assert await owner.receive(LayoutPart(blob * 2, False)) is None
+        owner.leave()
