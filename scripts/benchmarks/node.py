@@ -3,6 +3,7 @@
     together  eight `hfs run` of two sources at once
     killed    three of four of one source are killed with -9
     full      a root that holds one and a half sources: a third one comes, while one is idle and one runs
+    in-place  four `hfs run` of a plain user at once
     beside    a warm job beside a cold greedy one, and beside a plain copy of the same
 
 Sources lie on a simulated Lustre where what reaches them is counted.
@@ -10,6 +11,7 @@ Sources lie on a simulated Lustre where what reaches them is counted.
 
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 from collections.abc import Iterator
@@ -25,13 +27,16 @@ from scripts.benchmarks.node_jobs import (
     Watch,
     daemons_of,
     folder_of,
+    ranks_of_a_plain_user,
     wait_unmounted,
 )
 from scripts.benchmarks.options import Options
+from scripts.benchmarks.plain_user import UID
 from scripts.benchmarks.table import Row, at_most, median_row
 
 RUNS = 1
 JOBS = 8
+RANKS = 4
 ROUNDS = 3
 PRESET = "lustre"
 _BLOCK = 4096
@@ -116,6 +121,22 @@ def _shares(cache: Path, paths: list[Path]) -> list[tuple[str, int]]:
     return [(name, held[str(path)]) for name, path in zip(("idle", "running", "new"), paths, strict=True)]
 
 
+def in_place(work: Work, options: Options, command: str) -> list[Row]:
+    """Without privilege: the command sees the data at SOURCE, as the user who has started it."""
+    got, count = Results(command), options.size(FILES, FILES_QUICK)
+    uid = UID if os.geteuid() == 0 else os.getuid()
+    with got.attempt("uid", "wrong", "daemons"):
+        ranks = ranks_of_a_plain_user(work, folder_of(work, options, 0), RANKS)
+        got.add("uid", sum(rank["uid"] != uid for rank in ranks))
+        got.add("wrong", sum(rank["wrong"] + rank["failed"] + abs(2 * count - rank["files"]) for rank in ranks))
+        got.add("daemons", len({rank["daemon"] for rank in ranks}))
+    return [
+        got.row(f"{RANKS} hfs run in place of a plain user: ranks with another uid", "uid", at_most(0), ""),
+        got.row("  wrong bytes, failed reads, files too few", "wrong", at_most(0), ""),
+        got.row("  daemons", "daemons", at_most(1), ""),
+    ]
+
+
 def beside(work: Work, options: Options, command: str) -> list[Row]:
     """The warm job's rounds, alone not measured: what counts is which neighbour it has."""
     got = Results(command)
@@ -141,4 +162,4 @@ def beside(work: Work, options: Options, command: str) -> list[Row]:
     ]
 
 
-GROUPS = {"together": together, "killed": killed, "full": full, "beside": beside}
+GROUPS = {"together": together, "killed": killed, "full": full, "in-place": in_place, "beside": beside}

@@ -14,6 +14,7 @@ from typing import Any, Self
 from scripts.benchmarks import data
 from scripts.benchmarks.common import HFS, BenchError, Work, objects_of
 from scripts.benchmarks.options import Options
+from scripts.benchmarks.plain_user import UID, as_plain_user
 from scripts.benchmarks.readers.pattern import block
 
 JOB = Path(__file__).resolve().parent / "readers" / "node_job.py"
@@ -72,6 +73,24 @@ class Job:
         """kill -9 of all of it."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
+
+
+def ranks_of_a_plain_user(work: Work, source: Path, count: int) -> list[dict[str, Any]]:
+    """What each of so many `hfs run` found that a plain user starts at once, in place."""
+    folder, own = work.new("plain"), work.new("own")
+    if os.geteuid() == 0:
+        os.chown(own, UID, UID)
+    each = (
+        f'"{HFS}" run --source "{source}" --cache "{own}/cache" --quiet -- "{sys.executable}" "{JOB}" "{source}" 2 $n'
+    )
+    script = f"for n in $(seq {count}); do {each} > {own}/told-$n & done; wait"
+    environment = {**os.environ, "HOME": str(own)}
+    command = [*as_plain_user(folder), "sh", "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    told = [(own / f"told-{number}").read_text().splitlines() for number in range(1, count + 1)]
+    if not all(told):
+        raise BenchError(f"hfs run as a plain user: {done.stderr.strip()}")
+    return [json.loads(lines[-1]) for lines in told]
 
 
 class Watch:

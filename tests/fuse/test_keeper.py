@@ -22,6 +22,7 @@ import pytest
 from hfs.client.client import Client, find_socket
 from hfs.mounting import mounting
 from mountd.core.config import Config
+from scripts.benchmarks.plain_user import as_plain_user
 from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs
@@ -390,21 +391,6 @@ def test_a_take_over_mends_a_mount_that_refuses(source: Path, hfs_mount: HfsMoun
 
 # -- a plain user -----------------------------------------------------------------------------------------------------
 
-# In a mount namespace of its own: /dev/fuse for everybody, and the interpreter where everybody may enter.
-OPEN_TO_ALL = """
-set -e
-mknod -m 666 "$1/fuse" c 10 229
-mount --bind "$1/fuse" /dev/fuse
-if [ -n "$3" ]; then
-    mkdir "$1/prefix"
-    mount --bind "$2" "$1/prefix"
-    mount -t tmpfs -o mode=755 none "$3"
-    mkdir -p "$2"
-    mount --bind "$1/prefix" "$2"
-fi
-shift 3
-exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
-"""
 AS_A_USER = """
 hfs mount "$1/source" "$1/mnt" --cache "$1/cache" || exit 10
 grep " $1/mnt " /proc/self/mountinfo
@@ -423,8 +409,6 @@ grep -c " $1/mnt " /proc/self/mountinfo
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 def test_a_plain_user_has_a_keeper_too(source: Path) -> None:
     """Mounted with fusermount3, which sends the descriptor: the same holds, and the mount is the user's."""
-    parents = Path(sys.executable).resolve().parents
-    shut = [str(parent) for parent in parents if not parent.stat().st_mode & 0o001]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         shutil.copytree(source, f"{folder}/source")
@@ -432,7 +416,7 @@ def test_a_plain_user_has_a_keeper_too(source: Path) -> None:
             os.mkdir(f"{folder}/{name}")
             os.chown(f"{folder}/{name}", 65534, 65534)
         done = run(
-            *("unshare", "--mount", "sh", "-c", OPEN_TO_ALL, "sh", folder, sys.base_prefix, shut[-1] if shut else ""),
+            *as_plain_user(folder),
             *("env", f"HOME={folder}", f"HFS_LOG_FILE={folder}/cache/log", "sh", "-c", AS_A_USER, "sh", folder),
         )
     line, names, none = done.stdout.splitlines()

@@ -3,7 +3,8 @@
     node_job.py FOLDER ROUNDS SEED
 
 Prints "runs" when it begins and, after ROUNDS rounds (0: once its stdin has ended), one JSON object: "files", "wrong"
-(bytes), "failed" (reads), "seconds" (of each round), "uid". File names are the numbers of their contents (pattern.py).
+(bytes), "failed" (reads), "seconds" (of each round), "uid", "daemon" (its socket; empty: there is none). File names are
+the numbers of their contents (pattern.py).
 """
 
 import json
@@ -34,7 +35,15 @@ def main() -> None:
             except OSError:
                 failed += 1
         seconds.append(time.perf_counter() - began_s)
-    print(json.dumps({"files": files, "wrong": wrong, "failed": failed, "seconds": seconds, "uid": os.getuid()}))
+    found = {"files": files, "wrong": wrong, "failed": failed, "seconds": seconds, "uid": os.getuid()}
+    print(json.dumps({**found, "daemon": daemon_of(folder)}))
+
+
+def daemon_of(folder: str) -> str:
+    try:
+        return os.fsdecode(os.getxattr(folder, "user.hfs.socket"))
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":
