@@ -33,6 +33,7 @@ _COMMANDS = (
     "umount",
     "run",
     "status",
+    "why",
     "cache",
     "layout",
     "plan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -18,6 +19,7 @@ _AGAIN_S = 0.2
 _LIST_LIMIT_S = 2.0
 """For each mount of the list: a hung one must not hide the others."""
 _READERS = 5
+_WATCH_S = 2.0
 _NOTE = (
     "Reads that the kernel answers by itself, from its page cache or by passthrough, never reach the daemon "
     "and are not in these figures, those of readers included."
@@ -30,7 +32,9 @@ _NOTE = (
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait until it answers."
 )
-@click.option("--all", "everything", is_flag=True, help="Also the raw counters, with their meaning.")
+@click.option("--all", "everything", is_flag=True, help="All figures, and the counters with their meaning.")
+@click.option("--watch", is_flag=True, help="The same screen again and again, until Ctrl-C.")
+@click.option("--plot", metavar="FILE", help="A picture of the traffic: throughput by origin, what is local, waiting.")
 @click.option("--cluster", is_flag=True, help="All nodes of the job (--peers mpi), a line each.")
 @control_option
 @click.pass_context
@@ -40,6 +44,8 @@ def status(
     as_json: bool,
     wait_s: float,
     everything: bool,
+    watch: bool,
+    plot: str | None,
     cluster: bool,
     control: str | None,
 ) -> None:
@@ -57,13 +63,40 @@ def status(
         return
     if as_json:
         click.echo(json.dumps(found))
-        return
+    elif plot is not None:
+        from hfs.cli.traffic_plot import draw
+
+        draw(client.history(), f"{found['mountpoint']}", plot)
+    elif everything:
+        _print_all(found)
+    elif watch:
+        _watch(client, found)
+    else:
+        from hfs.cli.status_screen import screen
+
+        click.echo("\n".join(screen(found)))
+
+
+def _watch(client: Client, found: dict[str, Any]) -> None:
+    """Until Ctrl-C, or the daemon has gone."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from hfs.cli.render import stdout
+    from hfs.cli.status_screen import screen
+
+    with contextlib.suppress(KeyboardInterrupt), Live(console=stdout(), auto_refresh=False) as live:
+        while True:
+            live.update(Text("\n".join(screen(found)), overflow="ellipsis", no_wrap=True), refresh=True)
+            time.sleep(_WATCH_S)
+            found = client.status()
+
+
+def _print_all(found: dict[str, Any]) -> None:
     from hfs.cli.learners import epochs_table, learners_table
     from hfs.cli.render import render_tree, stdout
 
     console = stdout()
-    if not everything:
-        found.pop("counters", None)
     readers = found.pop("readers", None) or []
     if found.get("readers_unknown") is None:
         found.pop("readers_unknown", None)

@@ -26,6 +26,7 @@ from mountd.wire.protocol import (
     Estimate,
     Evict,
     Failure,
+    History,
     List,
     Progress,
     Record,
@@ -57,6 +58,10 @@ class Client:
     def status(self, limit_s: float = STATUS_S) -> dict[str, Any]:
         """The object of `hfs status --json`."""
         return self._ask(Status(), None, limit_s).detail
+
+    def history(self, limit_s: float = STATUS_S) -> list[dict[str, float]]:
+        """How the traffic was, as `protocol.History` says."""
+        return list(self._ask(History(), None, limit_s).detail["looks"])
 
     def cluster(self, limit_s: float = STATUS_S) -> list[dict[str, Any]]:
         """All nodes of the job, as `protocol.Cluster` says."""

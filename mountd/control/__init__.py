@@ -12,6 +12,7 @@ from mountd.control.neighbours import ask_to_yield
 from mountd.control.own_xattrs import OwnXattrs
 from mountd.control.recordings import Recordings
 from mountd.control.status import CounterStatus, StatusReport
+from mountd.control.traffic import Traffic
 from mountd.control.warm import WarmFetches, Warming
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "OwnXattrs",
     "Recordings",
     "StatusReport",
+    "Traffic",
     "WarmEstimate",
     "WarmFetches",
     "Warming",

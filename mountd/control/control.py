@@ -31,6 +31,7 @@ from mountd.wire.protocol import (
     Estimate,
     Evict,
     Failure,
+    History,
     Join,
     List,
     ProtocolError,
@@ -56,6 +57,9 @@ class StatusCommand(Protocol):
 
     async def gather(self, reader: Credentials | None) -> dict[str, object]:
         """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk."""
+
+    def history(self) -> list[dict[str, float]]:
+        """The looks of `protocol.History`."""
 
 
 class CacheWork(Protocol):
@@ -238,6 +242,8 @@ class _Gate:
             match request:
                 case Status():
                     return Result(detail=await commands.status.gather(requester.reader))
+                case History():
+                    return Result(detail={"looks": commands.status.history()})
                 case Warm():
                     return await commands.cache.warm(request.paths, request.jobs, report)
                 case Estimate():

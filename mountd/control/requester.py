@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from mountd.core.caller import Credentials
 from mountd.core.socket_peer import HasPeer, socket_peer, socket_peer_groups
-from mountd.wire.protocol import Cluster, Directory, Join, Request, Status
+from mountd.wire.protocol import Cluster, Directory, History, Join, Request, Status
 
-_FOR_ALL = (Status, Directory, Cluster, Join)
+_FOR_ALL = (Status, History, Directory, Cluster, Join)
 
 
 class Requester(NamedTuple):

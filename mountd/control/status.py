@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from mountd.control.traffic import Traffic
 from mountd.core.caller import Credentials
 from mountd.core.metrics import COUNTERS, Metrics
 
 KEYS = (
-    *("pid", "version", "mountpoint", "keeper", "uptime_s"),
+    *("pid", "version", "mountpoint", "keeper", "uptime_s", "traffic"),
     *("io_mode", "opens", "source", "peers", "reads", "read_bytes", "readers", "readers_unknown", "hints"),
     *("source_wait_s", "staged", "scrub", "stage_encoding", "ahead", "queues", "memory", "descriptors", "open"),
     *("faults", "other_users", "background_faults", "evicted", "interrupted", "version_changes", "stale_served"),
@@ -22,7 +23,18 @@ KEYS = (
 """Of the whole object, in the order in which people read them."""
 
 _FOR_OTHERS = (
-    *("pid", "version", "mountpoint", "uptime_s", "io_mode", "opens", "reads", "read_bytes", "source_wait_s"),
+    *(
+        "pid",
+        "version",
+        "mountpoint",
+        "uptime_s",
+        "traffic",
+        "io_mode",
+        "opens",
+        "reads",
+        "read_bytes",
+        "source_wait_s",
+    ),
     *("scrub", "stage_encoding", "ahead", "queues", "memory", "open", "faults", "evicted", "interrupted"),
     *("version_changes", "stale_served", "page_cache", "data_plane", "leaves", "kernel", "counters"),
 )
@@ -68,13 +80,22 @@ class StatusReport:
     """All sections of one daemon."""
 
     def __init__(
-        self, sections: Sequence[StatusSection], hints: HintsSection, refresh: Callable[[], Awaitable[None]]
+        self,
+        sections: Sequence[StatusSection],
+        hints: HintsSection,
+        traffic: Traffic,
+        refresh: Callable[[], Awaitable[None]],
     ) -> None:
-        """`hints`: one of the sections. `refresh` has figures that need a look elsewhere looked up again, in 50 ms at
-        most."""
+        """`hints` and `traffic`: two of the sections. `refresh` has figures that need a look elsewhere looked up again,
+        in 50 ms at most."""
         self._sections = sections
         self._hints = hints
+        self._traffic = traffic
         self._refresh = refresh
+
+    def history(self) -> list[dict[str, float]]:
+        """The looks of `protocol.History`."""
+        return self._traffic.history()
 
     async def gather(self, reader: Credentials | None) -> dict[str, object]:
         """The object of `hfs status --json`; for `reader`, another user than root and the owner, what he may see."""

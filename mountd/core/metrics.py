@@ -41,6 +41,7 @@ COUNTERS: dict[str, str] = {
     "bytes_flight": "bytes answered from a fetch under way",
     "bytes_source": "bytes answered from a fetch they started",
     "bytes_bypass": "bytes answered from bypass reads",
+    "bytes_large": "of all of these those of files of more than 8 MiB",
     "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
     "push_errors": "pushes that the kernel refused",
     # how opens were answered
@@ -48,6 +49,9 @@ COUNTERS: dict[str, str] = {
     "opens_passed": "opens answered with the staged file itself, which the kernel reads without asking",
     "opens_anew": "opens sent to look the name up again, to be read another way then",
     "opens_stateless": "opens answered once and for all: the kernel asks for none after them",
+    "opened_cached_bytes": "sizes of the files of at most 8 MiB that were opened through the page cache, for each open",
+    "opened_passed_bytes": "the same of those that were passed through",
+    "opens_large_passed": "opens of larger files that were passed through",
     "passthrough_refused": "staged files that the kernel did not take as a backing file",
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from mountd.control import (
     OwnXattrs,
     Recordings,
     StatusReport,
+    Traffic,
     WarmEstimate,
     WarmFetches,
     Warming,
     serve,
     socket_path,
 )
+from mountd.core.metrics import Metrics
 from mountd.daemon.basics import Basics
 from mountd.daemon.ending import Ending
 from mountd.daemon.files import FileService
@@ -36,12 +39,14 @@ from mountd.hints import HintsStatus
 from mountd.namespace import NamesStatus
 from mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
 from mountd.source import SourceStatus
+from policies.traffic import ReadCounts
 
 
 @dataclass(frozen=True, slots=True)
 class ControlService:
     daemon: DaemonStatus
     own_xattrs: OwnXattrs
+    traffic: Traffic
 
 
 @asynccontextmanager
@@ -58,8 +63,10 @@ async def open_control(
     metrics, cache = basics.metrics, storage.cache
     daemon = DaemonStatus(basics, ending, files.fetch.buffers)
     cluster = ClusterStatus(joined.view, cache, metrics)
+    counted = partial(_counted, metrics, files)
+    traffic = Traffic(metrics, counted, lambda: cache.statistics().bytes, time.monotonic)
     commands = Commands(
-        _status(basics, storage, joined.view, names, files, daemon),
+        _status(basics, storage, joined.view, names, files, daemon, traffic),
         _cache_commands(basics, storage, names, files),
         cluster,
         Recordings(files.recorder, files.delegations.recall_all),
@@ -69,7 +76,7 @@ async def open_control(
     with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other):
             storage.own_cache.answers_at(path)
-            yield ControlService(daemon, OwnXattrs(cache, path))
+            yield ControlService(daemon, OwnXattrs(cache, path), traffic)
 
 
 @contextmanager
@@ -109,8 +116,28 @@ def _cache_commands(basics: Basics, storage: Storage, names: NameService, files:
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 
+def _counted(metrics: Metrics, files: FileService) -> ReadCounts:
+    """What is known of what jobs have read."""
+    plane = files.plane.figures()
+    return ReadCounts(
+        cached_bytes=metrics["opened_cached_bytes"] + plane.cached_bytes - files.residency.looked_at_bytes,
+        passed_bytes=metrics["opened_passed_bytes"] + plane.passed_bytes,
+        read_bytes=sum(metrics[f"bytes_{tier}"] for tier in ("staged", "flight", "source", "bypass"))
+        + plane.read_bytes,
+        large_read_bytes=metrics["bytes_large"] + plane.large_read_bytes,
+        large_passed=metrics["opens_large_passed"] + plane.large_passed,
+        unseen_opens=metrics["opens_stateless"],
+    )
+
+
 def _status(
-    basics: Basics, storage: Storage, view: ClusterView, names: NameService, files: FileService, daemon: DaemonStatus
+    basics: Basics,
+    storage: Storage,
+    view: ClusterView,
+    names: NameService,
+    files: FileService,
+    daemon: DaemonStatus,
+    traffic: Traffic,
 ) -> StatusReport:
     """What each room tells."""
     metrics, source, fetch = basics.metrics, storage.source, files.fetch
@@ -123,6 +150,7 @@ def _status(
     return StatusReport(
         [
             daemon,
+            traffic,
             SourceStatus(source, metrics),
             CacheStatus(storage.cache, metrics, basics.config),
             PeersStatus(view, metrics),
@@ -142,5 +170,6 @@ def _status(
             CounterStatus(metrics),
         ],
         hints,
+        traffic,
         refresh,
     )

@@ -94,6 +94,7 @@ async def open_service(
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
+            start_for_life(nursery, "traffic", control.traffic.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
             config = basics.config
             ahead = min(2 * config.prefetch_threads, _MOST_FETCHING - _FOR_READERS)  # each waits for one small file

@@ -23,9 +23,10 @@ from mountd.files.refetching import Refetching
 from mountd.files.residency import Residency
 from mountd.files.sent_away import SentAway
 from mountd.files.small_opens import SmallOpens
-from mountd.files.status import FilesStatus
+from mountd.files.status import TIERS, FilesStatus
 
 __all__ = [
+    "TIERS",
     "Delegations",
     "DirectoryHandle",
     "FilesStatus",

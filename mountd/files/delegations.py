@@ -165,12 +165,13 @@ class Delegations:
         valid_s = self._namespace.freshness.valid_s(handle.node.expires_s)
         node_id, backing_id = handle.node.id, handle.backing_id
         if backing_id is None:
-            return self._plane.put_opens(node_id, number, valid_s=valid_s, backing=None)
+            return self._plane.put_opens(node_id, number, size=handle.file.size, valid_s=valid_s, backing=None)
         place, stamp = self._cache.lender.place(handle.file), handle.file.stamp
         if place is None or stamp is None or stamp.inode != handle.backing_inode:
             return None
-        backing = Backing(backing_id, *place, stamp.inode, handle.file.size, stamp.ctime_ns)
-        return self._plane.put_opens(node_id, number, valid_s=valid_s, backing=backing)
+        size = handle.file.size
+        backing = Backing(backing_id, *place, stamp.inode, size, stamp.ctime_ns)
+        return self._plane.put_opens(node_id, number, size=size, valid_s=valid_s, backing=backing)
 
     # -- reads --------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from mountd.files.passthrough import Passthrough
 from mountd.files.sent_away import SentAway
 from mountd.namespace import Namespace, Node, recall
 from policies.iomode import Answer, answer
+from policies.traffic import WHOLE_BYTES
 
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for a large file whose fill is about to end: its handle is then passed through for as long
@@ -92,8 +93,14 @@ class OpenModes:
         self._sent_away.came_back(node, thread_id)
         if backing_id is None:
             self._metrics.add("opens_cached")
+            if file.size <= WHOLE_BYTES:
+                self._metrics.add("opened_cached_bytes", file.size)
             return 0
         self._metrics.add("opens_passed")
+        if file.size <= WHOLE_BYTES:
+            self._metrics.add("opened_passed_bytes", file.size)
+        else:
+            self._metrics.add("opens_large_passed")
         return self._passthrough.object_of(file)
 
     def closed(self, file: StagedFile, backing_id: int | None) -> None:

@@ -21,6 +21,7 @@ from mountd.hints import FollowedPlans
 from mountd.namespace import expire, pages_lost
 from policies.geometry import Extent, Piece, clamp, split
 from policies.prefetch.readahead import Advice
+from policies.traffic import WHOLE_BYTES
 
 
 class ReadPath:
@@ -61,7 +62,7 @@ class ReadPath:
             self._readahead.saw_piece(handle, extent, self._readahead.saw(handle, extent), here=True)
         else:
             self._delegations.offer_reads(handle.node, file)
-        return self._counted(found)
+        return self._counted(handle, found)
 
     async def read(self, handle: FileHandle, offset: int, size: int) -> bytes | bytearray | memoryview:
         """The bytes of `[offset, offset + size)` that exist, all of the handle's version.
@@ -103,9 +104,9 @@ class ReadPath:
     async def _piece(self, handle: FileHandle, piece: Piece, advice: Advice | None) -> bytes | bytearray | memoryview:
         extent = Extent(piece.start, piece.end)
         if advice is None:
-            return self._counted(await self._resolver.get(handle.node, handle.file, extent))
+            return self._counted(handle, await self._resolver.get(handle.node, handle.file, extent))
         self._readahead.saw_piece(handle, extent, advice)
-        return self._counted(await self._resolver.get(handle.node, handle.file, extent, advice.kind))
+        return self._counted(handle, await self._resolver.get(handle.node, handle.file, extent, advice.kind))
 
     def _noticed(self, handle: FileHandle, extent: Extent) -> None:
         """A read has come to us."""
@@ -115,7 +116,9 @@ class ReadPath:
             if not self._faults.put_back_nowait(handle, extent):
                 self._plans.asked(handle.file.version, extent.start // handle.file.chunk_bytes)
 
-    def _counted(self, found: Resolved) -> bytes | bytearray | memoryview:
+    def _counted(self, handle: FileHandle, found: Resolved) -> bytes | bytearray | memoryview:
         self._metrics.add("reads_" + found.tier)
         self._metrics.add("bytes_" + found.tier, len(found.data))
+        if handle.file.size > WHOLE_BYTES:
+            self._metrics.add("bytes_large", len(found.data))
         return found.data

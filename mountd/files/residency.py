@@ -16,6 +16,7 @@ import trio
 from mountd.core.background import start_guarded
 from mountd.kernel import resident
 from mountd.namespace import Namespace
+from policies.traffic import WHOLE_BYTES
 
 _SAMPLE_FILES = 64
 """An open and a cachestat each: some 10 ms in all when nothing hangs."""
@@ -39,6 +40,8 @@ class Residency:
         self._root = os.fsencode(mountpoint)
         self._nursery = nursery
         self._running: trio.Event | None = None
+        self.looked_at_bytes = 0
+        """Sizes of the small files that were opened for this, for each open: nobody has read them."""
         self._pids: deque[int] = deque(maxlen=_PIDS)
         self.figures: dict[str, object] = {"note": NOTE, "sampled_files": 0, "sampled_bytes": 0, "resident_bytes": None}
 
@@ -63,7 +66,9 @@ class Residency:
             # Of a file that is passed through the mount has no pages; the name of a retired node leads to another.
             known = islice(self._namespace.nodes.files(), _LOOKED_AT)
             used = (n for n in known if (n.pushed or n.opens) and not n.passed and not n.retired)
-            paths = [os.path.join(self._root, node.path) for node in islice(used, _SAMPLE_FILES)]
+            nodes = list(islice(used, _SAMPLE_FILES))
+            paths = [os.path.join(self._root, node.path) for node in nodes]
+            self.looked_at_bytes += sum(size for node in nodes if (size := node.attributes.size) <= WHOLE_BYTES)
             found = await trio.to_thread.run_sync(resident, paths, self._started, abandon_on_cancel=True)
         except OSError:
             found = None

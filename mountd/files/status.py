@@ -18,7 +18,7 @@ from mountd.kernel import DataPlane, PlaneFigures, fastpath
 from mountd.namespace import Namespace
 
 _OPENS = ("cached", "passed", "anew", "stateless")
-_TIERS = ("staged", "flight", "source", "bypass")
+TIERS = ("staged", "flight", "source", "bypass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,6 @@ class FilesStatus:
         return {name: self.metrics["opens_" + name] + without_us.get(name, 0) for name in _OPENS}
 
     def _by_tier(self, kind: str, staged_without_us: int) -> dict[str, int]:
-        found = {tier: self.metrics[kind + tier] for tier in _TIERS}
+        found = {tier: self.metrics[kind + tier] for tier in TIERS}
         found["staged"] += staged_without_us
         return {**found, "alone": found["bypass"]}  # its name before; for one release

@@ -78,7 +78,7 @@ class _Extension(Protocol):
 
     def plane_events(self) -> tuple[bytes, int]: ...
 
-    def plane_figures(self) -> tuple[int, int, int, int, int, int, int, int, int, int]: ...
+    def plane_figures(self) -> tuple[int, ...]: ...
 
 
 class StagedObject(NamedTuple):
@@ -104,6 +104,7 @@ class Backing(NamedTuple):
 
 
 _NO_BACKING = Backing(0, -1, "", 0, 0, 0)
+"""With the file's size."""
 
 
 class Counted(NamedTuple):
@@ -170,6 +171,14 @@ class PlaneFigures(NamedTuple):
     """Of the reads those whose bytes were copied once."""
     lock_wait_ns: int = 0
     """For how long its threads have waited for the tables' locks."""
+    cached_bytes: int = 0
+    """Of files that are taken to be read whole (`policies.traffic`), once for each open through the page cache."""
+    passed_bytes: int = 0
+    """The same of opens that were passed through."""
+    large_passed: int = 0
+    """Opens of larger files that were passed through."""
+    large_read_bytes: int = 0
+    """Of `read_bytes` those of larger files."""
 
 
 class DataPlane:
@@ -222,9 +231,9 @@ class DataPlane:
         named = self._extension.plane_named
         return {handle: Counted(slot, opened, named(slot)) for handle, slot, opened in left}
 
-    def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:
-        """Answer opens of a node, which nobody has open, with this handle from now on, for `valid_s` seconds: through
-        the page cache, whose pages are kept, or with a backing file.
+    def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
+        """Answer opens of a node of `size` bytes, which nobody has open, with this handle from now on, for `valid_s`
+        seconds: through the page cache, whose pages are kept, or with a backing file.
 
         The slot in which it is counted, which is to be freed by `free_slot`; None: impossible now.
         """
@@ -233,7 +242,9 @@ class DataPlane:
         until_ns = time.monotonic_ns() + int(min(valid_s * 1e9, _LONGEST_NS))
         flags = _KEEP_CACHE if backing is None else _PASSTHROUGH
         try:
-            return self._extension.plane_put(node_id, handle, flags, *(backing or _NO_BACKING), until_ns)
+            return self._extension.plane_put(
+                node_id, handle, flags, *(backing or _NO_BACKING._replace(size=size)), until_ns
+            )
         except OSError as error:
             if error.errno == errno.EEXIST:
                 raise  # a fault of ours

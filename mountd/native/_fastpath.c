@@ -375,8 +375,8 @@ static PyMethodDef methods[] = {
     {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
     {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},
     {"plane_figures", plane_figures, METH_NOARGS,
-     "plane_figures() -> (threads, opens, reads, cached, passed, releases, read, read_bytes, lock_wait_ns): running; nodes "
-     "in the tables; what was answered since the start, and how long its threads have waited for locks."},
+     "plane_figures() -> the figures of `PlaneFigures` in mountd/kernel/plane.py, in its order: threads that run, nodes in "
+     "the tables, and what was answered since the start."},
     {"plane_events", plane_events, METH_NOARGS,
      "plane_events() -> (bytes, lost): node and thread id (uint64) of opens that were answered, the oldest first; how many "
      "were lost before them."},

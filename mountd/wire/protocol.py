@@ -39,6 +39,11 @@ class Status(Message, frozen=True):
     """How is the daemon? The answer is one Result whose `detail` is the object of `hfs status --json`."""
 
 
+class History(Message, frozen=True):
+    """How was the traffic? The answer is one Result whose `detail` is {"looks": a list of {"ago_s": seconds before now,
+    and the totals of "traffic" in the status}}, the oldest first: by the minute, and for the last hour more often."""
+
+
 class Warm(Message, frozen=True):
     """Stage these files, and all files below these directories."""
 
@@ -210,7 +215,9 @@ class Failure(Message, frozen=True):
     code: int = 1
 
 
-Request: TypeAlias = Status | Warm | Estimate | Evict | Check | Yield | List | Record | Directory | Cluster | Join
+Request: TypeAlias = (
+    Status | History | Warm | Estimate | Evict | Check | Yield | List | Record | Directory | Cluster | Join
+)
 Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

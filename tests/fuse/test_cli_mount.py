@@ -87,7 +87,8 @@ def test_mount_status_umount(source: Path, hfs_mount: HfsMount) -> None:
     assert found["config"]["chunk"] == {"value": 65536, "origin": "command line"}
     assert found["config"]["log-file"]["origin"] == "environment HFS_LOG_FILE"
     assert json.loads(must(hfs_command(), "status", hfs.path / "sub", "--json"))["pid"] == hfs.pid
-    assert "never reach the daemon" in must(hfs_command(), "status", hfs.path)
+    assert "never reach the daemon" in must(hfs_command(), "status", "--all", hfs.path)
+    assert "since start   jobs read about" in must(hfs_command(), "status", hfs.path)
     hfs.umount()
     assert list(hfs.path.iterdir()) == []
     assert run(hfs_command(), "status", hfs.path).returncode == 2
@@ -244,7 +245,7 @@ def test_run_shows_the_files_and_ends_with_the_commands_code(source: Path, mnt: 
     command = (*run_arguments(source, mnt, cache), sys.executable, "-c", code, mnt / "file")
     done = run(*command, env={"MARK": "x"})
     assert (done.returncode, done.stdout) == (7, pattern(1, 0, 9).hex() + "x")
-    for words in ("time", "source", "served", "staged", "page cache"):
+    for words in ("mounted after", "the source gave", "staged", "read"):
         assert words in done.stderr
     assert mounts_below(mnt) == []
     quiet = run(*run_arguments(source, mnt, cache, "--quiet"), "cat", mnt / "file")

@@ -13,6 +13,7 @@ STATUS_KEYS = {
     "mountpoint": "",
     "keeper": "pid reason restarts last_end mount_uptime_s journal",
     "uptime_s": "",
+    "traffic": "read_bytes source_bytes peer_bytes staged_bytes source_wait_s cpu_s is_at_least minute",
     "io_mode": "mode reason asked_for passthrough stateless extension backing_files faster_if_reopened",
     "opens": "cached passed anew stateless",
     "source": (
@@ -58,7 +59,8 @@ STATUS_KEYS = {
     "stale_served": "",
     "page_cache": "note sampled_files sampled_bytes resident_bytes",
     "data_plane": (
-        "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes spliced lock_wait_ns delegated"
+        "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes spliced lock_wait_ns "
+        "cached_bytes passed_bytes large_passed large_read_bytes delegated"
     ),
     "leaves": "known held look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",

@@ -39,6 +39,9 @@ class FakeCommands:
         """What `serve` is given: this does everything."""
         return Commands(self, self, self, self, self.learners)
 
+    def history(self) -> list[dict[str, float]]:
+        return [{"ago_s": 0.0}]
+
     async def gather(self, reader: Credentials | None) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {

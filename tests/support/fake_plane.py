@@ -45,7 +45,7 @@ class FakePlane:
         self.reads.clear()
         return {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}
 
-    def put_opens(self, node_id: int, handle: int, *, valid_s: float, backing: Backing | None) -> int | None:
+    def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
         if self.full or valid_s <= 0:
             return None
         if node_id in self.entries:

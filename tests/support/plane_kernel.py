@@ -103,7 +103,7 @@ def serving() -> Iterator[tuple[DataPlane, Kernel]]:
         ours.settimeout(10)
         assert plane.attach(-1) == {}
         plane.serve(theirs.fileno(), 1)
-        slot = plane.put_opens(_MARKED, 1, valid_s=1000, backing=None)
+        slot = plane.put_opens(_MARKED, 1, size=10, valid_s=1000, backing=None)
         assert slot is not None
         yield plane, Kernel(ours)
         plane.stop()

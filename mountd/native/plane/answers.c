@@ -50,9 +50,21 @@ int push_pages(int device, uint64_t node, const char *data, size_t size) {
     return write_all(device, parts, 3);
 }
 
-int reply_opened(int device, uint64_t unique, uint64_t handle) {
+void opened_file(uint64_t size, int is_passed) {
+    __atomic_add_fetch(is_passed ? &answered.passed : &answered.cached, 1, __ATOMIC_RELAXED);
+    if (size <= WHOLE_BYTES)
+        __atomic_add_fetch(is_passed ? &answered.passed_bytes : &answered.cached_bytes, (int64_t)size, __ATOMIC_RELAXED);
+    else if (is_passed)
+        __atomic_add_fetch(&answered.large_passed, 1, __ATOMIC_RELAXED);
+}
+
+void read_file(uint64_t file_size, size_t size) {
+    if (file_size > WHOLE_BYTES) __atomic_add_fetch(&answered.large_read_bytes, (int64_t)size, __ATOMIC_RELAXED);
+}
+
+int reply_opened(int device, uint64_t unique, uint64_t handle, uint64_t size) {
     struct open_reply body = {.handle = handle, .open_flags = FOPEN_KEEP_CACHE};
-    __atomic_add_fetch(&answered.cached, 1, __ATOMIC_RELAXED);
+    opened_file(size, 0);
     return reply(device, unique, &body, sizeof body);
 }
 
@@ -64,7 +76,7 @@ struct question {
 static int reply_open(const struct opens *entry, void *context) {
     const struct question *question = context;
     struct open_reply body = {.handle = entry->handle, .open_flags = entry->open_flags, .backing_id = entry->backing_id};
-    __atomic_add_fetch(entry->backing_id ? &answered.passed : &answered.cached, 1, __ATOMIC_RELAXED);
+    opened_file(entry->object.size, entry->backing_id != 0);
     return reply(question->device, question->unique, &body, sizeof body);
 }
 

@@ -238,7 +238,7 @@ static void tell(struct content *content, const struct fuse_in_header *header) {
 static int answer_open(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header) {
     if (opened(content, place)) return 0;
     follows_opened(header->pid, content->facts.leaf); /* before the reply: the next LOOKUP may be read at once */
-    if (reply_opened(device, header->unique, content->facts.leaf))
+    if (reply_opened(device, header->unique, content->facts.leaf, content->facts.size))
         closed(content);
     else
         tell(content, header);

@@ -240,7 +240,7 @@ size_t workers_replace(int64_t before_ns, uint64_t *directories); /* those that 
 
 int reply_to(int device, uint64_t unique, int error, const void *body, size_t size); /* 0, or an errno */
 int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer); /* 0, or an errno: -contents_read */
-int reply_opened(int device, uint64_t unique, uint64_t handle);                      /* through the page cache, kept */
+int reply_opened(int device, uint64_t unique, uint64_t handle, uint64_t size);       /* through the page cache, kept */
 int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a leaf */
 int push_pages(int device, uint64_t node, const char *data, size_t size);            /* 0, or an errno */
 

@@ -279,9 +279,17 @@ size_t served_take(struct served *found); /* at most SERVED_READERS; they begin 
 /* 1: `request` was answered on `device`; 0: what is left of it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
 int answer(int device, void *request, size_t *size, char *buffer);
 
+/* Who opens a file of at most so many bytes is taken to read all of it. WHOLE_BYTES of policies/traffic.py. */
+#define WHOLE_BYTES ((uint64_t)8 << 20)
+
 extern struct answered { /* atomic */
     int64_t cached, passed, releases, reads, read_bytes, spliced, look_ups, attributes;
+    int64_t cached_bytes, passed_bytes; /* of such files, once for each open */
+    int64_t large_passed, large_read_bytes; /* of larger ones: opens that were passed through, and bytes of reads */
 } answered;
+
+void opened_file(uint64_t size, int is_passed);  /* an open of a file of so many bytes is answered */
+void read_file(uint64_t file_size, size_t size); /* a read of such a file, of a node in reads.c */
 
 #define LONGEST_NS (INT64_C(86400) * 1000000000) /* what the kernel is told where nothing goes out of date */
 

@@ -211,12 +211,16 @@ PyObject *plane_events(PyObject *self, PyObject *noargs) {
 
 PyObject *plane_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(innLLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
+    return Py_BuildValue("(innLLLLLLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
                          (long long)__atomic_load_n(&answered.cached, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.passed, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.releases, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.reads, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.read_bytes, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.spliced, __ATOMIC_RELAXED),
-                         (long long)__atomic_load_n(&lock_wait_ns, __ATOMIC_RELAXED));
+                         (long long)__atomic_load_n(&lock_wait_ns, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.cached_bytes, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.passed_bytes, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.large_passed, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.large_read_bytes, __ATOMIC_RELAXED));
 }

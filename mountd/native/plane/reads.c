@@ -37,6 +37,7 @@ static size_t wanted_of(const struct reads *reads, uint64_t offset, size_t size)
 
 static void given(struct reads *reads, uint64_t offset, size_t size) {
     uint64_t before = __atomic_exchange_n(&reads->end, offset + size, __ATOMIC_RELAXED);
+    read_file(reads->object.size, size);
     if (offset != before) __atomic_add_fetch(&reads->bytes, size, __ATOMIC_RELAXED);
 }
 

@@ -255,7 +255,7 @@ def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     assert "learner, rank 0 of 1 - - - - - - -" in words
     assert "train, rank 1 of 2 2 1.5 s 30 s 2 s 5.0% 40 3 s 11 s" in words
     assert "train, rank 1 of 2 3 - - - - - 0.25 s -" in words
-    status = CliRunner().invoke(cli, ["status", daemon.mountpoint])
+    status = CliRunner().invoke(cli, ["status", "--all", daemon.mountpoint])
     assert "train, rank 1 of 2 2 1.5 s 30 s" in " ".join(status.stdout.split())
     assert "hints" not in status.stdout
     assert learners_table({}) is None

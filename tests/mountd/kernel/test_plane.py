@@ -31,7 +31,7 @@ def served() -> Iterator[tuple[DataPlane, Kernel]]:
 def test_an_open_and_its_close(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     assert kernel.open(5) is None, "nothing is known of it"
-    slot = plane.put_opens(5, 99, valid_s=1000, backing=None)
+    slot = plane.put_opens(5, 99, size=10, valid_s=1000, backing=None)
     assert slot is not None
     assert kernel.open(5) == (99, 2, 0), "pages are kept"
     assert kernel.open(5, os.O_RDWR) is None
@@ -56,7 +56,7 @@ def test_an_object_that_was_changed_is_not_given_out(served: tuple[DataPlane, Ke
     found = os.stat(tmp_path / "object")
     directory_fd = os.open(tmp_path, os.O_PATH)
     backing = Backing(3, directory_fd, "object", found.st_ino, found.st_size, found.st_ctime_ns)
-    slot = plane.put_opens(5, 99, valid_s=1000, backing=backing)
+    slot = plane.put_opens(5, 99, size=10, valid_s=1000, backing=backing)
     assert slot is not None
     assert kernel.open(5) == (99, 128, 3)
     os.rename(tmp_path / "object", tmp_path / "away")
@@ -95,8 +95,8 @@ def test_reads(served: tuple[DataPlane, Kernel], tmp_path: Path) -> None:
 
 def test_past_its_time_it_is_asked_for(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
-    assert plane.put_opens(5, 99, valid_s=0, backing=None) is None
-    slot = plane.put_opens(5, 99, valid_s=1e-9, backing=None)
+    assert plane.put_opens(5, 99, size=10, valid_s=0, backing=None) is None
+    slot = plane.put_opens(5, 99, size=10, valid_s=1e-9, backing=None)
     assert slot is not None
     assert kernel.open(5) is None
     plane.take_opens(5)
@@ -107,7 +107,7 @@ def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
     plane, _ = served
     memory = os.memfd_create("counts")
     assert plane.attach(memory) == {}
-    slot = plane.put_opens(6, 77, valid_s=1000, backing=None)
+    slot = plane.put_opens(6, 77, size=10, valid_s=1000, backing=None)
     assert slot is not None
     again = DataPlane()
     ((handle, counted),) = again.attach(memory).items()
@@ -135,7 +135,7 @@ def test_it_is_the_plain_dictionary(served: tuple[DataPlane, Kernel], steps: lis
     for step, node, which in steps:
         if step == "put" and node not in slots:
             number += 1
-            mine, its = (each.put_opens(node, number, valid_s=1000, backing=None) for each in (plane, model))
+            mine, its = (each.put_opens(node, number, size=10, valid_s=1000, backing=None) for each in (plane, model))
             assert mine is not None
             assert its is not None
             slots[node] = mine, its

@@ -1,0 +1,71 @@
+"""The situation of a mount (`policies.diagnosis`), from the status of its daemon and a look at who still lives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from policies.diagnosis.situation import Situation
+
+
+def situation_of(status: Mapping[str, Any]) -> Situation:
+    """What an older or newer daemon does not say counts as nothing."""
+    traffic = status.get("traffic") or {}
+    minute = traffic.get("minute") or {}
+    source, reads = status.get("source") or {}, status.get("reads") or {}
+    staged, evicted = status.get("staged") or {}, status.get("evicted") or {}
+    hints = status.get("hints") or {}
+    counters = {name: counter.get("value", 0) for name, counter in (status.get("counters") or {}).items()}
+    readers = sum(_lives(reader.get("pid", 0)) for reader in status.get("readers") or [])
+    return Situation(
+        seconds=minute.get("seconds", 0.0),
+        readers=readers,
+        learners=len(hints.get("learners") or []),
+        cores=len(os.sched_getaffinity(0)),
+        minute_read_bytes=minute.get("read_bytes", 0),
+        minute_source_bytes=minute.get("source_bytes", 0),
+        minute_source_wait_s=minute.get("source_wait_s", 0.0),
+        minute_cpu_s=minute.get("cpu_s", 0.0),
+        read_bytes=traffic.get("read_bytes", 0),
+        source_bytes=traffic.get("source_bytes", 0),
+        uptime_s=status.get("uptime_s", 0.0),
+        source_wait_s=status.get("source_wait_s", 0.0),
+        **_epochs(hints),
+        large_reads=source.get("large_reads", 0),
+        large_reads_ordered=source.get("large_reads_ordered", 0),
+        bypass_reads=reads.get("bypass", 0),
+        bypass_bytes=(status.get("read_bytes") or {}).get("bypass", 0),
+        absolute_links=source.get("absolute_links", 0),
+        slow_handles=(status.get("io_mode") or {}).get("faster_if_reopened", 0),
+        evicted_bytes=evicted.get("bytes", 0),
+        staged_bytes=staged.get("bytes", 0),
+        capacity_bytes=staged.get("capacity_bytes", 0),
+        disk_state=staged.get("state", "ok"),
+        disk_error=staged.get("last_error") or "",
+        staging_dropped=counters.get("staging_dropped", 0),
+        staged_chunks=counters.get("staging_put_chunks", 0),
+    )
+
+
+def _lives(pid: int) -> bool:
+    return pid > 0 and os.path.exists(f"/proc/{pid}")
+
+
+def _epochs(hints: Mapping[str, Any]) -> dict[str, float]:
+    """The last epoch of each learner, on average."""
+    learners = [*(hints.get("learners") or [])] or [*(hints.get("past") or [])]
+    last = [epochs[-1] for learner in learners if (epochs := learner.get("epochs"))]
+    last = [epoch for epoch in last if epoch.get("batches")]
+    if not last:
+        return {}
+
+    def mean(*names: str) -> float:
+        return float(sum(epoch.get(name) or 0.0 for epoch in last for name in names) / len(last))
+
+    return {
+        "exposed_s": mean("exposed_s"),
+        "epoch_s": mean("exposed_s", "compute_s", "other_s"),
+        "epoch_source_wait_s": mean("source_wait_s"),
+        "epoch_cpu_s": mean("daemon_cpu_s"),
+    }

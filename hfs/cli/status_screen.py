@@ -1,0 +1,191 @@
+"""A mount on one screen, for people: what is local, where bytes came from, who waits for what, what is wrong.
+
+Plain lines from the status of a daemon, never more than `MOST_LINES`; what an older daemon does not say is left out.
+`hfs status`, its live form and the end of `hfs run` share them. All figures are in `hfs status --all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hfs.cli.render import duration, size
+from hfs.cli.shared import printable
+from hfs.cli.situation import situation_of
+from policies.diagnosis.causes import found, waits_for
+
+MOST_LINES = 40
+_LEARNERS = 8
+_READERS = 4
+_LABEL = 14
+
+
+def screen(status: Mapping[str, Any]) -> list[str]:
+    """At most MOST_LINES lines."""
+    lines = [
+        *_head(status),
+        *_local(status),
+        *_traffic(status),
+        *_learners(status.get("hints") or {}, status),
+        *_readers(status),
+        *_wrong(status),
+    ]
+    return [printable(line) for line in lines[:MOST_LINES]]
+
+
+def run_lines(status: Mapping[str, Any]) -> list[str]:
+    """What `hfs run` says at its end: at most five lines."""
+    traffic = status.get("traffic") or {}
+    staged = status.get("staged") or {}
+    lines = []
+    if traffic:
+        lines.append(f"the source gave {size(traffic['source_bytes'])} of {_read(traffic)} read{_spared(traffic)}")
+    lines.append(f"staged: {staged.get('files', 0):,} files, {size(staged.get('bytes', 0))}")
+    waits = _waited(_epochs(status.get("hints") or {}))
+    if waits is not None:
+        lines.append(f"learners waited {waits:.1%} of the time{_for(status)}")
+    if faults := _faults(status):
+        lines.append("faults: " + ", ".join(faults))
+    findings = found(situation_of(status))
+    lines.append(f"why: {findings[0].what}; {findings[0].remedy}" if findings else "nothing is wrong")
+    return [printable(line) for line in lines]
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _head(status: Mapping[str, Any]) -> Iterator[str]:
+    source = (status.get("source") or {}).get("path") or ""
+    mode = (status.get("io_mode") or {}).get("mode", "")
+    since = duration(status.get("uptime_s") or 0)
+    what = f"{status.get('mountpoint', '')}  of {source}" if source else str(status.get("mountpoint", ""))
+    yield f"{what}  (daemon {status.get('pid', '?')} since {since}, {mode})"
+
+
+def _local(status: Mapping[str, Any]) -> Iterator[str]:
+    staged = status.get("staged") or {}
+    capacity = staged.get("capacity_bytes") or 0
+    of = f" of {size(capacity)}" if capacity else ""
+    text = f"{size(staged.get('bytes', 0))} in {staged.get('files', 0):,} files; the cache has room for{of[3:]}"
+    learners = (status.get("hints") or {}).get("learners") or []
+    shares = [learner["staged_share"] for learner in learners if learner.get("staged_share") is not None]
+    if shares:
+        etas = [learner["eta_s"] for learner in learners if learner.get("eta_s") is not None]
+        soon = "" if min(shares) >= 1 else f", all in {duration(max(etas))}" if etas else ""
+        text += f"; {sum(shares) / len(shares):.0%} of what orders name{soon}"
+    yield _line("local", text)
+
+
+def _traffic(status: Mapping[str, Any]) -> Iterator[str]:
+    traffic = status.get("traffic") or {}
+    if not traffic:
+        return
+    minute = traffic.get("minute") or {}
+    seconds = minute.get("seconds") or 0
+    if seconds:
+        span = "last minute" if seconds > 50 else f"last {seconds:.0f} s"
+        yield _line(span, f"jobs read {size(minute['read_bytes'])}; {_gave(minute)}")
+    yield _line("since start", f"jobs read {_read(traffic)}; {_gave(traffic)}{_spared(traffic)}")
+
+
+def _read(traffic: Mapping[str, Any]) -> str:
+    return f"{'at least' if traffic.get('is_at_least') else 'about'} {size(traffic['read_bytes'])}"
+
+
+def _gave(traffic: Mapping[str, Any]) -> str:
+    peers = f", other nodes {size(traffic['peer_bytes'])}" if traffic.get("peer_bytes") else ""
+    return f"the source gave {size(traffic['source_bytes'])}{peers}"
+
+
+def _spared(traffic: Mapping[str, Any]) -> str:
+    spared = traffic["read_bytes"] - traffic["source_bytes"]
+    if spared <= 0 or not traffic["read_bytes"]:
+        return ""
+    return f": spared {size(spared)} ({spared / traffic['read_bytes']:.0%})"
+
+
+# -- learners ---------------------------------------------------------------------------------------------------------
+
+
+def _epochs(hints: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    learners = [*(hints.get("past") or []), *(hints.get("learners") or [])]
+    return [epoch for learner in learners for epoch in learner.get("epochs") or [] if epoch.get("batches")]
+
+
+def _waited(epochs: list[Mapping[str, Any]]) -> float | None:
+    """The share of the time that was spent waiting for data; None: nobody has told."""
+    total = sum(epoch.get(name) or 0.0 for epoch in epochs for name in ("exposed_s", "compute_s", "other_s"))
+    return sum(epoch.get("exposed_s") or 0.0 for epoch in epochs) / total if total > 0 else None
+
+
+def _for(status: Mapping[str, Any]) -> str:
+    what = waits_for(situation_of(status))
+    return f", mostly for {what}" if what else ""
+
+
+def _learners(hints: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[str]:
+    learners = hints.get("learners") or []
+    waits = _waited(_epochs(hints))
+    if not learners and waits is None:
+        return
+    told = "" if waits is None else f"; learners waited {waits:.1%} of the time{_for(status)}"
+    yield _line("learners", f"{len(learners)} follow an order{told}")
+    worst = sorted(learners, key=lambda learner: -(_waited(_own(learner)) or 0.0))
+    for learner in worst[:_LEARNERS]:
+        yield _line("", _learner(learner))
+    if len(worst) > _LEARNERS:
+        yield _line("", f"and {len(worst) - _LEARNERS} that waited less: hfs-hint show")
+
+
+def _own(learner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [epoch for epoch in learner.get("epochs") or [] if epoch.get("batches")]
+
+
+def _learner(learner: Mapping[str, Any]) -> str:
+    name = f"{learner.get('name') or 'learner'}, rank {learner.get('rank', 0)} of {learner.get('world', 1)}"
+    parts = [name]
+    if learner.get("epoch") is not None:
+        parts.append(f"epoch {learner['epoch']}")
+    if learner.get("total"):
+        parts.append(f"{learner.get('position', 0) / learner['total']:.0%}")
+    if learner.get("staged_share") is not None:
+        parts.append(f"{learner['staged_share']:.0%} local")
+    if (waits := _waited(_own(learner))) is not None:
+        parts.append(f"waited {waits:.1%}")
+    return "  ".join(parts)
+
+
+def _readers(status: Mapping[str, Any]) -> Iterator[str]:
+    readers = status.get("readers") or []
+    if not readers:
+        return
+    shown = [f"{reader['command']} ({reader['pid']}) {size(reader['bytes'])}" for reader in readers[:_READERS]]
+    more = f", and {len(readers) - _READERS} more" if len(readers) > _READERS else ""
+    yield _line("readers", "; ".join(shown) + more)
+
+
+# -- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def _faults(status: Mapping[str, Any]) -> list[str]:
+    faults = {name: count for name, count in (status.get("faults") or {}).items() if count}
+    faults |= {f"in the background ({name})": n for name, n in (status.get("background_faults") or {}).items()}
+    if status.get("stale_served"):
+        faults["stale_served"] = status["stale_served"]
+    return [f"{count:,} {name.replace('_', ' ')}" for name, count in faults.items()]
+
+
+def _wrong(status: Mapping[str, Any]) -> Iterator[str]:
+    keeper = status.get("keeper") or {}
+    if keeper.get("restarts"):
+        yield _line("restarted", f"{keeper['restarts']} times, last because it {keeper.get('last_end') or 'ended'}")
+    if faults := _faults(status):
+        yield _line("faults", ", ".join(faults) + "; the log says more")
+    findings = found(situation_of(status))
+    if not findings:
+        yield _line("wrong", "nothing")
+    for finding in findings[:1]:
+        yield _line("wrong", finding.what)
+        yield _line("", f"seen: {finding.evidence}")
+        yield _line("", f"change: {finding.remedy}")

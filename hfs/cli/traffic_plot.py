@@ -1,0 +1,60 @@
+"""The picture of `hfs status --plot`: throughput by origin over time, what is local, how long readers waited.
+
+By matplotlib, which is an extra. Three axes, one below the other, over the minutes before now.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mountd.base.errors import HfsError
+
+
+class NoPlot(HfsError):
+    """The picture cannot be drawn."""
+
+
+def draw(looks: Sequence[Mapping[str, float]], title: str, path: str) -> None:
+    """Write the picture to `path`, whose ending says the format. Raises NoPlot."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise NoPlot("pictures need matplotlib: pip install 'hfs-cache[plot]'") from None
+    if len(looks) < 2:
+        raise NoPlot("there is nothing to draw yet: the daemon has just begun; try again in some seconds")
+    minutes, rates = _rates(looks)
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    above, middle, below = figure.subplots(3, 1, sharex=True)
+    source, peers = rates["source_bytes"], rates["peer_bytes"]
+    local = [max(0.0, read - one - other) for read, one, other in zip(rates["read_bytes"], source, peers, strict=True)]
+    above.stackplot(minutes, local, peers, source, labels=["this node", "other nodes", "the source"])
+    above.set_ylabel("MB/s")
+    above.legend(loc="upper left")
+    middle.plot([-look["ago_s"] / 60 for look in looks], [look["staged_bytes"] / 1e9 for look in looks])
+    middle.set_ylabel("GB local")
+    middle.set_ylim(bottom=0)
+    below.plot(minutes, [rate * 1e6 for rate in rates["source_wait_s"]])
+    below.set_ylabel("readers that wait")
+    below.set_ylim(bottom=0)
+    below.set_xlabel("minutes")
+    figure.suptitle(title)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise NoPlot(f"{path}: {error}") from None
+
+
+def _rates(looks: Sequence[Mapping[str, float]]) -> tuple[list[float], dict[str, list[float]]]:
+    """The middle of each time between two looks, in minutes, and by name what came in it, in millionths a second."""
+    minutes: list[float] = []
+    rates: dict[str, list[Any]] = {name: [] for name in ("read_bytes", "source_bytes", "peer_bytes", "source_wait_s")}
+    for before, after in itertools.pairwise(looks):
+        seconds = before["ago_s"] - after["ago_s"]
+        if seconds <= 0:
+            continue
+        minutes.append(-(before["ago_s"] + after["ago_s"]) / 120)
+        for name, found in rates.items():
+            found.append(max(0.0, after[name] - before[name]) / seconds / 1e6)
+    return minutes, rates

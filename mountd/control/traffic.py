@@ -1,0 +1,128 @@
+"""Traffic: what jobs have read, what the source and other nodes gave for it, now and over the last hours.
+
+Looks every five seconds at counters that others keep, and remembers what it saw: for the last minute of `hfs status`,
+and for its picture. Event loop only; never waits for anything but the time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import trio
+
+from mountd.core.metrics import Metrics
+from policies.traffic import Estimate, ReadCounts, estimated
+
+LOOK_S = 5.0
+"""Short enough that the last minute is one, long enough to cost nothing: a look takes 20 us."""
+_LOOKS = 12
+_KEPT = 720
+"""The last hour."""
+_THINNED_S = 60.0
+_KEPT_THINNED = 1440
+"""And the last day, by the minute."""
+
+
+class TrafficLook(NamedTuple):
+    """Totals since the daemon began."""
+
+    at_s: float
+    """Of the monotonic clock."""
+    read_bytes: int
+    """By jobs; about, or at least."""
+    source_bytes: int
+    peer_bytes: int
+    staged_bytes: int
+    source_wait_s: float
+    """All readers together have waited so long for the source."""
+    cpu_s: float
+    """The daemon has computed so long, on all cores together."""
+
+
+class Traffic:
+    """`run` is a task for life."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        counted: Callable[[], ReadCounts],
+        staged_bytes: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._metrics = metrics
+        self._counted = counted
+        self._staged_bytes = staged_bytes
+        self._clock = clock
+        self._recent: deque[TrafficLook] = deque([self._look()], maxlen=_KEPT)
+        self._thinned: deque[TrafficLook] = deque(self._recent, maxlen=_KEPT_THINNED)
+
+    async def run(self) -> None:
+        """TrafficLook again and again. Never returns."""
+        while True:
+            await trio.sleep(LOOK_S)
+            self._note(self._look())
+
+    def _note(self, look: TrafficLook) -> None:
+        self._recent.append(look)
+        if look.at_s >= self._thinned[-1].at_s + _THINNED_S:
+            self._thinned.append(look)
+
+    def _look(self) -> TrafficLook:
+        metrics = self._metrics
+        return TrafficLook(
+            self._clock(),
+            estimated(self._counted()).read_bytes,
+            metrics["source_read_bytes"],
+            metrics["peer_read_bytes"],
+            self._staged_bytes(),
+            metrics["source_wait_ns"] / 1e9,
+            time.process_time(),
+        )
+
+    def gather(self) -> dict[str, object]:
+        """The key `traffic` of the status."""
+        now = self._look()
+        before = self._recent[max(0, len(self._recent) - _LOOKS)]
+        estimate: Estimate = estimated(self._counted())
+        return {
+            "traffic": {
+                **_told(now),
+                "is_at_least": estimate.is_at_least,
+                "minute": {"seconds": round(now.at_s - before.at_s, 3), **_told(_difference(now, before))},
+            }
+        }
+
+    def history(self) -> list[dict[str, float]]:
+        """Looks from the oldest to the newest, by the minute and for the last hour by five seconds: seconds before now,
+        and totals."""
+        now = self._look()
+        since_s = self._recent[0].at_s if self._recent else math.inf
+        looks: Iterable[TrafficLook] = (*(look for look in self._thinned if look.at_s < since_s), *self._recent, now)
+        return [{"ago_s": round(now.at_s - look.at_s, 3), **_told(look)} for look in looks]
+
+
+def _difference(now: TrafficLook, before: TrafficLook) -> TrafficLook:
+    return TrafficLook(
+        now.at_s - before.at_s,
+        now.read_bytes - before.read_bytes,
+        now.source_bytes - before.source_bytes,
+        now.peer_bytes - before.peer_bytes,
+        now.staged_bytes - before.staged_bytes,
+        now.source_wait_s - before.source_wait_s,
+        now.cpu_s - before.cpu_s,
+    )
+
+
+def _told(look: TrafficLook) -> dict[str, float]:
+    return {
+        "read_bytes": max(0, look.read_bytes),
+        "source_bytes": look.source_bytes,
+        "peer_bytes": look.peer_bytes,
+        "staged_bytes": look.staged_bytes,
+        "source_wait_s": round(look.source_wait_s, 6),
+        "cpu_s": round(look.cpu_s, 6),
+    }

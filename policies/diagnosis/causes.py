@@ -1,0 +1,212 @@
+"""The causes for which jobs wait: how each shows in figures, what it costs, and the one change to make.
+
+A cause costs the share of the readers' time that would be gone without it, about. What costs less than a twentieth is
+nothing to change a job for. The order is that of the list where costs are equal. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from policies.diagnosis.situation import Situation
+
+WORTH = 0.05
+"""Share of the time below which nothing is wrong: epochs of the same job differ by more."""
+
+_MANY_READERS = 4
+"""With fewer workers siblings and readahead keep up without a hint (docs/benchmarks.md: first epochs)."""
+_BUSY = 0.8
+"""Of a core: the daemon's event loop is one thread, and near that everything queues."""
+_RANDOM = 0.4
+"""Less of the reads of large files than that begins where another has ended: a full random order."""
+
+
+class Finding(NamedTuple):
+    """One cause."""
+
+    name: str
+    cost: float
+    """Share of the readers' time, 0..1."""
+    what: str
+    evidence: str
+    remedy: str
+
+
+def found(situation: Situation) -> list[Finding]:
+    """What is wrong, the most expensive first; empty: nothing."""
+    findings = [finding for cause in _CAUSES if (finding := cause(situation)) is not None and finding.cost >= WORTH]
+    return sorted(findings, key=lambda finding: -finding.cost)
+
+
+def waits_for(situation: Situation) -> str:
+    """What those who wait for data wait for, in one word or two; empty: they do not wait."""
+    if situation.wait_share < WORTH:
+        return ""
+    if situation.blocked_share >= situation.wait_share / 2 or _epoch_blocked(situation) >= situation.wait_share / 2:
+        return "the source"
+    if _daemon_cpu_share(situation) >= _BUSY:
+        return "the daemon"
+    return "its own decoding"
+
+
+def _gigabytes(size_bytes: float) -> str:
+    return f"{max(1, round(size_bytes / 1e9))}G"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _epoch_blocked(s: Situation) -> float:
+    return min(1.0, s.epoch_source_wait_s / (s.epoch_s * max(1, s.readers))) if s.epoch_s > 0 else 0.0
+
+
+def _source_share(s: Situation) -> float:
+    """What waiting for the source costs."""
+    if s.epoch_s > 0:
+        return s.wait_share if waits_for(s) == "the source" else 0.0
+    return s.blocked_share
+
+
+def _daemon_cpu_share(s: Situation) -> float:
+    return s.minute_cpu_s / s.seconds if s.seconds > 0 else 0.0
+
+
+def _disk(s: Situation) -> Finding | None:
+    if s.disk_state in ("resting", "off"):
+        return Finding(
+            "cache-disk",
+            max(_source_share(s), WORTH),
+            "the cache disk is not written to: "
+            + ("it failed" if s.disk_state == "resting" else "its index is damaged"),
+            s.disk_error or f"state {s.disk_state}",
+            "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
+        )
+    if s.staging_dropped > s.staged_chunks / 10 and s.staging_dropped > 16:
+        return Finding(
+            "cache-disk",
+            _source_share(s),
+            "the cache disk is slower than the source: what it does not take is read again in the next epoch",
+            f"{s.staging_dropped:,} chunks were not staged, {s.staged_chunks:,} were",
+            "put --cache on a faster disk of this node, or have the data warmed before: hfs cache warm",
+        )
+    return None
+
+
+def _links(s: Situation) -> Finding | None:
+    if not s.absolute_links:
+        return None
+    return Finding(
+        "links",
+        max(WORTH, _source_share(s)),
+        "symbolic links lead past the mount: what is read through them is read from the shared file system directly",
+        f"{s.absolute_links} absolute links, named in hfs status --json under source",
+        "mount over the source (hfs run without --at), or make the links relative",
+    )
+
+
+def _handles(s: Situation) -> Finding | None:
+    if not s.slow_handles:
+        return None
+    return Finding(
+        "handles",
+        WORTH,
+        "files were opened before they were staged, and are read through the daemon as long as they stay open",
+        f"{s.slow_handles} such files are open",
+        "open them again at the beginning of an epoch (in PyTorch: persistent_workers=False, or reopen in the dataset)",
+    )
+
+
+def _cache_size(s: Situation) -> Finding | None:
+    if s.evicted_bytes < s.capacity_bytes / 10 or not s.capacity_bytes:
+        return None
+    needed_bytes = s.staged_bytes + s.evicted_bytes
+    return Finding(
+        "cache-size",
+        _source_share(s),
+        "the cache is smaller than what is read, so the same bytes are fetched again and again",
+        f"{s.evicted_bytes / 1e9:.3g} GB were evicted from {s.capacity_bytes / 1e9:.3g} GB",
+        f"--cache-size {_gigabytes(needed_bytes)} if the disk has so much; with hints what is needed next stays",
+    )
+
+
+def _random(s: Situation) -> Finding | None:
+    reads = s.large_reads + s.bypass_reads
+    if reads < 64 or s.large_reads_ordered > _RANDOM * reads:
+        return None
+    return Finding(
+        "random-order",
+        _source_share(s),
+        "samples of large files are read in fully random order: the source is read in small pieces",
+        f"{s.large_reads_ordered:,} of {reads:,} reads of large files went on where another had ended",
+        "shuffle groups of neighbours: hfs.samplers.GroupShuffleSampler; or hint the order: hinted(sampler)",
+    )
+
+
+def _no_hint(s: Situation) -> Finding | None:
+    if s.learners or s.readers < _MANY_READERS:
+        return None
+    return Finding(
+        "no-hint",
+        _source_share(s),
+        f"{s.readers} readers, and nobody has told the order in which they read",
+        f"readers were blocked by the source for {_percent(s.blocked_share)} of their time",
+        "tell it: sampler = hinted(sampler, files=..., mount=...), or from outside hfs-hint record and replay",
+    )
+
+
+def _source(s: Situation) -> Finding | None:
+    if not s.learners and s.readers >= _MANY_READERS:
+        return None  # told by another
+    rate = s.minute_source_bytes / s.seconds if s.seconds > 0 else 0.0
+    return Finding(
+        "source",
+        _source_share(s),
+        "the source is slower than the job",
+        f"it gave {rate / 1e6:.3g} MB/s, and readers were blocked by it for {_percent(s.blocked_share)} of their time",
+        "have the data here before the job begins: hfs cache warm; later epochs do not wait",
+    )
+
+
+def _neighbours(s: Situation) -> Finding | None:
+    if s.neighbour_demand_s < s.seconds / 4:
+        return None
+    return Finding(
+        "another-job",
+        _source_share(s) + WORTH / 2 if _source_share(s) else 0.0,
+        "another job of this node reads from the source too, and its readers come before what is fetched ahead here",
+        f"fetching ahead has stepped back for {s.neighbour_demand_s:.0f} of {s.seconds:.0f} s",
+        "start the jobs one after the other, or warm the data of this one before: hfs cache warm",
+    )
+
+
+def _daemon(s: Situation) -> Finding | None:
+    share = _daemon_cpu_share(s)
+    if share < _BUSY:
+        return None
+    waits = s.wait_share if s.epoch_s > 0 else WORTH
+    return Finding(
+        "daemon-cpu",
+        waits,
+        "the daemon itself is busy",
+        f"it computes {share:.1f} s each second, on {s.cores} cores",
+        "give it a core (fewer workers, or a larger --cpus-per-task); --immutable or fewer, larger files cost it less",
+    )
+
+
+def _workers(s: Situation) -> Finding | None:
+    if s.epoch_s <= 0 or waits_for(s) != "its own decoding" or s.readers >= s.cores:
+        return None
+    return Finding(
+        "workers",
+        s.wait_share,
+        "the job waits for its own decoding: the data is here",
+        f"learners waited {_percent(s.wait_share)} of the time, for the source {_percent(_epoch_blocked(s))}",
+        f"more workers: num_workers={min(s.cores, max(2, 2 * s.readers))} (now {s.readers}, on {s.cores} cores)",
+    )
+
+
+_CAUSES: tuple[Callable[[Situation], Finding | None], ...] = (
+    *(_disk, _links, _neighbours, _cache_size, _random, _no_hint, _source, _daemon, _workers, _handles),
+)

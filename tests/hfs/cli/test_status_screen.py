@@ -1,0 +1,86 @@
+"""The screen of a mount: short whatever happens, and right about what it says."""
+
+from typing import Any
+
+from hfs.cli.status_screen import MOST_LINES, run_lines, screen
+
+GB = 10**9
+
+
+def traffic(read: int, source: int, *, at_least: bool = False) -> dict[str, Any]:
+    totals = {"read_bytes": read, "source_bytes": source, "peer_bytes": 0, "staged_bytes": 0, "source_wait_s": 0.0}
+    return {**totals, "cpu_s": 0.0, "is_at_least": at_least, "minute": {**totals, "seconds": 60.0, "cpu_s": 0.0}}
+
+
+def learner(rank: int, waited_s: float) -> dict[str, Any]:
+    epoch = {"epoch": 3, "exposed_s": waited_s, "compute_s": 100.0 - waited_s, "other_s": 0.0, "batches": 5}
+    return {
+        "name": "train",
+        "rank": rank,
+        "world": 64,
+        "pid": 1,
+        "epoch": 3,
+        "position": 40,
+        "total": 100,
+        "staged_share": 0.5,
+        "eta_s": 90.0 + rank,
+        "epochs": [epoch],
+    }
+
+
+STATUS: dict[str, Any] = {
+    "pid": 77,
+    "mountpoint": "/data",
+    "uptime_s": 7200.0,
+    "io_mode": {"mode": "passthrough", "faster_if_reopened": 0},
+    "source": {"path": "/lustre/images"},
+    "staged": {"files": 812_331, "bytes": 120 * GB, "capacity_bytes": 400 * GB, "state": "ok"},
+    "traffic": traffic(848 * GB, 36 * GB),
+    "hints": {"learners": [learner(rank, rank / 10) for rank in range(64)], "past": [], "layouts": []},
+    "readers": [{"pid": pid, "command": "python", "reads": 1, "bytes": GB} for pid in range(1, 30)],
+}
+
+
+def test_it_fits_on_a_screen_with_64_learners_and_a_million_files() -> None:
+    lines = screen({**STATUS, "staged": {**STATUS["staged"], "files": 10**6}})
+    assert len(lines) <= 20 < MOST_LINES
+    text = "\n".join(lines)
+    assert "1,000,000 files" in text
+    assert "the source gave 36.0 GB: spared 812 GB (96%)" in text
+    assert "64 follow an order; learners waited 3.1% of the time" in text
+    assert "50% of what orders name, all in 2 min 33 s" in text
+    assert "rank 63 of 64  epoch 3  40%  50% local  waited 6.3%" in text
+    assert "and 56 that waited less" in text
+    assert "wrong         nothing" in text
+
+
+def test_what_is_not_known_is_said() -> None:
+    lines = screen({**STATUS, "traffic": traffic(848 * GB, 36 * GB, at_least=True)})
+    assert any("jobs read at least 848 GB" in line for line in lines)
+    assert screen({"mountpoint": "/m"})[0].startswith("/m  (daemon ?")
+
+
+def test_what_is_wrong_comes_with_its_remedy() -> None:
+    lines = screen({**STATUS, "staged": {**STATUS["staged"], "state": "resting", "last_error": "EIO"}})
+    at = next(number for number, line in enumerate(lines) if line.startswith("wrong"))
+    assert "the cache disk is not written to" in lines[at]
+    assert "seen: EIO" in lines[at + 1]
+    assert "change: look at the disk" in lines[at + 2]
+
+
+def test_faults_and_crashes_are_told() -> None:
+    status = {**STATUS, "faults": {"push_errors": 3, "short_replies": 0}, "keeper": {"restarts": 2, "last_end": "fell"}}
+    text = "\n".join(screen(status))
+    assert "faults        3 push errors; the log says more" in text
+    assert "restarted     2 times, last because it fell" in text
+
+
+def test_a_run_ends_with_five_lines_at_most() -> None:
+    lines = run_lines(STATUS)
+    assert lines == [
+        "the source gave 36.0 GB of about 848 GB read: spared 812 GB (96%)",
+        "staged: 812,331 files, 120 GB",
+        "learners waited 3.1% of the time",
+        "nothing is wrong",
+    ]
+    assert len(run_lines({**STATUS, "faults": {"push_errors": 1}})) == 5

@@ -1,0 +1,61 @@
+"""Each cause in a situation that shows it alone, beside what does not show it."""
+
+from dataclasses import replace
+
+import pytest
+
+from policies.diagnosis.causes import found, waits_for
+from policies.diagnosis.situation import Situation
+
+BLOCKED = Situation(readers=8, learners=8, cores=16, minute_source_wait_s=8 * 30.0, minute_source_bytes=10**9)
+"""Eight readers wait half of their time for the source."""
+DECODING = Situation(readers=4, learners=1, cores=16, exposed_s=30.0, epoch_s=100.0, epoch_source_wait_s=1.0)
+
+SITUATIONS = {
+    "no-hint": replace(BLOCKED, learners=0),
+    "random-order": replace(BLOCKED, large_reads=900, large_reads_ordered=100, bypass_reads=100),
+    "cache-size": replace(BLOCKED, evicted_bytes=50 * 10**9, staged_bytes=10**11, capacity_bytes=10**11),
+    "links": replace(Situation(readers=1), absolute_links=3),
+    "source": BLOCKED,
+    "workers": DECODING,
+    "handles": Situation(readers=2, slow_handles=4),
+    "cache-disk": replace(BLOCKED, staging_dropped=500, staged_chunks=100),
+    "daemon-cpu": replace(DECODING, minute_cpu_s=59.0),
+    "another-job": replace(BLOCKED, neighbour_demand_s=40.0),
+}
+
+
+@pytest.mark.parametrize("cause", SITUATIONS)
+def test_a_situation_shows_its_cause_first(cause: str) -> None:
+    findings = found(SITUATIONS[cause])
+    assert findings[0].name == cause
+    assert all(finding.what and finding.evidence and finding.remedy for finding in findings)
+    assert 0 < findings[0].cost <= 1
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        Situation(),
+        Situation(readers=16, cores=16, minute_read_bytes=10**10, read_bytes=10**12),
+        Situation(seconds=0.4, readers=1, minute_source_wait_s=0.35),
+        Situation(readers=8, learners=8, cores=16, exposed_s=1.0, epoch_s=100.0, large_reads=10**4),
+        Situation(readers=1, evicted_bytes=10**12, capacity_bytes=10**9),
+    ],
+    ids=["nobody reads", "all is local", "the first reads", "hinted, and nobody waits", "evicted, and nobody waits"],
+)
+def test_where_nobody_waits_nothing_is_wrong(situation: Situation) -> None:
+    assert found(situation) == []
+
+
+def test_a_disk_that_rests_is_told_even_before_somebody_waits() -> None:
+    (finding,) = found(Situation(disk_state="resting", disk_error="Input/output error"))
+    assert (finding.name, finding.evidence) == ("cache-disk", "Input/output error")
+
+
+def test_what_they_wait_for() -> None:
+    assert waits_for(BLOCKED) == "the source"
+    assert waits_for(DECODING) == "its own decoding"
+    assert waits_for(replace(DECODING, minute_cpu_s=60.0)) == "the daemon"
+    assert waits_for(replace(DECODING, epoch_source_wait_s=200.0)) == "the source"
+    assert waits_for(Situation()) == ""
