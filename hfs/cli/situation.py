@@ -13,7 +13,7 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
     """What an older or newer daemon does not say counts as nothing."""
     traffic = status.get("traffic") or {}
     minute = traffic.get("minute") or {}
-    source, reads = status.get("source") or {}, status.get("reads") or {}
+    source = status.get("source") or {}
     staged, evicted = status.get("staged") or {}, status.get("evicted") or {}
     hints = status.get("hints") or {}
     counters = {name: counter.get("value", 0) for name, counter in (status.get("counters") or {}).items()}
@@ -34,8 +34,8 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         **_epochs(hints),
         large_reads=source.get("large_reads", 0),
         large_reads_ordered=source.get("large_reads_ordered", 0),
-        bypass_reads=reads.get("bypass", 0),
         bypass_bytes=(status.get("read_bytes") or {}).get("bypass", 0),
+        large_read_bytes=counters.get("bytes_large", 0),
         absolute_links=source.get("absolute_links", 0),
         slow_handles=(status.get("io_mode") or {}).get("faster_if_reopened", 0),
         evicted_bytes=evicted.get("bytes", 0),

@@ -46,6 +46,7 @@ _COUNTERS = {
     "source_opens": "opens",
     "source_reads": "reads",
     "source_read_bytes": "read_bytes",
+    "source_wait_ns": "wait_ns",
 }
 
 _PATIENCE_S = 1.0

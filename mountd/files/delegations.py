@@ -264,6 +264,8 @@ class Delegations:
             for reader in self._plane.take_served():
                 served(*reader)
             opened, _lost = self._plane.take_events()
+            for thread_id in {thread_id & _THREAD for _, thread_id, _ in opened}:
+                served(thread_id, 0, 0)  # a reader too, if the kernel answers all of its reads
             for node_id, thread_id, object_id in opened:
                 if object_id:
                     self._cache.updates.used(object_id)

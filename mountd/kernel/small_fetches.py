@@ -73,6 +73,8 @@ class FetchFigures(NamedTuple):
     opens: int = 0
     reads: int = 0
     read_bytes: int = 0
+    wait_ns: int = 0
+    """Look-ups, opens and reads together have waited so long for the source."""
 
 
 class _Extension(Protocol):
@@ -115,7 +117,7 @@ class _Extension(Protocol):
 
     def plane_leaf(self, node: int, /) -> tuple[int, bytes, int] | None: ...
 
-    def plane_fetch_figures(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
+    def plane_fetch_figures(self) -> tuple[int, ...]: ...
 
 
 class SmallFetches:

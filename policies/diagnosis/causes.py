@@ -16,10 +16,12 @@ WORTH = 0.05
 
 _MANY_READERS = 4
 """With fewer workers siblings and readahead keep up without a hint (docs/benchmarks.md: first epochs)."""
-_BUSY = 0.8
+_BUSY = 0.7
 """Of a core: the daemon's event loop is one thread, and near that everything queues."""
 _RANDOM = 0.4
-"""Less of the reads of large files than that begins where another has ended: a full random order."""
+"""A full random order: more than this share of the bytes is fetched sample by sample, or less of the source's reads
+begin where another has ended."""
+_SOME_READS = 64
 
 
 class Finding(NamedTuple):
@@ -54,6 +56,10 @@ def _gigabytes(size_bytes: float) -> str:
     return f"{max(1, round(size_bytes / 1e9))}G"
 
 
+def _amount(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:.3g} GB"
+
+
 def _percent(share: float) -> str:
     return f"{share:.0%}"
 
@@ -81,6 +87,14 @@ def _disk(s: Situation) -> Finding | None:
             "the cache disk is not written to: "
             + ("it failed" if s.disk_state == "resting" else "its index is damaged"),
             s.disk_error or f"state {s.disk_state}",
+            "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
+        )
+    if s.disk_error and s.staged_bytes < s.source_bytes / 2:
+        return Finding(
+            "cache-disk",
+            max(_source_share(s), WORTH),
+            "the cache disk does not take what is fetched",
+            f"{s.disk_error}; {_amount(s.source_bytes)} came from the source, {_amount(s.staged_bytes)} are staged",
             "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
         )
     if s.staging_dropped > s.staged_chunks / 10 and s.staging_dropped > 16:
@@ -126,20 +140,22 @@ def _cache_size(s: Situation) -> Finding | None:
         "cache-size",
         _source_share(s),
         "the cache is smaller than what is read, so the same bytes are fetched again and again",
-        f"{s.evicted_bytes / 1e9:.3g} GB were evicted from {s.capacity_bytes / 1e9:.3g} GB",
+        f"{_amount(s.evicted_bytes)} were evicted from {_amount(s.capacity_bytes)}",
         f"--cache-size {_gigabytes(needed_bytes)} if the disk has so much; with hints what is needed next stays",
     )
 
 
 def _random(s: Situation) -> Finding | None:
-    reads = s.large_reads + s.bypass_reads
-    if reads < 64 or s.large_reads_ordered > _RANDOM * reads:
+    in_pieces = s.bypass_bytes > _RANDOM * s.large_read_bytes > 0
+    unordered = s.large_reads > _SOME_READS and s.large_reads_ordered < _RANDOM * s.large_reads
+    if not (in_pieces or unordered):
         return None
     return Finding(
         "random-order",
         _source_share(s),
         "samples of large files are read in fully random order: the source is read in small pieces",
-        f"{s.large_reads_ordered:,} of {reads:,} reads of large files went on where another had ended",
+        f"{_amount(s.bypass_bytes)} of {_amount(s.large_read_bytes)} of large files were fetched for one sample each; "
+        f"{s.large_reads_ordered:,} of {s.large_reads:,} reads of the source went on where another had ended",
         "shuffle groups of neighbours: hfs.samplers.GroupShuffleSampler; or hint the order: hinted(sampler)",
     )
 

@@ -41,9 +41,10 @@ class Situation:
     large_reads: int = 0
     """Of files of several chunks, at the source."""
     large_reads_ordered: int = 0
-    bypass_reads: int = 0
-    """Of small extents of a large file, for one reader."""
     bypass_bytes: int = 0
+    """Small extents of a large file, fetched for one reader."""
+    large_read_bytes: int = 0
+    """Given to reads of large files."""
     absolute_links: int = 0
     """Links that lead out of the mount."""
     slow_handles: int = 0

@@ -31,6 +31,7 @@ from scripts.benchmarks import (
     planes,
     table,
     trust,
+    why,
 )
 from scripts.benchmarks.options import Options
 
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "peers": peers,
     "planes": planes,
     "trust": trust,
+    "why": why,
 }
 
 

@@ -72,7 +72,7 @@ struct file { /* one of the source */
 };
 
 extern struct source_counts { /* what the source was asked for; atomic */
-    int64_t looks, opens, reads, bytes;
+    int64_t looks, opens, reads, bytes, wait_ns;
 } source_counts;
 
 int source_look(struct lent *lent, const char *name, struct file *file);
@@ -122,6 +122,7 @@ size_t fetched_waiting(void);
 struct waiter { /* a request that is answered later */
     struct waiter *next;
     uint64_t leaf;   /* of an OPEN, or a READ; 0: a LOOKUP */
+    int64_t since_ns; /* CLOCK_MONOTONIC */
     size_t size;
     char request[];
 };
@@ -129,6 +130,7 @@ struct waiter { /* a request that is answered later */
 struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf); /* NULL: no memory */
 void waiters_to_python(struct waiter *first); /* all of them, and frees them */
 void waiters_drop(struct waiter *first);
+void waiter_done(struct waiter *waiter); /* it is answered, or handed on: frees it, and counts how long it has waited */
 
 /* ---- contents.c --------------------------------------------------------------------------------------------------- */
 

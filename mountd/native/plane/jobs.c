@@ -254,7 +254,7 @@ static void answer_waiters(struct job *job, const struct seen *seen, struct wait
                        header->opcode == FUSE_READ ? !reply_read_of_leaf(jobs.device, header, buffer) :
                        contents_open(jobs.device, waiter->leaf, &place, header, waiter->size, buffer);
         if (answered <= 0) queue_put(waiter->request, waiter->size);
-        free(waiter);
+        waiter_done(waiter);
     }
 }
 

@@ -12,16 +12,22 @@ struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf) {
     if (!waiter) return NULL;
     waiter->next = NULL;
     waiter->leaf = leaf;
+    waiter->since_ns = monotonic_ns();
     waiter->size = size;
     memcpy(waiter->request, request, size);
     return waiter;
+}
+
+void waiter_done(struct waiter *waiter) {
+    __atomic_add_fetch(&source_counts.wait_ns, monotonic_ns() - waiter->since_ns, __ATOMIC_RELAXED);
+    free(waiter);
 }
 
 void waiters_to_python(struct waiter *waiter) {
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
         queue_put(waiter->request, waiter->size);
-        free(waiter);
+        waiter_done(waiter);
     }
 }
 

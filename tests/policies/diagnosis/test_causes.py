@@ -13,7 +13,7 @@ DECODING = Situation(readers=4, learners=1, cores=16, exposed_s=30.0, epoch_s=10
 
 SITUATIONS = {
     "no-hint": replace(BLOCKED, learners=0),
-    "random-order": replace(BLOCKED, large_reads=900, large_reads_ordered=100, bypass_reads=100),
+    "random-order": replace(BLOCKED, large_read_bytes=10**9, bypass_bytes=8 * 10**8),
     "cache-size": replace(BLOCKED, evicted_bytes=50 * 10**9, staged_bytes=10**11, capacity_bytes=10**11),
     "links": replace(Situation(readers=1), absolute_links=3),
     "source": BLOCKED,

@@ -1,0 +1,245 @@
+"""`scripts/bench why`: situations that are staged with real mounts and readers, and what `hfs why` says of each.
+
+    no-hint, random-order, cache-size, links, source, workers, handles, cache-disk, daemon-cpu, another-job
+    healthy    everything is here: "nothing"
+
+Sources lie on a simulated file system of which each operation takes 10 to 20 ms (slowfs, preset busy).
+"""
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scripts.benchmarks import data
+from scripts.benchmarks.common import HFS, BenchError, Mount, Work, run, slowfs
+from scripts.benchmarks.options import Options
+from scripts.benchmarks.table import Row, at_least, median_row
+
+RUNS = 1
+READER = Path(__file__).resolve().parent / "readers" / "why_reader.py"
+HINT = HFS.with_name("hfs-hint")
+PRESET = "busy"
+SMALL, SMALL_BYTES = 6000, 43_000
+LARGE, LARGE_BYTES = 4, 256 << 20
+_OBSERVED_S = 15.0
+"""The last minute need not be a whole one."""
+_QUICK_S = 6.0
+
+
+class Readers:
+    """Processes that read in one way until `end`."""
+
+    def __init__(self, way: str, folder: Path, count: int) -> None:
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, str(READER), way, str(folder), str(seed)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for seed in range(count)
+        ]
+        for process in self._processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "runs\n":
+                raise BenchError(f"a reader: {process.communicate()[1].strip()}")
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.communicate(timeout=120)
+
+
+class Stage:
+    """What a situation is made of."""
+
+    def __init__(self, work: Work, options: Options, stack: contextlib.ExitStack) -> None:
+        self.work = work
+        self.options = options
+        self.stack = stack
+
+    def small(self) -> Path:
+        """A slow source of small files."""
+        return self._slow(_folder(self.work, "small", SMALL, SMALL_BYTES))
+
+    def large(self) -> Path:
+        """A slow source of large files."""
+        return self._slow(_folder(self.work, "large", LARGE, LARGE_BYTES))
+
+    def _slow(self, folder: Path) -> Path:
+        return self.stack.enter_context(slowfs(self.work, folder, PRESET)).path
+
+    def mount(self, source: Path, *options: str, cache: Path | None = None) -> Mount:
+        """Unmounted at the end."""
+        made = Mount(source, self.work.new("mnt"), cache or self.work.new("cache"), options)
+        self.stack.callback(made.close)
+        return made
+
+    def read(self, way: str, folder: Path, count: int) -> None:
+        """Until the end of the situation."""
+        self.stack.callback(Readers(way, folder, count).end)
+
+    def hint(self, mount: Mount, source: Path) -> None:
+        """Somebody tells an order of all files."""
+        listed, order = self.work.new("hint") / "list", self.work.new("hint") / "order.npy"
+        import numpy as np
+
+        names = sorted(os.listdir(source))
+        listed.write_text("".join(f"{name}\n" for name in names))
+        np.save(order, np.random.default_rng(5).permutation(len(names)))
+        command = [str(HINT), "send", "--mount", str(mount.path), "--files", str(listed), "--order", str(order)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.stack.callback(process.wait, 30)
+        self.stack.callback(process.terminate)
+        assert process.stdout is not None
+        process.stdout.readline()
+
+    def wait(self) -> None:
+        time.sleep(_QUICK_S if self.options.quick else _OBSERVED_S)
+
+
+def _folder(work: Work, name: str, count: int, size: int) -> Path:
+    def make(root: Path) -> None:
+        block = random.Random(7).randbytes(min(size, 1 << 20))
+        for number in range(count):
+            (root / str(number)).write_bytes(block * (size // len(block)))
+
+    return data.stamped(work.data / f"why-{name}-{count}", {"count": count, "bytes": size}, make)
+
+
+# -- situations: each gives the mount that is asked about --------------------------------------------------------------
+
+
+def no_hint(stage: Stage) -> Mount:
+    mount = stage.mount(stage.small(), "-o", "siblings=0")
+    stage.read("files", mount.path, 6)
+    return mount
+
+
+def random_order(stage: Stage) -> Mount:
+    mount = stage.mount(stage.large())
+    stage.read("extents", mount.path, 2)
+    return mount
+
+
+def cache_size(stage: Stage) -> Mount:
+    source = stage.small()
+    mount = stage.mount(source, "--cache-size", str(SMALL * SMALL_BYTES // 8), "-o", "eviction=lru")
+    stage.read("files", mount.path, 2)
+    return mount
+
+
+def links(stage: Stage) -> Mount:
+    source = stage.work.new("links")
+    (source / "real").mkdir()
+    (source / "train").mkdir()
+    for number in range(50):
+        (source / "real" / str(number)).write_bytes(bytes(SMALL_BYTES))
+        os.symlink(source / "real" / str(number), source / "train" / str(number))
+    mount = stage.mount(source)
+    stage.read("files", mount.path / "train", 1)
+    return mount
+
+
+def slow_source(stage: Stage) -> Mount:
+    source = stage.small()
+    mount = stage.mount(source)
+    stage.hint(mount, source)
+    stage.read("files", mount.path, 2)
+    return mount
+
+
+def workers(stage: Stage) -> Mount:
+    folder = _folder(stage.work, "few", 200, SMALL_BYTES)
+    mount = stage.mount(folder)
+    run(HFS, "cache", "warm", mount.path)
+    stage.read("decode", mount.path, 1)
+    return mount
+
+
+def handles(stage: Stage) -> Mount:
+    mount = stage.mount(_folder(stage.work, "large", LARGE, LARGE_BYTES))
+    stage.read("held", mount.path, 1)
+    run(HFS, "cache", "warm", mount.path)
+    return mount
+
+
+def cache_disk(stage: Stage) -> Mount:
+    """The directory of objects may not be changed: as a file system that has gone read-only after a fault."""
+    mount = stage.mount(_folder(stage.work, "few", 200, SMALL_BYTES))
+    objects = [str(path) for path in mount.cache.rglob("objects")]
+    run("chattr", "+i", *objects)
+    stage.stack.callback(run, "chattr", "-i", *objects)
+    stage.read("files", mount.path, 1)
+    return mount
+
+
+def daemon_cpu(stage: Stage) -> Mount:
+    folder = _folder(stage.work, "few", 200, SMALL_BYTES)
+    mount = stage.mount(folder, "-o", "ttl=0")
+    stage.read("stats", mount.path, 4)
+    return mount
+
+
+def another_job(stage: Stage) -> Mount:
+    cache, source = stage.work.new("cache"), stage.small()
+    other = stage.mount(stage.large(), cache=cache)
+    mount = stage.mount(source, cache=cache)
+    stage.read("extents", other.path, 4)
+    stage.hint(mount, source)
+    stage.read("files", mount.path, 1)
+    return mount
+
+
+def healthy(stage: Stage) -> Mount:
+    mount = stage.mount(_folder(stage.work, "small", SMALL, SMALL_BYTES))
+    run(HFS, "cache", "warm", mount.path)
+    stage.read("files", mount.path, 1)
+    return mount
+
+
+SITUATIONS: dict[str, tuple[str, Callable[[Stage], Mount], str]] = {
+    "no-hint": ("no hint with many workers", no_hint, "no-hint"),
+    "random-order": ("random order over large files", random_order, "random-order"),
+    "cache-size": ("a cache that is too small", cache_size, "cache-size"),
+    "links": ("links past the mount", links, "links"),
+    "source": ("a source slower than the job", slow_source, "source"),
+    "workers": ("too few workers", workers, "workers"),
+    "handles": ("handles from before staging", handles, "handles"),
+    "cache-disk": ("a cache disk that rests", cache_disk, "cache-disk"),
+    "daemon-cpu": ("the daemon's CPU", daemon_cpu, "daemon-cpu"),
+    "another-job": ("another job", another_job, "another-job"),
+    "healthy": ("all is well", healthy, "nothing"),
+}
+
+
+def _said(work: Work, options: Options, situation: Callable[[Stage], Mount]) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        stage = Stage(work, options, stack)
+        mount = situation(stage)
+        stage.wait()
+        causes = json.loads(run(HFS, "why", mount.path, "--json"))["causes"]
+    return [cause["name"] for cause in causes] or ["nothing"]
+
+
+def _row(name: str, right: str, said: Sequence[str], command: str) -> Row:
+    what = f"{name}: hfs why says {said[0]}" + (f" (then {', '.join(said[1:])})" if said[1:] else "")
+    return median_row(what, [float(said[0] == right)], "", command, at_least(1))
+
+
+def _group(name: str) -> Callable[[Work, Options, str], list[Row]]:
+    words, situation, right = SITUATIONS[name]
+
+    def group(work: Work, options: Options, command: str) -> list[Row]:
+        return [_row(words, right, _said(work, options, situation), command)]
+
+    return group
+
+
+GROUPS = {name: _group(name) for name in SITUATIONS}
