@@ -21,6 +21,7 @@ from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, w
 from hfs.client.client import Client, find_socket
 from hfs.mounting import command as commands
 from hfs.mounting import mountinfo, mounting
+from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
@@ -97,7 +98,7 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
     config, origins = load_config(arguments, required=False)
     in_place = not config.mountpoint
     if in_place and config.source:
-        mountpoint = mountpoint_of(mountinfo.canonical(config.source))
+        mountpoint = mountpoint_of(real_source(config))
         if mountpoint is None:
             raise MountError("no directory of our own to mount at, below $XDG_RUNTIME_DIR or /tmp; give --at DIR")
         config = msgspec.structs.replace(config, mountpoint=mountpoint)
@@ -106,7 +107,7 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
     if config.peers == "mpi":
         raise ConfigError("peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself")
     config = without_stale(prepared(msgspec.structs.replace(config, foreground=False)))
-    return config, origins, mountinfo.canonical(config.source) if in_place else config.mountpoint
+    return config, origins, real_source(config) if in_place else config.mountpoint
 
 
 def _run_command(command: tuple[str, ...], use: UsedMount) -> int:

@@ -61,12 +61,19 @@ class Running(NamedTuple):
 def running(config: Config) -> Running | None:
     """The mount of config.source from this cache root, if it is ours. Makes nothing."""
     try:
-        found = probe.look(config.source)
+        found = probe.look(config.source, config.as_user)
+        identity = [found.device, found.inode]
+    except PermissionError:
+        identity = None  # the mount that is there may read it as another user: to be told by `check`
     except OSError:
         return None  # `check_places` says what is wrong
     for kept in keeper.ours():
         status = kept.status
-        if status.get("identity") == [found.device, found.inode] and kept.config.get("cache") == config.cache:
+        if identity is not None:
+            is_same = status.get("identity") == identity
+        else:
+            is_same = kept.config.get("source") == config.source and kept.config.get("as_user") != config.as_user
+        if is_same and kept.config.get("cache") == config.cache:
             device, mountpoint = str(status.get("device")), str(status.get("mountpoint"))
             places = [mount.mountpoint for mount in mountinfo.hfs_mounts() if mount.device == device]
             place = mountpoint if mountpoint in places or not places else places[0]
@@ -90,7 +97,7 @@ def wait_running(config: Config) -> Running | None:
 @contextlib.contextmanager
 def turn(config: Config) -> Iterator[None]:
     """One command at a time that would start a daemon for this source. The cache root must be there."""
-    look = probe.look(config.source)
+    look = probe.look(config.source, config.as_user)
     root = CacheRoot(config.cache)
     try:
         with root.ledger.start_turn(look.device, look.inode):

@@ -8,6 +8,7 @@ here is the cache directory itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from mountd.base.errors import ConfigError, MountError
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.cache_path import real_path
 from mountd.core.config import Config
+from mountd.core.config.source_user import shown
 
 _FUSE_DEVICE = "/dev/fuse"
 _FUSE_CONFIG = "/etc/fuse.conf"
@@ -69,7 +71,7 @@ def absolute(config: Config) -> Config:
 def check_places(config: Config) -> None:
     """Raise ConfigError or MountError with one line for each thing that is wrong. The paths must be absolute."""
     faults = _Faults()
-    source = _check_source(config.source, faults)
+    source = _check_source(config, faults)
     mountpoint = _check_mountpoint(config, faults)
     if source is not None and mountpoint is not None:
         _check_nesting(config, source, mountpoint, faults)
@@ -86,11 +88,19 @@ def check_mountpoint(config: Config) -> None:
 
 
 def _look(
-    name: str, path: str, faults: _Faults, *, silent: str, missing: str, wrong: str, other: Callable[[OSError], str]
+    name: str,
+    path: str,
+    faults: _Faults,
+    *,
+    silent: str,
+    missing: str,
+    wrong: str,
+    other: Callable[[OSError], str],
+    as_user: str | None = None,
 ) -> probe.Look | None:
     """What is at `path`; None: a fault, which is told with the remedy for its kind. `other` makes both for the rest."""
     try:
-        return probe.look(path)
+        return probe.look(path, as_user)
     except TimeoutError:
         faults.failed(f"{name} {path}: does not answer within {probe.PROBE_S:g} s; {silent}")
     except FileNotFoundError:
@@ -102,14 +112,34 @@ def _look(
     return None
 
 
-def _check_source(path: str, faults: _Faults) -> probe.Look | None:
+def _check_source(config: Config, faults: _Faults) -> probe.Look | None:
     def other(error: OSError) -> str:
+        if isinstance(error, PermissionError) and config.as_user is not None:
+            return f"may not be read by user {shown(config.as_user)}; give --as-user USER, who can list it"
         if isinstance(error, PermissionError):
-            return f"may not be read by user {os.geteuid()}; mount as a user who can list it"
+            as_root = " (as root: --as-user USER)" if os.geteuid() == 0 else ""
+            return f"may not be read by user {os.geteuid()}; mount as a user who can list it{as_root}"
         return f"cannot be read ({error.strerror}); is its file system up?"
 
     remedy = "give the directory to show"
-    return _look("SOURCE", path, faults, silent="is its file system up?", missing=remedy, wrong=remedy, other=other)
+    return _look(
+        "SOURCE",
+        config.source,
+        faults,
+        silent="is its file system up?",
+        missing=remedy,
+        wrong=remedy,
+        other=other,
+        as_user=config.as_user,
+    )
+
+
+def real_source(config: Config) -> str:
+    """SOURCE without symlinks, as whoever reads it finds it. Raises OSError, MountError."""
+    if config.as_user is not None:
+        with contextlib.suppress(TimeoutError):  # `check_places` tells it
+            return probe.real_path(config.source, config.as_user)
+    return mountinfo.canonical(config.source)
 
 
 def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
@@ -129,6 +159,7 @@ def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
         missing=f"make it: mkdir -p {path}",
         wrong="give an empty directory",
         other=lambda error: f"cannot be used ({error.strerror}); choose another",
+        as_user=config.as_user if config.over and path == real_source(config) else None,
     )
     if found is not None and found.has_entries and not config.over:
         faults.usage(f"MOUNTPOINT {path}: not empty; choose an empty directory, or --over to hide what is there")
@@ -159,7 +190,7 @@ def _inside(path: str, directory: str) -> bool:
 
 def _check_nesting(config: Config, source: probe.Look, mountpoint: probe.Look, faults: _Faults) -> None:
     same = (source.device, source.inode) == (mountpoint.device, mountpoint.inode)
-    if not same and _inside(config.mountpoint, mountinfo.canonical(config.source)):
+    if not same and _inside(config.mountpoint, real_source(config)):
         faults.usage(
             f"MOUNTPOINT {config.mountpoint}: inside SOURCE {config.source}, so the daemon would read itself; "
             "choose a directory elsewhere, or SOURCE itself with --over"
@@ -170,7 +201,7 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
     path = config.cache
     for name, directory in (("SOURCE", config.source), ("MOUNTPOINT", config.mountpoint)):
         # SOURCE is looked into only if it has answered.
-        real = directory if name == "MOUNTPOINT" or source is None else mountinfo.canonical(directory)
+        real = directory if name == "MOUNTPOINT" or source is None else real_source(config)
         if _inside(path, real) or (name == "SOURCE" and _has_ancestor(path, source)):
             faults.usage(f"cache {path}: inside {name} {directory}; choose a directory on a disk of this machine")
             return

@@ -5,6 +5,7 @@ thread cannot even end. So a child looks; when it does not answer in time it is 
 for it.
 
 The child is a bare interpreter (about 15 ms): a fork of a training job with threads and devices would not be safe.
+Where SOURCE is read as another user (`as-user`), the child becomes that user before it looks.
 """
 
 from __future__ import annotations
@@ -14,16 +15,29 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from mountd.base.errors import MountError
+
 PROBE_S = 10.0
 """A busy metadata server answers a stat within a second or two; ten without an answer is no answer."""
 
-# Reads argv itself: it is another process's text. Answers "errno N" or "ok FIELDS".
+# Reads argv itself: it is another process's text. Answers "errno N", "ok FIELDS", or "kept N": it cannot become that
+# user.
 _CODE = """
 import os, sys
-what, path = sys.argv[1], os.fsencode(sys.argv[2])
+what, path, user = sys.argv[1], os.fsencode(sys.argv[2]), sys.argv[3]
+if user:
+    try:
+        uid, gid, groups = user.split(":")
+        os.setgroups([int(group) for group in groups.split(",") if group])
+        os.setresgid(int(gid), int(gid), int(gid))
+        os.setresuid(int(uid), int(uid), int(uid))
+    except OSError as error:
+        sys.exit(print("kept", error.errno))
 try:
     if what == "xattr":
-        print("ok", os.getxattr(path, sys.argv[3]).hex())
+        print("ok", os.getxattr(path, sys.argv[4]).hex())
+    elif what == "real":
+        print("ok", os.path.realpath(path).hex())
     else:
         s = os.stat(path)
         with os.scandir(path) as names:
@@ -45,15 +59,24 @@ class Look(NamedTuple):
     has_entries: bool
 
 
-def look(path: str, *, limit_s: float = PROBE_S) -> Look:
-    """stat, and the first directory entry. Raises OSError; TimeoutError when there is no answer."""
-    device, inode, entries = (int(field) for field in _ask(["list", path], limit_s))
+def look(path: str, as_user: str | None = None, *, limit_s: float = PROBE_S) -> Look:
+    """stat, and the first directory entry. `as_user`: as the configuration has it.
+
+    Raises OSError; TimeoutError when there is no answer; MountError where nobody can become that user.
+    """
+    device, inode, entries = (int(field) for field in _ask(["list", path, as_user or ""], limit_s))
     return Look(device, inode, bool(entries))
+
+
+def real_path(path: str, as_user: str) -> str:
+    """The path without symlinks, as this user finds it. Raises as `look`."""
+    (found,) = _ask(["real", path, as_user], PROBE_S)
+    return os.fsdecode(bytes.fromhex(found))
 
 
 def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:
     """The value of an extended attribute. Raises OSError; TimeoutError when there is no answer."""
-    return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s)))
+    return bytes.fromhex("".join(_ask(["xattr", path, "", name], limit_s)))
 
 
 def _ask(arguments: list[str], limit_s: float) -> list[str]:
@@ -79,6 +102,9 @@ def _ask(arguments: list[str], limit_s: float) -> list[str]:
     if kind == "errno":
         number = int(fields[0])
         raise OSError(number, os.strerror(number), path)
+    if kind == "kept":
+        why = f"user {arguments[2]} ({os.strerror(int(fields[0]))})"
+        raise MountError(f"as-user: hfs cannot become {why} here: it needs CAP_SETUID and CAP_SETGID")
     if kind != "ok":
         raise OSError(5, f"the look at it ended with exit code {child.returncode}", path)
     return fields

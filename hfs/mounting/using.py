@@ -18,11 +18,20 @@ _SEEN_S = 2.0
 class UsedMount:
     """Until `held` is closed, or this process ends."""
 
-    def __init__(self, mountpoint: str, place: str, device: str, kept: FoundKeeper, held: HeldMount) -> None:
+    def __init__(
+        self,
+        mountpoint: str,
+        place: str,
+        device: str,
+        kept: FoundKeeper,
+        held: HeldMount,
+        *,
+        as_user: str | None,
+    ) -> None:
         self.mountpoint = mountpoint
         self.place = place
         """Where the command sees it."""
-        self.view = None if place == mountpoint else View(mountpoint, place, device)
+        self.view = None if place == mountpoint else View(mountpoint, place, device, as_user)
         self.held = held
         self.keeper_pid = kept.pid
         self._kept = kept
@@ -69,7 +78,8 @@ def use_mount(config: Config, origins: dict[str, str], place: str, command: str)
             if kept is None or held is None:
                 text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
                 raise MountError(text)
-            return UsedMount(config.mountpoint, place, str(kept.status.get("device")), kept, held)
+            device = str(kept.status.get("device"))
+            return UsedMount(config.mountpoint, place, device, kept, held, as_user=config.as_user)
         except BaseException:
             mounting.detach(config.mountpoint, lazy=True)
             raise
@@ -82,5 +92,5 @@ def _joined(config: Config, origins: dict[str, str], place: str, command: str) -
             check_mountpoint(config)
         held = found.hold(command, config.linger_s)
         if held is not None:
-            return UsedMount(found.mountpoint, place, found.device, found.keeper, held)
+            return UsedMount(found.mountpoint, place, found.device, found.keeper, held, as_user=config.as_user)
     return None

@@ -4,7 +4,8 @@ As root the namespace is just that; a plain user gets a user namespace beside it
 command has its own uid and no more rights than before. Nothing of it outlives the command: the kernel takes the
 namespace away with its last process, however that ends.
 
-`enter` is to be called in the child, before the command is executed.
+`enter` is to be called in the child, before the command is executed. Where root may not reach the other path, which is
+SOURCE, a child of that child becomes the user who may, and opens it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 
 from hfs.mounting import mountinfo
 from mountd.base.errors import MountError
+from mountd.supervisor.source import CannotBecome, open_source
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
@@ -26,8 +28,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class View:
     """What lies at `shown` is seen at `place`. Both are canonical paths of directories that are there."""
 
-    def __init__(self, shown: str, place: str, device: str) -> None:
-        """`device`: of the mount, as in mountinfo."""
+    def __init__(self, shown: str, place: str, device: str, as_user: str | None = None) -> None:
+        """`device`: of the mount, as in mountinfo. `as_user`: who can reach `place`, as the configuration has it."""
+        self._as_user = as_user
         self._device = device
         self._shown = os.fsencode(shown)
         self._place = os.fsencode(place)
@@ -44,12 +47,21 @@ class View:
                 _write("/proc/self/gid_map", b"%d %d 1" % (self._gid, self._gid))
             # What is mounted elsewhere later is seen here, and nothing of ours there.
             _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
-            _checked(_libc.mount(self._shown, self._place, None, ctypes.c_ulong(_MS_BIND), None))
+            _checked(_libc.mount(self._shown, self._reachable_place(), None, ctypes.c_ulong(_MS_BIND), None))
             _check_device(self._place, self._device)
             self._let_go()
         except OSError as error:
             os.write(self._told, b"%d" % (error.errno or errno.EIO))
             raise
+
+    def _reachable_place(self) -> bytes:
+        """A path of it that we may follow; in the new namespace, where what was opened before is none to mount on."""
+        if self._as_user is None:
+            return self._place
+        try:
+            return b"/proc/self/fd/%d" % open_source(os.fsdecode(self._place), self._as_user).fd
+        except CannotBecome:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM)) from None
 
     def _let_go(self) -> None:
         """Of the other mounts of hfs: our copies of them would keep them alive as long as the command runs.

@@ -73,9 +73,14 @@ class _Call:
 class Workers:
     """`running` is entered before anything else, and left last."""
 
-    def __init__(self, apart: Callable[[], int] | None = None) -> None:
-        """`apart`: see the file's story; gives the descriptor that its calls work on, at the first call of a thread."""
+    def __init__(self, apart: Callable[[], int] | None = None, *, first: Callable[[], object] | None = None) -> None:
+        """`apart`: see the file's story; gives the descriptor that its calls work on, at the first call of a thread.
+
+        `first`: done by each thread before its first call. What it raises is what the call comes to, which is not
+        made; the thread tries it again before the next one.
+        """
         self._apart = apart
+        self._first = first
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._kept_calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._patient: deque[_Call] = deque()
@@ -239,12 +244,17 @@ class Workers:
 
     def _work(self, calls: SimpleQueue[_Call | None]) -> None:
         """A thread."""
-        apart = False
+        apart, begun = False, self._first is None
         while (call := calls.get()) is not None:
             if self._apart is not None and not apart:
                 _keep_only(0, 1, 2, self._eventfd, self._apart())
                 apart = True
-            call.result = outcome.capture(call.function, *call.args)
+            if not begun:
+                assert self._first is not None
+                call.result = outcome.capture(self._first)
+                begun = isinstance(call.result, outcome.Value)
+            if begun:
+                call.result = outcome.capture(call.function, *call.args)
             self._done.append(call)
             self._wake()
             del call

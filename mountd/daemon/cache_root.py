@@ -84,12 +84,13 @@ def _open(config: Config, source: Source, again: bool) -> tuple[CacheRoot, Regis
 
 
 def _identity(config: Config, source: Source) -> tuple[ServedSource, str]:
-    found = os.fstat(source.root_fd)
     serving = ServedSource(
         source=os.fsencode(config.source),
-        device=found.st_dev,
-        inode=found.st_ino,
+        device=source.root_device,
+        inode=source.root_inode,
         mountpoint=os.fsencode(config.mountpoint),
         pid=os.getpid(),
     )
-    return serving, cache_name(source.source_id, found.st_ino, source.path)
+    user = source.threads.user
+    reader = None if user is None else user.who.uid
+    return serving, cache_name(source.source_id, source.root_inode, source.path, reader)

@@ -61,5 +61,4 @@ async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_mos
         at_most = storage.cache.room.limit_bytes() * joining.count
     elif joining.is_alone or config.placement != "auto":
         return None
-    found: int | None = await basics.workers.run_sync(storage.source.data_bytes, at_most, _LOOK_THROUGH_S)
-    return found
+    return await storage.source.data_bytes(at_most, _LOOK_THROUGH_S)

@@ -68,7 +68,16 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
     answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)
     xattrs = Xattrs(source.metadata, answers, trio.current_time, ttl_s=ttl_s)
     async with open_as_user(source.root_fd, metrics, time_limit_s=config.source_timeout_s) as as_user:
-        permissions = Permissions(source.metadata, as_user, answers, namespace.root, metrics, others=config.allow_other)
+        reader = source.threads.user
+        permissions = Permissions(
+            source.metadata,
+            as_user,
+            answers,
+            namespace.root,
+            metrics,
+            others=config.allow_other,
+            reader=None if reader is None else reader.who.uid,
+        )
         await permissions.start()
         yield NameService(namespace, permissions, xattrs, inherited, leaf_table)
 

@@ -6,23 +6,21 @@ locked before anything is visible.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mountd.base.errors import ConfigError
 from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.config import Config
 from mountd.core.memory import Memory
 from mountd.daemon.basics import Basics
 from mountd.daemon.cache_root import OwnCache, open_own_cache
+from mountd.daemon.source import open_source
 from mountd.fetch import PrefetchQueue
 from mountd.files import Handles, Refetching, SentAway
 from mountd.hints import Learners, PlanChanges
 from mountd.kernel import DataPlane, SmallFetches
-from mountd.namespace import seconds
-from mountd.source import Source, SourceThreads, identify
+from mountd.source import Source
 
 _COALESCE_BYTES = 2_500_000_000
 """What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
@@ -52,10 +50,11 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
     Raises ConfigError, CacheInUse, CacheFormatError, MountError.
     """
     config, metrics, run_in_thread = basics.config, basics.metrics, basics.workers.run_sync
-    source = _open_source(basics)
-    try:
+    async with open_source(basics) as source:
         handles = Handles(basics.journal)
-        plane, fetches = DataPlane(), SmallFetches()
+        plane = DataPlane()
+        reader = source.threads.user
+        fetches = SmallFetches() if reader is None else SmallFetches(reader.who, wholly=reader.wholly)
         queue = PrefetchQueue(metrics)
         plan_changes = PlanChanges(queue.hints_nowait)
         coalesce_bytes = _coalesce_bytes(config, basics.memory)
@@ -92,37 +91,6 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             ) as cache,
         ):
             yield Storage(source, own, cache, plane, fetches, handles, SentAway(), queue, plan_changes, learners)
-    finally:
-        source.close()
-
-
-def _open_source(basics: Basics) -> Source:
-    config, handover = basics.config, basics.handover
-    try:
-        if handover is not None:  # by its path it might be the mount itself
-            root_fd = os.dup(handover.source_fd)
-        else:
-            root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigError(f"source: {config.source}: {error.strerror}; name a directory that you can read") from error
-    threads = SourceThreads(
-        basics.metrics,
-        demand=config.source_threads,
-        prefetch=config.prefetch_threads,
-        time_limit_s=config.source_timeout_s,
-        open_files=basics.open_files,
-        run_in_thread=basics.workers.run_patient,
-    )
-    return Source(
-        root_fd,
-        os.path.realpath(config.source) if handover is None else os.readlink(f"/proc/self/fd/{root_fd}"),
-        config.source_id or basics.journal.mount.source_id(identify(root_fd).id),
-        threads,
-        basics.metrics,
-        ttl_s=seconds(config.ttl_s, immutable=config.immutable),
-        direct=config.source_direct,
-        large_bytes=config.chunk_bytes,
-    )
 
 
 def _coalesce_bytes(config: Config, memory: Memory) -> int:

@@ -8,6 +8,7 @@ each file. Without the extension, or where that was built without xxhash.h, it n
 from __future__ import annotations
 
 import errno
+import logging
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,10 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol, cast
 
 from mountd.base.object_maker import KnownObject
+from mountd.core.caller import Credentials
 from mountd.kernel import fastpath
+
+log = logging.getLogger(__name__)
 
 _LONGEST_NS = 1 << 62
 
@@ -78,6 +82,8 @@ class FetchFigures(NamedTuple):
 
 
 class _Extension(Protocol):
+    def plane_fetch_as(self, uid: int, gid: int, groups: bytes, wholly: bool, /) -> None: ...
+
     def plane_fetch_start(self, device: int, count: int, ahead_at_most: int, ahead_bytes: int, /) -> None: ...
 
     def plane_fetch_stop(self, patience_ns: int, /) -> None: ...
@@ -123,7 +129,11 @@ class _Extension(Protocol):
 class SmallFetches:
     """Implements `base.object_maker.ObjectMaker`. There is one pipeline in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Credentials | None = None, *, wholly: bool = False) -> None:
+        """`reader`: as whom the source is asked, if that is another user. `wholly`: see mountd/source/user_context.py,
+        which says what is to be done before."""
+        self._reader = reader
+        self._wholly = wholly
         self._extension = cast(_Extension | None, fastpath.extension())
         self.runs = False
         """Its threads run, or have been told to."""
@@ -138,8 +148,13 @@ class SmallFetches:
         if self._extension is None or self.runs:
             return
         try:
+            if self._reader is not None:
+                groups = array("I", self._reader.groups).tobytes()
+                self._extension.plane_fetch_as(self._reader.uid, self._reader.gid, groups, self._wholly)
             self._extension.plane_fetch_start(device_fd, threads, ahead_threads, ahead_bytes)
-        except OSError:
+        except OSError as error:
+            if self._reader is not None:
+                log.warning("small files are fetched by Python: no thread becomes user %d: %s", self._reader.uid, error)
             return  # no threads, or built without the checksum: Python fetches
         self.runs = True
 

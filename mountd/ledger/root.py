@@ -1,7 +1,8 @@
 """The cache root, as --cache names it: a folder of caches, one a source and user, each with its own daemon and index.
 
     DIR/ledger/            who may hold how much of the size, and who is served by whom
-    DIR/UID-HASH/          one cache; the hash is of what SOURCE is (file system and inode), not of what it is called
+    DIR/UID-HASH/          one cache; the hash is of what SOURCE is (file system and inode), not of what it is called,
+                           and of the user as whom it is read, if that is another one
 
 A cache of earlier releases lies in DIR itself. It is moved into a cache of its own, as it is, by the first daemon that
 comes; what it holds of other sources is not used again there, and goes when room is needed.
@@ -29,10 +30,12 @@ _MOVING = ".moving"
 _INDEX = "index.sqlite"
 
 
-def cache_name(source_id: str, inode: int, path: str) -> str:
+def cache_name(source_id: str, inode: int, path: str, reader: int | None = None) -> str:
     """What the cache of a source is called. `source_id`: of its file system; if that is good for one run only, the path
-    stands for it: versions hold the identity too, so nothing wrong is found there."""
+    stands for it: versions hold the identity too, so nothing wrong is found there. `reader`: the user as whom the
+    source is read, if that is not who mounts: another one may not read all that is staged for him."""
     what = f"{source_id}\0{inode}" if is_lasting(source_id) else f"path\0{path}"
+    what += "" if reader is None else f"\0as {reader}"
     return f"{os.geteuid()}-{xxhash.xxh3_64_hexdigest(what.encode(errors='surrogateescape'))}"
 
 

@@ -1,10 +1,10 @@
 """Who may open what, where the kernel's own check of our mount is not enough.
 
 The kernel lets users do what mode bits and POSIX ACLs allow. On a file system that knows more, an open by anybody but
-the daemon's own user is asked of the source as that user (`source.as_user`), and so are listing a directory, following
-a link and reading extended attributes. A "yes" is good for the time-to-live and kept at the node; a "no" is not kept.
-Names and attributes are not asked for: what stat(2) shows of a path that a user can name may be seen by whoever passes
-the mode bits of the directories above.
+the daemon's own user, and the one as whom it reads, is asked of the source as that user (`source.as_user`), and so are
+listing a directory, following a link and reading extended attributes. A "yes" is good for the time-to-live and kept at
+the node; a "no" is not kept. Names and attributes are not asked for: what stat(2) shows of a path that a user can name
+may be seen by whoever passes the mode bits of the directories above.
 
 A mount that is read without opens (stateless) could not ask: there is none where SOURCE needs it, and what is found to
 need it later, mounted below SOURCE, is shown to its owner alone. Event loop only.
@@ -58,15 +58,17 @@ class Permissions:
         metrics: Metrics,
         *,
         others: bool,
+        reader: int | None = None,
     ) -> None:
-        """`others`: users besides the one who has mounted may come here at all (allow-other)."""
+        """`others`: users besides the one who has mounted may come here at all (allow-other). `reader`: the user as
+        whom the source is read, if that is not the daemon's: what the source lets us do it lets him do."""
         self._metadata = metadata
         self._as_user = as_user
         self._answers = answers
         self._root = root
         self._metrics = metrics
         self._others = others
-        self._own_uid = os.geteuid()
+        self._own_uids = {os.geteuid()} if reader is None else {os.geteuid(), reader}
         self._reasons: dict[tuple[str, int], str | None] = {}
         """File system -> why its users are asked for; None: its mode bits and POSIX ACLs say all."""
         self._impossible: str | None = None
@@ -131,7 +133,7 @@ class Permissions:
 
     def _is_free(self, node: Node, uid: int) -> bool:
         """Whether the kernel's own check is enough for this user, as far as is known."""
-        return not self._others or uid == self._own_uid or self._reasons.get(node.attributes.system, "") is None
+        return not self._others or uid in self._own_uids or self._reasons.get(node.attributes.system, "") is None
 
     async def check(self, node: Node, wanted: WantedAccess, asker: Asker) -> None:
         """Returns if the one who asks may do this at the source. Raises SourceError, EACCES or as the source says."""

@@ -7,14 +7,14 @@ cache and no names that the kernel holds.
 
 from mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
 from mountd.source.doubts import Rewritten
-from mountd.source.identity import FileSystemSeen, identify
+from mountd.source.identity import FileSystemSeen, identify, is_private
 from mountd.source.listing import Block, Lister, Listing
 from mountd.source.metadata import MetadataReader
 from mountd.source.small import BatchProgress, SmallRead
 from mountd.source.source import LentDirectory, Source
 from mountd.source.status import SourceStatus
 from mountd.source.threads import SourceThreads
-from mountd.source.user_context import why_impossible
+from mountd.source.user_context import ReadingUser, be_closed, why_impossible
 
 __all__ = [
     "BatchProgress",
@@ -24,6 +24,7 @@ __all__ = [
     "Lister",
     "Listing",
     "MetadataReader",
+    "ReadingUser",
     "Rewritten",
     "SmallRead",
     "Source",
@@ -31,7 +32,9 @@ __all__ = [
     "SourceStatus",
     "SourceThreads",
     "WantedAccess",
+    "be_closed",
     "identify",
+    "is_private",
     "open_as_user",
     "why_impossible",
 ]

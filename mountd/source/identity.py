@@ -158,6 +158,15 @@ def is_local(fd: int) -> bool:
     return _statfs(fd)[0] in _LOCAL
 
 
+def is_private(fd: int) -> bool:
+    """Whether the open directory lies in a FUSE mount that admits its owner alone, or one is mounted below it. Never
+    asks the file system."""
+    here, path = _mount_of(fd), os.readlink(f"/proc/self/fd/{fd}").encode(errors="surrogateescape")
+    below = path.rstrip(b"/") + b"/"
+    found = [mount for mount in _mounts() if mount == here or mount.point.startswith(below)]
+    return any(_is_fuse(mount.kind) and b"allow_other" not in mount.options.split(b",") for mount in found)
+
+
 def mount_points() -> list[bytes]:
     """Where anything is mounted, as this process sees it."""
     return [mount.point for mount in _mounts()]
@@ -260,6 +269,10 @@ def _mounts() -> list[_Mount]:
             kind, source, options = tail.rstrip(b"\n").split(b" ", 2)
             found.append(_Mount(int(number), device.decode(), _plain(point), kind, _plain(source), options))
     return found
+
+
+def _is_fuse(kind: bytes) -> bool:
+    return kind in (b"fuse", b"fuseblk") or kind.startswith(b"fuse.")
 
 
 def _plain(text: bytes) -> bytes:

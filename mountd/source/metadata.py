@@ -52,8 +52,10 @@ class MetadataReader:
         doubts: Doubts,
         threads: SourceThreads,
         metrics: Metrics,
+        *,
+        at_once: bool = True,
     ) -> None:
-        """`root`: SOURCE as users name it."""
+        """`root`: SOURCE as users name it. `at_once`: the event loop may ask a local source too."""
         self.absolute_links: list[str] = []
         """Symlinks by which programs leave the mount for SOURCE itself, as they were met: the first of them."""
         self.absolute_link_count = 0
@@ -64,7 +66,7 @@ class MetadataReader:
         self._threads = threads
         self._metrics = metrics
         root_fd = directories.root.fd
-        self._local_device = os.fstat(root_fd).st_dev if is_local(root_fd) else None
+        self._local_device = directories.root.device if at_once and is_local(root_fd) else None
         self._stat_s = 0.001
         self._native = native_attributes.load()
 

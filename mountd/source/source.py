@@ -64,7 +64,10 @@ class Source:
         direct: Literal["auto", "on", "off"] = "auto",
         large_bytes: int,
     ) -> None:
-        """`root_fd`: descriptor of SOURCE, owned from now on. Files above `large_bytes` are read with O_DIRECT."""
+        """`root_fd`: descriptor of SOURCE, owned from now on. Files above `large_bytes` are read with O_DIRECT.
+
+        May block. If the threads have become another user, so has the one that calls this.
+        """
         self.path = path
         self.source_id = source_id
         self.threads = threads
@@ -74,7 +77,9 @@ class Source:
         self.directories = Directories(root_fd, self.file_systems, ttl_s, open_files.shares.directories)
         self.idle_files = IdleFiles(open_files.shares.idle_files)
         self.doubts = Doubts(metrics, ttl_s=ttl_s)
-        self.metadata = MetadataReader(root, self.directories, self.file_systems, self.doubts, threads, metrics)
+        self.metadata = MetadataReader(
+            root, self.directories, self.file_systems, self.doubts, threads, metrics, at_once=threads.user is None
+        )
         self.listings = Lister(self.directories, threads, metrics)
         self.files = FileReader(
             self.directories,
@@ -87,6 +92,7 @@ class Source:
             large_bytes=large_bytes,
         )
         self.small_files = SmallFileReader(self.directories, self.file_systems, self.doubts, threads, metrics)
+        self._root_inode = os.fstat(root_fd).st_ino
         open_files.add(self.directories.let_go)
         open_files.add(self.idle_files.let_go)
 
@@ -104,7 +110,12 @@ class Source:
     @property
     def root_inode(self) -> int:
         """st_ino of the root, the same on every node."""
-        return os.fstat(self.root_fd).st_ino
+        return self._root_inode
+
+    @property
+    def root_device(self) -> int:
+        """st_dev of the root."""
+        return self.directories.root.device
 
     async def lend(self, directory: bytes) -> LentDirectory | None:
         """The directory at this path, for somebody who reads small files in it; None if it does not lie on the file
@@ -128,9 +139,15 @@ class Source:
             await self.threads.call("metadata", what, self.file_systems.meet_all, self.root_fd, limit_s=_MEET_LIMIT_S)
         return {found.id for found in self.file_systems.met()}
 
-    def data_bytes(self, at_most: int, limit_s: float) -> int | None:
-        """Blocks, in a thread of the caller's: bytes of all files; None if more than `at_most`, or not told in
-        `limit_s` seconds."""
+    async def data_bytes(self, at_most: int, limit_s: float) -> int | None:
+        """Bytes of all files; None if more than `at_most`, or not told in `limit_s` seconds."""
+        what = "look at all files of the source"
+        try:
+            return await self.threads.call("prefetch", what, self._data_bytes, at_most, limit_s, limit_s=2 * limit_s)
+        except SourceTimeout:
+            return None
+
+    def _data_bytes(self, at_most: int, limit_s: float) -> int | None:
         end_s = time.monotonic() + limit_s
         total = 0
         for _, _, files, directory_fd in os.fwalk(".", dir_fd=self.root_fd):

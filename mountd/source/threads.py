@@ -25,6 +25,7 @@ from mountd.core.background import call_guarded
 from mountd.core.metrics import Metrics
 from mountd.core.open_files import OpenFiles, is_refusal
 from mountd.source.places import Places
+from mountd.source.user_context import ReadingUser
 from policies.hanging import Hanging
 
 Pool = Literal["metadata", "demand", "prefetch"]
@@ -68,8 +69,11 @@ class SourceThreads:
         time_limit_s: float,
         open_files: OpenFiles | None = None,
         run_in_thread: Callable[..., Any] = trio.to_thread.run_sync,
+        user: ReadingUser | None = None,
     ) -> None:
-        """`open_files`: of this process."""
+        """`open_files`: of this process. `user`: whom the threads of `run_in_thread` have become."""
+        self.user = user
+        """As whom the source is read; None: as the daemon's own."""
         self._metrics = metrics
         self.open_files = open_files or OpenFiles(_PLENTY)
         self._hanging = Hanging(_MAX_ABANDONED)

@@ -23,6 +23,7 @@ from mountd.supervisor.loop import Loop
 from mountd.supervisor.mounts import KeptMount
 from mountd.supervisor.order import KeeperOrder
 from mountd.supervisor.references import References
+from mountd.supervisor.source import CannotBecome
 from mountd.supervisor.starter import Starter
 from mountd.supervisor.succession import Succession
 from mountd.supervisor.takeover import TakeOverRefused
@@ -70,7 +71,10 @@ class Keeper:
 
     def _keep(self) -> int:
         try:
-            self._mount.open_source()
+            self._mount.open_source(self._succession.config.get("as_user"))
+        except CannotBecome as error:
+            self._starter.tell({"error": str(error), "code": 1})
+            return 1
         except OSError as error:
             text = f"source: {self._mount.source}: {error.strerror}; name a directory that you can read"
             self._starter.tell({"error": text, "code": 2})

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
+from mountd.supervisor.source import open_source
 
 
 class KeptMount:
@@ -38,11 +39,9 @@ class KeptMount:
         self._below: set[str] = set()
         """Devices of dead mounts of ours that lie below."""
 
-    def open_source(self) -> None:
-        """While its path does not lead to the mount. Raises OSError."""
-        self._source_fd = os.open(self.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        found = os.fstat(self._source_fd)
-        self.identity = [found.st_dev, found.st_ino]
+    def open_source(self, as_user: str | None) -> None:
+        """While its path does not lead to the mount. Raises OSError, CannotBecome."""
+        self._source_fd, *self.identity = open_source(self.source, as_user)
 
     def make(self) -> None:
         """Mount, on top of what is there; a mount of ours that is there is dead then. Raises MountRefused."""

@@ -19,6 +19,7 @@ _LIMIT_S = 30.0
 _FIXED = {
     "source": "SOURCE",
     "mountpoint": "MOUNTPOINT",
+    "as_user": "as-user",
     "allow_other": "allow-other",
     "noexec": "noexec",
     "peers": "peers",

@@ -3,16 +3,16 @@
 A key is a field of `Config`: its type and default, and beside them its `Key`: name, kind of value, what it means, and
 where the documentation has it. `config_loading` fills and checks it; the options of hfs, `hfs config`, `hfs status` and
 the tables of docs/configuration.md are made from it. A new key is a new field here and its user, nothing else.
-
 Units are in the names of the fields: `_s` seconds, `_bytes`, `_bytes_s` bytes a second.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
+from mountd.core.config.choices import Direct, Eviction, LogLevel, PeersWanted, PlacementWanted, VerifyWanted
 from mountd.core.config.key import (
     ANSWER_THREADS,
     CHUNK,
@@ -21,31 +21,19 @@ from mountd.core.config.key import (
     FILE,
     FLAG,
     IDENTITY,
+    MIB,
     NICE,
     RATE,
     SIZE,
     SOCKET,
     THREADS,
+    USER,
     Key,
     choice,
 )
+from mountd.core.config.sections import FETCHED, KEPT, NODES, PLACES, READERS
 from policies.cache.encoding import EncodingWanted
 from policies.iomode import Wanted
-
-MIB = 1024**2
-
-Eviction = Literal["fill-once", "lru"]
-Direct = Literal["auto", "off"]
-PeersWanted = Literal["none", "mpi"]
-PlacementWanted = Literal["auto", "partition", "replicate"]
-VerifyWanted = Literal["first-use", "changed"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-
-PLACES = "Places"
-READERS = "What readers see"
-KEPT = "What is kept"
-FETCHED = "What is fetched, and how"
-NODES = "Several nodes"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,6 +317,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             default="on for root",
         ),
     ] = False
+    as_user: Annotated[
+        str | None,
+        Key(
+            "as-user",
+            READERS,
+            USER,
+            "Read SOURCE as this user, where root may not: a name, UID, or UID:GID. Only for root; see "
+            "[a source that root may not read](sharing.md#a-source-that-root-may-not-read).",
+            option=True,
+            default="as who mounts",
+        ),
+    ] = None
     noexec: Annotated[bool, Key("noexec", READERS, FLAG, "Nothing on the mount may be executed.")] = False
     control: Annotated[
         str | None,

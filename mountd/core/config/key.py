@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
+from mountd.core.config.source_user import resolve
 
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path of unix(7) holds 108 bytes with the ending zero."""
@@ -136,6 +137,7 @@ CHUNK = ValueKind(_chunk, "a power of two from 64K to 64M", "SIZE", show_exactly
 RATE = ValueKind(_rate, "a size like 32M, to be read each second, or off", "SIZE", show_exactly)
 DURATION = ValueKind(parse_duration, "seconds, or like 500ms, 10m, 2h", "SECONDS", lambda value: f"{value:g}")
 IDENTITY = ValueKind(_identity, "16 hexadecimal digits, as hfs status shows them", "HEX")
+USER = ValueKind(resolve, "the name of a user, UID, or UID:GID of one that this machine does not know", "USER")
 NICE = ValueKind(parse_count, "", "N").within("a whole number from 0 to 19", 0, 19)
 ANSWER_THREADS = ValueKind(parse_count, "", "N").within("a whole number from 0 to 64", 0, 64)
 THREADS = ValueKind(parse_count, "", "N").within("a whole number from 1 to 1024", 1, 1024)

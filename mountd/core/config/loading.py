@@ -26,6 +26,7 @@ from mountd.core.config.config import Config
 from mountd.core.config.faults import Fault, impossible, shown
 from mountd.core.config.keys import KEYS
 from mountd.core.config.options import mount_options
+from mountd.core.config.source_user import SourceUser
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ def load(
             values[key.field] = ""
             if required and key.name not in seen:
                 faults.append(Fault(key.name, f"missing; give {key.missing}"))
+    _settle_user(values, origins, faults)
     _check_together(values, origins, faults)
     if values.get("peers") == "mpi" and not values.get("foreground"):
         values["foreground"], origins["foreground"] = True, "peers"  # the launched process is the daemon
@@ -184,6 +186,18 @@ def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], fault
     if size_bytes is not None and size_bytes < chunk_bytes:
         allowed = f"at least one chunk: {chunk_bytes} bytes"
         faults.append(impossible("cache-size", size_bytes, origins["cache_size_bytes"], allowed))
+
+
+def _settle_user(values: dict[str, Any], origins: Mapping[str, str], faults: list[Fault]) -> None:
+    """Who reads as himself needs not become anybody. Only root can become another user."""
+    if values.get("as_user") is None:
+        return
+    uid, own_uid = SourceUser.of(values["as_user"]).uid, os.geteuid()
+    if uid == own_uid:
+        values["as_user"] = None
+    elif own_uid != 0:
+        allowed = f"nothing, or yourself: you are user {own_uid}, and only root can read as another one; mount as root"
+        faults.append(impossible("as-user", values["as_user"], origins["as_user"], allowed))
 
 
 def survives_lost_daemons() -> bool:

@@ -6,6 +6,7 @@
  *   waiters.c   requests that are answered later
  *   workers.c   the threads that do it; they answer no other requests
  *   source.c    one file of the source: opened, looked at, read, looked at again
+ *   user.c      as whom that is done, if not as the daemon's own user
  *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
  *   store.c     new objects in the cache, from numbers and room that Python has granted
  *   fetched.c   what has become of each file, for Python
@@ -81,6 +82,21 @@ int source_look(struct lent *lent, const char *name, struct file *file);
 int source_fetch(struct lent *lent, const char *name, struct file *file);
 int source_is_available(void); /* 0: built without the checksum */
 uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */
+
+/* ---- user.c ------------------------------------------------------------------------------------------------------- */
+
+struct user {
+    uint32_t uid, gid;
+    int wholly; /* in all that the kernel asks, and not for file systems alone */
+    size_t count;
+    const uint32_t *groups;
+};
+
+int user_set(const struct user *user); /* 0, or an errno; while no thread of the pipeline runs */
+int user_try(void);                    /* whether a thread can be that user: 0, or an errno */
+int user_begin(void);                  /* once in each thread, before the others: 0, or an errno */
+int user_enter(void);                  /* the calling thread is that user: 0, or an errno; in both cases: */
+void user_leave(void);                 /* it is the daemon's own again */
 
 /* ---- store.c ------------------------------------------------------------------------------------------------------ */
 

@@ -20,6 +20,19 @@ static PyObject *raise(int error) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+static PyObject *plane_fetch_as(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned int uid, gid;
+    Py_buffer groups;
+    int wholly;
+    if (!PyArg_ParseTuple(args, "IIy*p", &uid, &gid, &groups, &wholly)) return NULL;
+    struct user user = {uid, gid, wholly, (size_t)groups.len / sizeof *user.groups, groups.buf};
+    int error = user_set(&user);
+    PyBuffer_Release(&groups);
+    if (error) return raise(error);
+    Py_RETURN_NONE;
+}
+
 static PyObject *plane_fetch_start(PyObject *self, PyObject *args) {
     (void)self;
     int device, count, ahead_at_most;
@@ -290,6 +303,8 @@ static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
 }
 
 PyMethodDef plane_fetch_methods[] = {
+    {"plane_fetch_as", plane_fetch_as, METH_VARARGS, "plane_fetch_as(uid, gid, groups, wholly): threads that are started from now on ask the source as this user; `groups`:"
+     " native 32-bit numbers. Raises OSError."},
     {"plane_fetch_start", plane_fetch_start, METH_VARARGS, "plane_fetch_start(device, count, ahead_at_most, ahead_bytes): so many threads fetch small files of lent directories; so many"
      " of them ahead, with so much memory. Raises OSError, ENOSYS where it was built without xxhash.h."},
     {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},

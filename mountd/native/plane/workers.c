@@ -70,7 +70,9 @@ static void run(struct job *job, char *buffer) {
     int error;
     do {
         memset(&file, 0, sizeof file);
-        error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, &file) : source_fetch(job->lent, job->name, &file);
+        error = user_enter() ? SOURCE_PYTHONS : 0;
+        if (!error) error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, &file) : source_fetch(job->lent, job->name, &file);
+        user_leave();
         data = file.data;
     } while (!jobs_enter(job, error, &file, &held, buffer));
     if (held) {
@@ -88,6 +90,10 @@ static void *work(void *argument) {
     snprintf(name, sizeof name, "hfs-fetch-%d", number);
     pthread_setname_np(pthread_self(), name);
     struct job *job = NULL;
+    if (buffer && user_begin()) { /* no memory just now: others do its work */
+        free(buffer);
+        buffer = NULL;
+    }
     while (buffer && (job = jobs_next(number))) {
         run(job, buffer);
         if (!jobs_done(job, number)) break;
@@ -118,6 +124,8 @@ int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) 
     if (!source_is_available()) return ENOSYS;
     if (count < 1 || count > FETCH_WORKERS || ahead_at_most > count) return EINVAL;
     if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE)) return EBUSY;
+    int refused = user_try();
+    if (refused) return refused;
     workers.spare_bytes = ahead_bytes / 2;
     owned_begin();
     jobs_begin(device, (size_t)ahead_at_most, ahead_bytes);

@@ -119,7 +119,7 @@ def test_the_source_by_another_name(config: Config, monkeypatch: pytest.MonkeyPa
     """A bind mount: another path, the same directory."""
     look = probe.look
     here = os.path.dirname(config.cache)
-    monkeypatch.setattr(places.probe, "look", lambda path: look(here if path == config.source else path))
+    monkeypatch.setattr(places.probe, "look", lambda path, _user=None: look(here if path == config.source else path))
     assert "inside SOURCE" in refusal(config, ConfigError)[0]
 
 
@@ -149,7 +149,7 @@ def test_a_mountpoint_below_the_source_would_read_itself(config: Config) -> None
 def test_a_source_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str) -> None:
     look = probe.look
 
-    def failing(path: str) -> probe.Look:
+    def failing(path: str, _user: str | None = None) -> probe.Look:
         if path == config.source:
             raise error
         return look(path)
@@ -163,7 +163,7 @@ def test_a_source_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, er
 def test_a_mountpoint_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     look = probe.look
 
-    def failing(path: str) -> probe.Look:
+    def failing(path: str, _user: str | None = None) -> probe.Look:
         if path == config.mountpoint:
             raise error
         return look(path)
