@@ -49,6 +49,8 @@ bool obey(char *line) {
         pthread_mutex_lock(&lock);
         ok = add_fault(line + 6);
         pthread_mutex_unlock(&lock);
+    } else if (!strcmp(line, "squash")) {
+        squashes = true;
     } else if (!strncmp(line, "guard ", 6) || !strcmp(line, "unguard")) {
         pthread_mutex_lock(&lock);
         if (*line == 'g') ok = add_guard(line + 6);

@@ -1,6 +1,6 @@
 // A server with permissions of its own: what the mode bits allow, it may refuse, by the groups of whoever asks.
 // "guard GID SUBSTRING": only root and members of the group may open, list, follow or read the xattrs of what has
-// SUBSTRING in its path below BACKING. Says so to submit(); answers nothing itself.
+// SUBSTRING in its path below BACKING. "squash": root may do nothing. Says so to submit(); answers nothing itself.
 #include "slowfs.h"
 
 #define GUARDS 16
@@ -9,6 +9,7 @@ static struct guard {
     char path[256];
 } guard[GUARDS]; // guarded by lock
 _Atomic int guard_count;
+_Atomic bool squashes;
 
 bool add_guard(const char *text) { // with lock held
     struct guard new;
@@ -20,7 +21,10 @@ bool add_guard(const char *text) { // with lock held
     return true;
 }
 
-void remove_guards(void) { guard_count = 0; } // with lock held
+void remove_guards(void) { // with lock held
+    guard_count = 0;
+    squashes = false;
+}
 
 static bool is_member(fuse_req_t req, gid_t gid) {
     gid_t groups[256];
@@ -32,8 +36,9 @@ static bool is_member(fuse_req_t req, gid_t gid) {
 }
 
 bool refuses(struct job *job) {
+    if (fuse_req_ctx(job->req)->uid == 0) // the root's attributes are on the way to the control file; a release is the kernel's
+        return squashes && job->kind != RELEASE && !(job->kind == GETATTR && job->ino == FUSE_ROOT_ID);
     if (job->kind != OPEN && job->kind != OPENDIR && job->kind != GETXATTR && job->kind != READLINK) return false;
-    if (fuse_req_ctx(job->req)->uid == 0) return false;
     char path[PATH_ROOM];
     const char *below = path_of(job, path);
     bool refused = false;

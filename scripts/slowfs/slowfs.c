@@ -16,6 +16,7 @@
 #include <sys/uio.h>
 
 static struct timespec started;
+static bool is_private; // the kernel admits only who has our real ids, and no root
 static bool own_permissions; // the kernel checks no mode bits and asks for no ACLs: what may be done is for us to say
 
 // ---- operations ----
@@ -30,7 +31,7 @@ static void submit(fuse_req_t req, enum kind kind, fuse_ino_t ino, const char *n
     *job = (struct job){.req = req, .kind = kind, .ino = ino, .size = size, .off = off};
     if (fi) job->fi = *fi;
     strcpy(job->name, name);
-    if (guard_count && refuses(job)) {
+    if ((guard_count || squashes) && refuses(job)) {
         refused++;
         fuse_reply_err(req, EACCES);
         free(job);
@@ -55,8 +56,8 @@ struct report { // what one open control file reads
 static pthread_mutex_t report_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct stat control_attr(void) {
-    return (struct stat){.st_ino = UINT64_MAX - 1, .st_mode = S_IFREG | 0644, .st_nlink = 1, .st_uid = geteuid(),
-                         .st_gid = getegid(), .st_blksize = 4096, .st_atim = started, .st_mtim = started,
+    return (struct stat){.st_ino = UINT64_MAX - 1, .st_mode = S_IFREG | 0644, .st_nlink = 1, .st_uid = getuid(),
+                         .st_gid = getgid(), .st_blksize = 4096, .st_atim = started, .st_mtim = started,
                          .st_ctim = started};
 }
 // libfuse before 3.17 does not tell the kernel of FUSE_CAP_PARALLEL_DIROPS, whatever is wanted, and the kernel then
@@ -222,9 +223,9 @@ static char mountpoint[PATH_MAX];
 static unsigned mounted_dev[2];
 static atomic_flag ending = ATOMIC_FLAG_INIT; // whoever sets it unmounts
 
-static bool mount_dev(unsigned dev[2]) { // asks the kernel alone: neither our threads nor our faults matter
+static bool mount_dev(unsigned dev[2]) { // asks the kernel alone, for nothing else: not refused where only others may look
     struct statx st;
-    if (statx(AT_FDCWD, mountpoint, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_TYPE, &st)) return false;
+    if (statx(AT_FDCWD, mountpoint, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st)) return false;
     dev[0] = st.stx_dev_major, dev[1] = st.stx_dev_minor;
     return true;
 }
@@ -258,7 +259,7 @@ static void *watch(void *signals) {
     _exit(0);
 }
 static int usage(void) {
-    fprintf(stderr, "usage: slowfs [--preset lustre|busy|disk|flash|none] [--set KEY=VALUE ...] [--own-permissions] [-f] BACKING MOUNTPOINT\n"
+    fprintf(stderr, "usage: slowfs [--preset lustre|busy|disk|flash|none] [--set KEY=VALUE ...] [--own-permissions] [--private] [-f] BACKING MOUNTPOINT\n"
                     "       slowfs --self-test\n"
                     "KEY: KIND_us (latency), shared_bps, stream_bps (bytes/s, 0: no limit), inflight, spindles, seek_us\nKIND:");
     for (int i = 0; i < KINDS; i++) fprintf(stderr, " %s", kind_name[i]);
@@ -268,7 +269,7 @@ static int usage(void) {
 
 // What is shown is named, as network file systems name it: of one without a name nobody can tell what it will show next.
 static void mount_options(char *to) {
-    const char *other = geteuid() ? "" : ",allow_other"; // only root's mounts are open to others everywhere
+    const char *other = geteuid() || is_private ? "" : ",allow_other"; // only root's mounts are open to others everywhere
     const char *permissions = own_permissions ? "" : ",default_permissions";
     to += sprintf(to, "subtype=slowfs%s%s,fsname=slowfs:", permissions, other);
     for (const char *c = *backing ? backing : "/"; *c; *to++ = *c++) {
@@ -287,6 +288,8 @@ int main(int argc, char **argv) {
             foreground = 1;
         } else if (!strcmp(argv[at], "--own-permissions")) {
             own_permissions = true;
+        } else if (!strcmp(argv[at], "--private")) {
+            is_private = true;
         } else if (!strcmp(argv[at], "--preset") && at + 1 < argc) {
             if (!set("preset", argv[++at])) return usage();
         } else if (!strcmp(argv[at], "--set") && at + 1 < argc && (value = strchr(argv[++at], '='))) {

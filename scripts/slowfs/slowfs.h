@@ -125,6 +125,7 @@ bool strike(struct job *job);        // true: it hangs
 
 // ---- guards.c ----
 extern _Atomic int guard_count;
+extern _Atomic bool squashes;
 bool add_guard(const char *text); // with lock held
 void remove_guards(void);         // with lock held
 bool refuses(struct job *job);    // this job, to whoever asks
