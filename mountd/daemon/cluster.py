@@ -31,6 +31,7 @@ async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio
         basics.workers.run_sync,
         source_id=source.source_id,
         root_inode=source.root_inode,
+        reader=config.as_user or "",
         chunk_bytes=config.chunk_bytes,
         placement=config.placement,
         capacity_bytes=capacity_bytes,

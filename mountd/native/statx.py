@@ -11,6 +11,7 @@ event loop where the way to a thread and back costs ten times as much.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from typing import NamedTuple
@@ -27,6 +28,7 @@ _FIELDS = struct.Struct("=28xH2xQQ")  # stx_mode, stx_ino, stx_size
 _TIMES_AT = 96  # struct statx_timestamp {s64 seconds, u32 nanoseconds, s32}: stx_ctime, then stx_mtime
 _TIMES = struct.Struct("=qI4xqI4x")
 
+_MNT_ID = 0x1000  # Linux 5.8
 _MNT_ID_UNIQUE = 0x4000  # Linux 6.8
 _PLACE = struct.Struct("=I132xIIQ")  # stx_mask, stx_dev_major and _minor, stx_mnt_id
 
@@ -64,6 +66,18 @@ def place(fd: int) -> InodePlace:
     room = _statx(fd, _AT_STATX_DONT_SYNC, _MNT_ID_UNIQUE)
     mask, major, minor, mount = _PLACE.unpack_from(room)
     return InodePlace(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
+
+
+def mount_number(fd: int) -> int:
+    """The number of its mount as mountinfo has it, which is given to another one once this is gone (Linux 5.8).
+
+    Raises OSError.
+    """
+    room = _statx(fd, _AT_STATX_DONT_SYNC, _MNT_ID)
+    mask, _, _, mount = _PLACE.unpack_from(room)
+    if not mask & _MNT_ID:
+        raise OSError(errno.ENOSYS, "statx(2) does not tell the mount")
+    return int(mount)
 
 
 def is_still(fd: int, attributes: Attributes) -> bool:

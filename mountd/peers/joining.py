@@ -21,6 +21,7 @@ _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda info: info.hfs_version, "install the same release on all nodes"),
     ("the source", lambda info: info.source_id, "give all the same SOURCE, or its identity with --source-id"),
     ("the directory of the source", lambda info: info.root_inode, "give all the same SOURCE"),
+    ("--as-user", lambda info: info.reader, "give all the same: they share what they have read"),
     ("--chunk", lambda info: info.chunk_bytes, "give all the same"),
     ("--placement", lambda info: info.placement, "give all the same"),
     ("-o stagger-job", lambda info: info.stagger_job, "give all the same"),

@@ -134,6 +134,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """Of all files, as the first node has found; None: too many to tell, or more than any node holds."""
     fault: str = ""
     """Why this daemon cannot start: then none does."""
+    reader: str = ""
+    """As whom it reads the source, if that is another user: as the configuration has it."""
 
 
 _DIGEST_BYTES = 8

@@ -67,6 +67,7 @@ class Joining:
         *,
         source_id: str,
         root_inode: int,
+        reader: str,
         chunk_bytes: int,
         placement: str,
         capacity_bytes: int,
@@ -92,6 +93,7 @@ class Joining:
             data_bytes=data_bytes,
             stagger_job=limits.stagger_job,
             peer_timeout_s=limits.peer_timeout_s,
+            reader=reader,
         )
         infos = await self._gather(info, _JOIN_LIMIT_S)
         agreed = agree(decode_infos(infos))

@@ -29,6 +29,7 @@ import xxhash
 
 from mountd.base.version import is_lasting, passing_id
 from mountd.native.libc import checked, libc
+from mountd.native.statx import mount_number
 from mountd.source import identity_device
 
 _SCHEME = b"2"
@@ -255,8 +256,11 @@ def _statfs(fd: int) -> tuple[int, int]:
 
 
 def _mount_of(fd: int) -> _Mount | None:
-    with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
-        (number,) = (int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
+            (number,) = (int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
+    except PermissionError:  # before Linux 5.14 it is shut to threads that are another user
+        number = mount_number(fd)
     return next((mount for mount in _mounts() if mount.number == number), None)
 
 

@@ -27,6 +27,7 @@ from mountd.core.config.faults import Fault, impossible, shown
 from mountd.core.config.keys import KEYS
 from mountd.core.config.options import mount_options
 from mountd.core.config.source_user import SourceUser
+from mountd.core.config.source_user import shown as shown_user
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +197,8 @@ def _settle_user(values: dict[str, Any], origins: Mapping[str, str], faults: lis
     if uid == own_uid:
         values["as_user"] = None
     elif own_uid != 0:
-        allowed = f"nothing, or yourself: you are user {own_uid}, and only root can read as another one; mount as root"
-        faults.append(impossible("as-user", values["as_user"], origins["as_user"], allowed))
+        allowed = f"nothing (-o as-user=), since you are user {own_uid}, and only root can read as another one"
+        faults.append(impossible("as-user", shown_user(values["as_user"]), origins["as_user"], allowed))
 
 
 def survives_lost_daemons() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import deque
@@ -280,3 +281,31 @@ async def test_without_any_thread_the_daemon_does_not_start(no_more: list[int], 
     with pytest.raises(MountError, match="no thread can be started: raise ulimit -u"):
         async with Workers().running():
             raise AssertionError("it has started")
+
+
+async def test_each_thread_does_something_first_and_makes_no_call_until_that_has_worked() -> None:
+    done: list[int] = []
+    faults = [OSError(errno.EPERM, "not allowed")]
+
+    def first() -> None:
+        if faults:
+            raise faults.pop()
+        done.append(threading.get_ident())
+
+    workers = Workers(first=first)
+    async with workers.running():
+        ran: list[int] = []
+        with pytest.raises(PermissionError):
+            await workers.run_sync(ran.append, 1)
+        assert ran == []
+        seen = {await workers.run_sync(threading.get_ident) for _ in range(20)}
+        assert len(done) == len(set(done))
+        assert seen <= set(done)
+
+
+async def test_a_kept_thread_does_it_first_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    workers = Workers(first=lambda: done.append(threading.get_ident()))
+    async with workers.running():
+        monkeypatch.setattr(workers, "_start", lambda _calls: False)
+        assert await workers.run_sync(threading.get_ident) in done

@@ -262,6 +262,7 @@ def test_cards_that_differ_are_told_with_nodes_and_values() -> None:
         ({"hfs_version": "2"}, r"the version of hfs differs: 1 on host#0, host#1; 2 on new; install"),
         ({"source_id": "a" * 16}, r"the source differs: f{16} on host#0, host#1; a{16} on new; give"),
         ({"root_inode": 9}, r"the directory of the source differs"),
+        ({"reader": "61001:61001:"}, r"--as-user differs"),
         ({"chunk_bytes": 1 << 20}, r"--chunk differs"),
         ({"placement": "auto"}, r"--placement differs"),
         ({"stagger_job": 2}, r"-o stagger-job differs: 64 on"),

@@ -127,3 +127,38 @@ def test_the_kind_of_a_file_system(tmp_path: Path) -> None:
             os.close(fd)
         assert [seen.kind for seen in found] == [kind] * len(names)
         assert all({"rw", "ro"} & set(seen.options) for seen in found)
+
+
+@needs_root
+def test_a_thread_is_wholly_somebody_else_where_nobody_can_trace_the_process() -> None:
+    """In a process of its own, which stays closed."""
+    code = """
+import threading
+from pathlib import Path
+from mountd.core.caller import Credentials
+from mountd.source.user_context import be_closed, become, become_wholly
+
+def run(function):
+    found = []
+    def work():
+        try:
+            function(Credentials(61001, 61000, (7, 61005)))
+            lines = Path("/proc/thread-self/status").read_text().splitlines()
+            status = dict(line.partition(":")[::2] for line in lines)
+            found.append(" ".join(status[name] for name in ("Uid", "Gid", "Groups", "CapEff", "CapPrm")).split())
+        except OSError as error:
+            found.append(error.strerror)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return found[0]
+
+assert "traced" in run(become_wholly), "before it is closed"
+be_closed()
+assert run(become_wholly) == ["61001"] * 4 + ["61000"] * 4 + ["7", "61005"] + ["0" * 16] * 2
+run(become)
+assert run(become_wholly)[0] == "61001", "and nobody opens it again"
+assert Path("/proc/self/status").read_text().split("Uid:")[1].split()[0] == "0"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

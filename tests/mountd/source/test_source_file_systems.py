@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mountd.base.version import is_lasting, passing_id
-from mountd.native.statx import InodePlace, place
+from mountd.native.statx import InodePlace, mount_number, place
 from mountd.source import identity, identity_device
 from mountd.source.file_systems import FileSystems
 from mountd.source.identity import FileSystem, identify
@@ -198,4 +198,16 @@ def test_a_file_and_its_directory_lie_on_one(tmp_path: Path) -> None:
         assert place(fds[0]).device == tmp_path.stat().st_dev
     finally:
         for fd in fds:
+            os.close(fd)
+
+
+def test_the_number_of_a_mount_is_told_by_statx_too() -> None:
+    """Where a thread that is another user may not read fdinfo (before Linux 5.14)."""
+    for path in ("/", "/proc", "/sys"):
+        fd = os.open(path, os.O_PATH)
+        try:
+            with open(f"/proc/self/fdinfo/{fd}") as lines:
+                (number,) = (int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+            assert mount_number(fd) == number
+        finally:
             os.close(fd)
