@@ -13,6 +13,7 @@ import pytest
 from hfs.hint import hinted
 from tests.fuse.harness import Hfs, environment, hfs_command, mounts_below, must, own_cache, run
 from tests.fuse.hinted import all_staged, begun, wait_until
+from tests.fuse.injection import SETTLED
 from tests.fuse.modes import MODES, Mode, needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.squashed import (
@@ -91,6 +92,7 @@ def test_all_of_it_is_right_for_the_user_and_for_root_also_after_a_crash_and_war
     hfs = hfs_mount(refusing.path, *AS_OWNER)
     assert all_of(hfs.path) == wanted
     assert told(OWNER, lambda: all_of("."), hfs.path) == wanted
+    assert hfs.status()["other_users"]["asked"] == 0, "the source tells the daemon what it tells this user"
     assert told(OTHER, lambda: all_of("."), hfs.path) == os.strerror(errno.EACCES)
     hfs.crash()
     assert all_of(hfs.path) == wanted
@@ -115,8 +117,8 @@ def test_in_every_mode(private: PrivateSlowFs, tree: Path, hfs_mount: HfsMount, 
 
 @needs_extension
 def test_small_files_are_fetched_without_python_all_the_same(refusing: SlowFs, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(refusing.path, *AS_OWNER, "-o", "siblings=0")
-    all_of(hfs.path)
+    hfs = hfs_mount(refusing.path, *AS_OWNER, "-o", "siblings=0", env=SETTLED)
+    wanted = all_of(hfs.path)
     found = {path.name: path for path in Path(f"/proc/{hfs.pid}/task").iterdir()}
     fetching = [path for path in found.values() if (path / "comm").read_text().startswith("hfs-fetch")]
     assert fetching
@@ -124,6 +126,10 @@ def test_small_files_are_fetched_without_python_all_the_same(refusing: SlowFs, h
     # Where every open of others has to be asked for, it comes to Python.
     assert (hfs.status()["data_plane"]["opens_cached"] > FOLDERS * FILES // 2) != asked
     assert refusing.counters()["refused"] == 0
+    hfs.umount()
+    hfs.mount()
+    assert all_of(hfs.path) == wanted
+    assert hfs.source_bytes() == 0, "what they have fetched is staged"
 
 
 def test_where_root_must_not_look(private: PrivateSlowFs, tree: Path, hfs_mount: HfsMount, folder: Path) -> None:
@@ -237,6 +243,8 @@ def test_root_reads_no_more_than_the_user(mixed: Path, hfs_mount: HfsMount, mode
             (hfs.path / name).read_bytes()
     with pytest.raises(PermissionError):
         os.listdir(hfs.path / "shut")
+    with pytest.raises(PermissionError):
+        os.lstat(hfs.path / "shut" / "f")
     assert OWNER.reads(hfs.path, "his") == pattern(1, 0, 3000)
     assert OWNER.reads(hfs.path, "group") == pattern(2, 0, 3000)
     assert OTHER.reads(hfs.path, "his") is None
