@@ -73,6 +73,7 @@ JOB_SIDE = (
     "hfs/client/client.py",
     "hfs/client/cluster_map.py",
     "hfs/client/control_socket.py",
+    "hfs/client/tunnel.py",
     "hfs/codecs/__init__.py",
     "hfs/codecs/codec.py",
     "hfs/codecs/container.py",
@@ -109,6 +110,7 @@ JOB_SIDE = (
     "mountd/wire/protocol.py",
     "mountd/wire/hints.py",
     "mountd/wire/layout.py",
+    "mountd/wire/tunnel.py",
 )
 NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
 

@@ -1,4 +1,4 @@
-"""The client of a mount's daemon: finds its control socket, asks one thing, gives back the answer.
+"""The client of a mount's daemon: finds out where it is asked, asks one thing, gives back the answer.
 
 Blocking; no event loop, no FUSE, no framework. One connection carries one request; closing it (an exception in `news`,
 Ctrl-C) cancels the request. Every wait for a mount is bounded: a daemon that hangs is a `DaemonSilent`, not a stuck
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hfs.client.control_socket import ControlSocket, DaemonSilent, Refused
+from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonSilent, Refused
 from hfs.mounting import keeper, mountinfo, probe
 from mountd.core import socket_places
 from mountd.core.socket_peer import socket_peer
@@ -50,10 +50,10 @@ News = Callable[[Progress | Rows], None]
 
 
 class Client:
-    """Asks the daemon behind the control socket `path`. Holds no connection between requests."""
+    """Asks the daemon at `address`. Holds no connection between requests."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, address: Address) -> None:
+        self.address = address
 
     def status(self, limit_s: float = STATUS_S) -> dict[str, Any]:
         """The object of `hfs status --json`."""
@@ -109,7 +109,7 @@ class Client:
             start()
             deadline = None
             while deadline is None or time.monotonic() < deadline:
-                ready, _, _ = select.select([connection.socket], [], [], _QUIET_S)
+                ready, _, _ = select.select([connection.socket], [], [], _QUIET_S + connection.delay_s)
                 while (reply := connection.receive_nowait()) is not None:
                     if isinstance(reply, Failure):
                         raise Refused(reply.message, reply.code)
@@ -121,13 +121,14 @@ class Client:
                     deadline = deadline or time.monotonic() + _DRAIN_S
 
     def pid(self) -> int:
-        """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace."""
+        """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace, or asked
+        through the mount."""
         with self._connected(STATUS_S) as connection:
-            return socket_peer(connection.socket).pid
+            return 0 if connection.through_mount else socket_peer(connection.socket).pid
 
     @contextlib.contextmanager
     def _connected(self, limit_s: float) -> Iterator[ControlSocket]:
-        connection = ControlSocket(self.path, limit_s)
+        connection = ControlSocket(self.address, limit_s)
         with connection.socket:
             yield connection
 
@@ -142,14 +143,14 @@ class Client:
         return reply
 
 
-def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> str:
-    """The path of the control socket of the mount that `mountpoint` (or any path below it) lies in.
+def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
+    """Where the daemon is asked of the mount that `mountpoint` (or any path below it) lies in.
 
     Raises DaemonSilent: the path is in no mount of hfs, or its daemon is dead or does not answer.
     """
     try:
-        # The process that looks stands in another directory.
-        return os.fsdecode(probe.xattr(os.path.abspath(mountpoint), SOCKET_XATTR, limit_s=limit_s))
+        place = os.path.abspath(mountpoint)  # the process that looks stands in another directory
+        return ControlAddress(os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=limit_s)), place)
     except TimeoutError:
         raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None
     except PermissionError:

@@ -58,11 +58,10 @@ class ClusterMap:
         Raises DaemonSilent where there is no mount of hfs or no daemon answers, Refused or NoClusterMap where it does
         not know nodes.
         """
-        if control is None:
-            control = find_socket(path, limit_s=_ANSWER_S)
+        address = control if control is not None else find_socket(path, limit_s=_ANSWER_S)
         mount = mountinfo.enclosing(mountinfo.canonical(path))
         ours = mount is not None and mount.fstype == mountinfo.HFS_TYPE
-        return cls.of(Client(control).directory(_ANSWER_S), mount.mountpoint if mount is not None and ours else path)
+        return cls.of(Client(address).directory(_ANSWER_S), mount.mountpoint if mount is not None and ours else path)
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], root: str = "/") -> Self:

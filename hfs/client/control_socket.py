@@ -1,4 +1,5 @@
-"""`ControlSocket`: one connection to a daemon's control socket, frames out and replies in, every wait bounded.
+"""`ControlSocket`: one connection to a daemon, by its control socket or through its mount, frames out and replies in,
+every wait bounded.
 
 Blocking, standard library and msgspec only. Whatever goes wrong is a DaemonSilent, or the Refused that the daemon has
 sent, which names its socket.
@@ -7,9 +8,13 @@ sent, which names its socket.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import time
+from typing import NamedTuple
 
+from hfs.client.tunnel import LONGEST_S, open_tunnel
+from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
 from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 
@@ -26,20 +31,63 @@ class Refused(HfsError):
         self.code = code
 
 
-class ControlSocket:
-    """Connected to the control socket `path`. Deadlines are times of time.monotonic(); None: as long as it takes."""
+class ControlAddress(NamedTuple):
+    """Where the daemon of a mount is asked."""
 
-    def __init__(self, path: str, limit_s: float) -> None:
+    path: str
+    """Of its control socket."""
+    place: str
+    """An absolute path in its mount: from a container that does not see the socket, and for a user who may not use it,
+    the connection goes through the mount."""
+
+
+Address = str | ControlAddress
+"""A control socket alone, or both ways."""
+
+_NOT_SEEN = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ECONNREFUSED, errno.ELOOP, errno.EPROTOTYPE}
+)
+"""What connecting ends with where the path is nothing, or something else, in our namespaces."""
+
+
+class ControlSocket:
+    """Connected to a daemon. Deadlines are times of time.monotonic(); None: as long as it takes."""
+
+    def __init__(self, address: Address, limit_s: float) -> None:
         """Raises DaemonSilent if nobody takes the connection within `limit_s`."""
+        path = address if isinstance(address, str) else address.path
         self.where = f"the daemon at {path}"
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.delay_s = 0.0
+        """For how long a reply may be on its way."""
         self._incoming = bytearray()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.socket.settimeout(limit_s)
             self.socket.connect(path)
         except OSError as error:
             self.socket.close()
-            raise DaemonSilent(f"no daemon answers at {path}: {error.strerror or error}") from None
+            silent = DaemonSilent(f"no daemon answers at {path}: {error.strerror or error}")
+            if isinstance(address, str) or error.errno not in _NOT_SEEN:
+                raise silent from None
+            self._go_through_mount(address.place, limit_s, silent)
+
+    @property
+    def through_mount(self) -> bool:
+        """The other end of the socket is a thread of ours."""
+        return self.delay_s > 0
+
+    def _go_through_mount(self, place: str, limit_s: float, silent: DaemonSilent) -> None:
+        """Raises `silent` where the mount offers no way, and DaemonSilent."""
+        try:
+            mount = mountinfo.enclosing(mountinfo.canonical(place))
+            if mount is None or mount.fstype != mountinfo.HFS_TYPE:
+                raise silent from None
+            self.socket = open_tunnel(mount.mountpoint, limit_s)
+        except OSError as error:
+            if error.errno == errno.ENOTTY:  # of an older release, or without its extension
+                raise silent from None
+            raise DaemonSilent(f"{silent}; nor through the mount {place}: {error.strerror}") from None
+        self.where, self.delay_s = f"the daemon behind {mount.mountpoint}", LONGEST_S
 
     def send(self, frame: bytes, deadline: float | None) -> None:
         """All of it. Raises DaemonSilent, and Refused where the daemon has said why it takes no more."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
-from hfs.client.control_socket import DaemonSilent
+from hfs.client.control_socket import Address, DaemonSilent
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
@@ -294,14 +294,14 @@ def _processes_of(mountpoint: str) -> list[int]:
     carry its name are tried.
     """
     try:
-        sockets = [find_socket(mountpoint)]
+        addresses: list[Address] = [find_socket(mountpoint)]
     except DaemonSilent:
-        sockets = sockets_by_name(mountpoint)
+        addresses = [*sockets_by_name(mountpoint)]
     kept = keeper.find(mountpoint)
     found = [] if kept is None else [processes.open_pid(kept.pid)]
-    for path in sockets:
+    for address in addresses:
         with contextlib.suppress(HfsError):
-            if (daemon := processes.open_pid(Client(path).pid())) is not None:
+            if (daemon := processes.open_pid(Client(address).pid())) is not None:
                 found.append(daemon)
                 break
     return [descriptor for descriptor in found if descriptor is not None]

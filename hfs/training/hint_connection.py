@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hfs.client.control_socket import ControlSocket, DaemonSilent
+from hfs.client.control_socket import Address, ControlSocket, DaemonSilent
 from mountd.base.errors import HfsError
 from mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
 from mountd.wire.protocol import Failure, Join, Message, Result, encode
@@ -56,13 +56,13 @@ class HintConnection:
         _all.add(self)
 
     @classmethod
-    def join(cls, path: str, join: Join, layout: Callable[[], bytes]) -> HintConnection:
-        """Connect to the control socket `path`, join, and send the encoded layout if the daemon does not have it.
+    def join(cls, address: Address, join: Join, layout: Callable[[], bytes]) -> HintConnection:
+        """Connect to the daemon at `address`, join, and send the encoded layout if the daemon does not have it.
 
         Waits at most JOIN_S, and LAYOUT_S for a layout. Raises DaemonSilent and Refused.
         """
         deadline = time.monotonic() + JOIN_S
-        connection = ControlSocket(path, JOIN_S)
+        connection = ControlSocket(address, JOIN_S)
         try:
             learner = cls(connection)
             connection.send(encode(join), deadline)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.client.client import Client, find_socket
-from hfs.client.control_socket import DaemonSilent
+from hfs.client.control_socket import Address, DaemonSilent
 from hfs.layouts.files import Path, files_layout
 from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
@@ -153,7 +153,7 @@ class Hints:
 
     def _join(self, sampler: object) -> HintConnection:
         """Raises HfsError."""
-        root, path = self._daemon()
+        root, address = self._daemon()
         blob = b""
         if not self._digest:
             blob = self._encoded(root)
@@ -167,7 +167,7 @@ class Hints:
             process=process_token(),
         )
         # The encoding of a million paths is not kept between epochs: it is made again should another daemon want it.
-        return HintConnection.join(path, join, lambda: blob or self._encoded(root))
+        return HintConnection.join(address, join, lambda: blob or self._encoded(root))
 
     def _encoded(self, root: str) -> bytes:
         layout = self._layout_of(root)
@@ -183,8 +183,8 @@ class Hints:
             raise LayoutError(f"the layout does not fit: {wrong[0]}")
         return layout
 
-    def _daemon(self) -> tuple[str, str]:
-        """(mountpoint, control socket). Raises DaemonSilent."""
+    def _daemon(self) -> tuple[str, Address]:
+        """(mountpoint, where its daemon is asked). Raises DaemonSilent."""
         if self._control is not None:
             return self._mount or str(Client(self._control).status(JOIN_S)["mountpoint"]), self._control
         mount = self._mount or self._enclosing_mount()

@@ -13,6 +13,7 @@ from mountd.control.own_xattrs import OwnXattrs
 from mountd.control.recordings import Recordings
 from mountd.control.status import CounterStatus, StatusReport
 from mountd.control.traffic import Traffic
+from mountd.control.tunnels import Tunnels
 from mountd.control.warm import WarmFetches, Warming
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Recordings",
     "StatusReport",
     "Traffic",
+    "Tunnels",
     "WarmEstimate",
     "WarmFetches",
     "Warming",

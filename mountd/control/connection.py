@@ -1,4 +1,4 @@
-"""One client of the control socket: frames in, frames out, bounded in time; and what a command tells while it runs.
+"""One client: frames in, frames out, bounded in time; and what a command tells while it runs.
 
 A client is never trusted to be quick, polite or alive: a request must arrive within REQUEST_S, each reply must be taken
 within SEND_S, and a client that goes away cancels what it has asked for.
@@ -47,7 +47,7 @@ class ClientGone(Exception):
 class ControlConnection:
     """One client: frames in, frames out, bounded in time."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._sending = trio.Lock()
         self._intact = True

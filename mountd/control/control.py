@@ -20,7 +20,8 @@ from mountd.base.errors import ConfigError, HfsError
 from mountd.control.connection import ClientGone, ControlConnection, Report
 from mountd.control.learners import Joins, serve_learner
 from mountd.control.listening import ControlListener, control_socket
-from mountd.control.requester import Requester, requester_of
+from mountd.control.requester import Requester, requester_of, requester_through_mount
+from mountd.control.tunnels import Tunnels
 from mountd.core.background import guarded, start_for_life
 from mountd.core.caller import Credentials
 from mountd.core.open_files import OpenFiles
@@ -121,13 +122,15 @@ class Commands:
 @contextlib.asynccontextmanager
 async def serve(
     path: str, commands: Commands, nursery: trio.Nursery, open_files: OpenFiles, *, others: bool = False
-) -> AsyncIterator[None]:
-    """Answer in `nursery` on a socket at `path` until the block ends; it goes with the block.
+) -> AsyncIterator[Tunnels]:
+    """Answer in `nursery` on a socket at `path`, and what comes through the mount, until the block ends; the socket
+    goes with the block.
 
     `others`: users besides root and the owner may ask too. Raises MountError if the socket cannot be put there.
     """
     gate = _Gate(commands, frozenset({0, os.geteuid()}), others=others)
-    scope = trio.CancelScope()
+    tunnels = Tunnels(gate.answer_tunnel)
+    scope, scope_of_tunnels = trio.CancelScope(), trio.CancelScope()
 
     with control_socket(path, MAX_CONNECTIONS, others=others) as listening:
         listener = ControlListener(trio.SocketListener(trio.socket.from_stdlib_socket(listening)), open_files)
@@ -136,11 +139,17 @@ async def serve(
             with scope:
                 await trio.serve_listeners(gate.answer, [listener])
 
+        async def serve_tunnels() -> None:
+            with scope_of_tunnels:
+                await tunnels.run()
+
         start_for_life(nursery, "control socket", listen)
+        start_for_life(nursery, "control tunnels", serve_tunnels)
         try:
-            yield
+            yield tunnels
         finally:
             scope.cancel()
+            scope_of_tunnels.cancel()
 
 
 class _Gate:
@@ -158,13 +167,20 @@ class _Gate:
 
     async def answer(self, stream: trio.SocketStream) -> None:
         """Serve one connection. Never raises but Cancelled: one client must not end the others."""
-        await guarded("control connection", self._answer, stream)
+        await guarded("control connection", self._answer, stream, lambda: requester_of(stream.socket, self._owners))
 
-    async def _answer(self, stream: trio.SocketStream) -> None:
+    async def answer_tunnel(
+        self, stream: trio.abc.Stream, pid: int, uid: int, gid: int, groups: tuple[int, ...] | None
+    ) -> None:
+        """The same of a connection through the mount, whose other end the kernel has named. No groups: not known."""
+        requester = requester_through_mount(pid, uid, gid, groups, self._owners)
+        await guarded("control connection", self._answer, stream, lambda: requester)
+
+    async def _answer(self, stream: trio.abc.Stream, requester_of_it: Callable[[], Requester]) -> None:
         self._open += 1
         try:
             async with stream:
-                requester = requester_of(stream.socket, self._owners)
+                requester = requester_of_it()
                 connection = ControlConnection(stream)
                 if not self._others and not requester.is_owner:
                     log.warning("control: process %d of user %d was refused", requester.pid, requester.who.uid)

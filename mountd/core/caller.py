@@ -64,6 +64,18 @@ def is_dying(thread: int) -> bool:
     return bool(pending & _DUMPING & ~spared) and status.get(b"TracerPid") == b"0"  # a debugger may take it away
 
 
+def has_ended(process: int) -> bool:
+    """True if nothing of the process runs any more, reaped or not. False if in doubt."""
+    try:
+        status = _status(process)
+        # The first thread may have ended before the others.
+        return status[b"State"][:1] in {b"Z", b"X"} and int(status[b"Threads"]) <= 1
+    except (FileNotFoundError, ProcessLookupError):
+        return _is_gone(process)
+    except (OSError, KeyError, ValueError):
+        return False
+
+
 def process_of(thread: int) -> tuple[int, str] | None:
     """(process id, name) of the process that the thread belongs to; None if it cannot be seen."""
     try:

@@ -20,6 +20,7 @@ from mountd.control import (
     Recordings,
     StatusReport,
     Traffic,
+    Tunnels,
     WarmEstimate,
     WarmFetches,
     Warming,
@@ -47,6 +48,7 @@ class ControlService:
     daemon: DaemonStatus
     own_xattrs: OwnXattrs
     traffic: Traffic
+    tunnels: Tunnels
 
 
 @asynccontextmanager
@@ -74,9 +76,9 @@ async def open_control(
         lambda: names.permissions.why_nobody_is_asked,
     )
     with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):
-        async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other):
+        async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other) as tunnels:
             storage.own_cache.answers_at(path)
-            yield ControlService(daemon, OwnXattrs(cache, path), traffic)
+            yield ControlService(daemon, OwnXattrs(cache, path), traffic, tunnels)
 
 
 @contextmanager

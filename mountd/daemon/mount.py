@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from mountd.base.errors import MountError
-from mountd.control import OwnXattrs
 from mountd.daemon.basics import Basics
+from mountd.daemon.control import ControlService
 from mountd.daemon.ending import Ending
 from mountd.daemon.files import FileService
 from mountd.daemon.names import NameService
@@ -33,7 +33,7 @@ def fuse_of(
     storage: Storage,
     names: NameService,
     files: FileService,
-    own_xattrs: OwnXattrs,
+    control: ControlService,
     device: DevFuse,
     nursery: trio.Nursery,
 ) -> Fuse:
@@ -41,7 +41,7 @@ def fuse_of(
     namespace, permissions, metrics = names.namespace, names.permissions, basics.metrics
     opening, handles, read_path, readers = files.opening, storage.handles, files.read_path, files.readers
     boundary = Boundary(Interrupts(nursery, metrics), metrics)
-    fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions)
+    fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions, control.tunnels)
     entries = EntryReplies(namespace, permissions, opening)
     handlers = Handlers(
         boundary,
@@ -49,7 +49,7 @@ def fuse_of(
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
         FileReplies(namespace, permissions, opening, handles, read_path, readers, boundary.interrupts, metrics),
-        XattrReplies(namespace, permissions, names.xattrs, own_xattrs.value),
+        XattrReplies(namespace, permissions, names.xattrs, control.own_xattrs.value),
         storage.source,
     )
     return Fuse(

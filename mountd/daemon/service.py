@@ -87,7 +87,7 @@ async def open_service(
     """
     ending = Ending(basics.config.mountpoint, basics.handover)
     async with open_control(basics, storage, joined, names, files, ending, nursery) as control:
-        fuse = fuse_of(basics, storage, names, files, control.own_xattrs, device, nursery)
+        fuse = fuse_of(basics, storage, names, files, control, device, nursery)
         async with mounted(basics, storage, files, fuse, device, ending):
             believing = Believing(storage.cache, names.namespace, nursery)
             start_for_life(nursery, "sweep of names", _sweep, names.namespace)

@@ -3,6 +3,7 @@
 The extension shows every LOOKUP, GETATTR, OPEN, READ, RELEASE and FORGET to a method here before pyfuse3 hears of it
 (mountd/native/_fastpath.c). A method gives the answer, or an errno, or None: then the request goes to the handler of
 its name in `fuse`, as all do without the extension. An open and a close that cost 250 us of the daemon's time cost 60.
+The one IOCTL that there is has no other handler than the method here.
 
 Each method decides before it changes anything: after None the handler begins anew. Errors are left to the handlers too,
 whose boundary knows the table. Never awaits; event loop only.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Protocol
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import HfsError
@@ -21,6 +23,13 @@ from mountd.namespace import Namespace, Node, Permissions, wanted_by
 
 Entry = tuple[int, int, Attributes | None, float]
 """Node id, inode number that is shown, attributes and seconds for which they are good, as the extension takes them."""
+
+
+class ControlTunnels(Protocol):
+    """Control connections through the mount."""
+
+    def exchange(self, argument: bytes, thread: int, uid: int, gid: int, /) -> bytes | int:
+        """The answer to one exchange of a thread that waits for it, or an errno; at once."""
 
 
 class FastHandlers:
@@ -34,6 +43,7 @@ class FastHandlers:
         handles: Handles,
         readers: Readers,
         permissions: Permissions,
+        tunnels: ControlTunnels,
     ) -> None:
         self._read_path = read_path
         self._opening = opening
@@ -41,6 +51,7 @@ class FastHandlers:
         self._handles = handles
         self._readers = readers
         self._permissions = permissions
+        self._tunnels = tunnels
 
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
@@ -118,6 +129,10 @@ class FastHandlers:
     def release(self, handle: int) -> None:
         """A handle is closed."""
         self._opening.close(handle)
+
+    def exchange(self, argument: bytes, thread_id: int, uid: int, gid: int) -> bytes | int:
+        """Bytes of a control connection, both ways: the one ioctl that there is. It has no handler."""
+        return self._tunnels.exchange(argument, thread_id, uid, gid)
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back lookup counts."""

@@ -113,6 +113,8 @@ static void init(void *userdata, struct fuse_conn_info *conn) {
     /* A read past the page cache is a request of its own, which the kernel interrupts. As asynchronous requests, which
      * read(2) then waits for, it would not: the reader of a source that hangs could not be killed. */
     conn->want &= ~FUSE_CAP_ASYNC_DIO;
+    /* Of directories too: see our_ioctl. libfuse would refuse them. */
+    conn->want |= conn->capable & FUSE_CAP_IOCTL_DIR;
     /* A look-up that hangs holds neither the other look-ups of its directory nor its listings. */
     conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
     if (wanted.max_background) {
@@ -306,8 +308,8 @@ static PyObject *py_back(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"want", py_want, METH_VARARGS,
      "want(max_background, stack_depth, on_interrupt, at_once, yield_fd): before the mount. on_interrupt(token) is "
-     "called when the kernel interrupts a request; at_once has lookup, forget, getattr, open, read and release, which "
-     "do not wait; while yield_fd is readable the event loop has its turn."},
+     "called when the kernel interrupts a request; at_once has lookup, forget, getattr, open, read, release and "
+     "exchange, which do not wait; while yield_fd is readable the event loop has its turn."},
     {"found", py_found, METH_NOARGS,
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
     {"feed", py_feed, METH_VARARGS,

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, BATCH_FORGET = 42 }; /* <linux/fuse.h> */
+enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, IOCTL = 39, BATCH_FORGET = 42 }; /* <linux/fuse.h> */
 
 #define DELEGATED (UINT64_C(1) << 62) /* in the number of a handle: mountd/files/handles.py */
 
@@ -215,6 +215,30 @@ static void our_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
     if (!counted) fuse_reply_err(req, 0); /* nobody waits for it */
 }
 
+/* pyfuse3 knows none. An exchange of a tunnel (mountd/wire/tunnel.py) is answered at once or not at all. */
+static void our_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg, struct fuse_file_info *fi, unsigned flags,
+                      const void *in_buf, size_t in_bufsz, size_t out_bufsz) {
+    (void)ino, (void)arg, (void)fi;
+    if (!showing || cmd != TUNNEL_EXCHANGE || !(flags & FUSE_IOCTL_DIR)) {
+        fuse_reply_err(req, ENOTTY);
+        return;
+    }
+    const struct fuse_ctx *asker = fuse_req_ctx(req);
+    PyObject *answer = PyObject_CallMethod(at_once, "exchange", "y#iII", in_buf ? in_buf : "", (Py_ssize_t)in_bufsz,
+                                           (int)asker->pid, (unsigned)asker->uid, (unsigned)asker->gid);
+    const char *bytes;
+    Py_ssize_t size;
+    if (answer && PyLong_Check(answer)) {
+        fuse_reply_err(req, (int)PyLong_AsLong(answer));
+    } else if (answer && PyBytes_AsStringAndSize(answer, (char **)&bytes, &size) == 0 && (size_t)size <= out_bufsz) {
+        fuse_reply_ioctl(req, 0, bytes, (size_t)size);
+    } else { /* a fault of ours */
+        if (PyErr_Occurred()) PyErr_WriteUnraisable(at_once);
+        fuse_reply_err(req, EIO);
+    }
+    Py_XDECREF(answer);
+}
+
 static void forget_one(fuse_ino_t ino, uint64_t count) {
     PyObject *done =
         PyObject_CallMethod(at_once, "forget", "KK", (unsigned long long)ino, (unsigned long long)count);
@@ -296,7 +320,7 @@ int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
         request.unique = ((const uint64_t *)buf->mem)[1]; /* struct fuse_in_header: length, opcode, unique */
         if (!at_once) return size;
         switch (((const uint32_t *)buf->mem)[1]) {
-        case LOOKUP: case FORGET: case GETATTR: case OPEN: case READ: case RELEASE: case BATCH_FORGET: break;
+        case LOOKUP: case FORGET: case GETATTR: case OPEN: case READ: case RELEASE: case BATCH_FORGET: case IOCTL: break;
         default: return size;
         }
         showing = 1;
@@ -329,4 +353,5 @@ void answer_at_once(struct fuse_lowlevel_ops *ops) {
     ops->open = our_open;
     ops->read = our_read;
     ops->release = our_release;
+    ops->ioctl = our_ioctl;
 }

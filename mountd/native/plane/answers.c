@@ -218,9 +218,10 @@ static int answer_getxattr(int device, const struct fuse_in_header *header, cons
     return 1;
 }
 
-/* Python's open() asks each file whether it is a terminal: answered by Python that cost 100 us an open. Nobody else here
- * answers any, so it is said what libfuse would say. */
-static int answer_ioctl(int device, const struct fuse_in_header *header) {
+/* Python's open() asks each file whether it is a terminal: answered by Python that cost 100 us an open. It is said what
+ * libfuse would say; only an exchange of a tunnel is for Python. */
+static int answer_ioctl(int device, const struct fuse_in_header *header, const struct fuse_ioctl_in *in, size_t in_size) {
+    if (in_size >= sizeof *in && in->cmd == TUNNEL_EXCHANGE && in->flags & FUSE_IOCTL_DIR) return 0;
     reply_to(device, header->unique, ENOSYS, NULL, 0); /* the caller gets ENOTTY */
     return 1;
 }
@@ -256,7 +257,7 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size, buffer);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, *size, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
-    case FUSE_IOCTL: return answer_ioctl(device, header);
+    case FUSE_IOCTL: return answer_ioctl(device, header, in, in_size);
     case FUSE_INTERRUPT:
         if (in_size >= sizeof(struct fuse_interrupt_in)) jobs_interrupt(((struct fuse_interrupt_in *)in)->unique);
         return 0;

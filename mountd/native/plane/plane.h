@@ -29,6 +29,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/types.h>
 
 #ifndef FOPEN_PASSTHROUGH
@@ -38,6 +39,9 @@
 /* The largest request: FUSE_MIN_READ_BUFFER and what INIT agreed on for writes, which nobody makes here. libfuse's own
  * buffers are as large. */
 #define PLANE_REQUEST_BYTES ((1 << 20) + 4096)
+
+/* The one ioctl that is Python's, of a directory: EXCHANGE in mountd/wire/tunnel.py. */
+#define TUNNEL_EXCHANGE _IOWR(0xF5, 1, char[16376])
 
 /* Loaded with RTLD_GLOBAL: only what stands in front of libfuse may be seen from outside. */
 #pragma GCC visibility push(hidden)

@@ -1,0 +1,133 @@
+"""`Tunnels`: control connections through the mount itself (mountd/wire/tunnel.py), of clients that see no socket.
+
+Each belongs to a user, a group and a process, as the kernel names them with every request, and is served as a
+connection of the control socket is. How many there are is bounded, and so is what they hold. The kernel does not tell
+when a client of a tunnel dies, so its process is looked at, and one that has not asked for long is let go. An exchange
+never waits; what fails is the client's to hear, as an errno. Event loop only.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from mountd.control.tunnel_stream import TunnelStream
+from mountd.core.background import start_guarded
+from mountd.core.caller import Credentials, credentials_of, has_ended, process_of
+from mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoExchange
+
+log = logging.getLogger(__name__)
+
+MOST = 1024
+"""Tunnels in all: with the most that each holds, 320 MiB, which only a hostile crowd makes of it."""
+MOST_OF_USER = 320
+"""Of one user: all learners that are followed, and as many commands as run at a time."""
+SILENT_S = 60.0
+"""A client asks every second, however little there is to say. One that does not has been stopped, or has lost its
+thread; it connects again."""
+_LOOK_S = 1.0
+"""How often tunnels are looked at; also for how long a dead learner's epoch is followed."""
+
+Answering = Callable[[TunnelStream, int, Credentials], Awaitable[None]]
+"""Serves one connection of a process (0: outside of our pid namespace), until it ends; closes the stream."""
+
+
+@dataclass(slots=True)
+class _Tunnel:
+    uid: int
+    gid: int
+    process: int
+    asked_s: float
+    stream: TunnelStream = field(default_factory=TunnelStream)
+
+
+class Tunnels:
+    """Those of one mount. They are served while `run` does; before, and without it, there are none."""
+
+    def __init__(self, answer: Answering, has_ended: Callable[[int], bool] = has_ended) -> None:
+        self._answer = answer
+        self._has_ended = has_ended
+        self._tunnels: dict[bytes, _Tunnel] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def __len__(self) -> int:
+        return len(self._tunnels)
+
+    async def run(self) -> None:
+        """Serve them; what is open when it is cancelled ends."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    while True:
+                        await trio.sleep(_LOOK_S)
+                        self._let_go()
+                finally:
+                    self._nursery = None
+        finally:
+            for token in list(self._tunnels):
+                self._end(token)
+
+    def exchange(self, argument: bytes, thread: int, uid: int, gid: int) -> bytes | int:
+        """Answer one exchange of a thread that waits for it: the encoded answer, or an errno.
+
+        EINVAL: it means nothing. EPIPE: there is no such tunnel (any more), or it is somebody else's. EEXIST: one is
+        open by this token. EUSERS: there are too many. ENOTTY: none are served.
+        """
+        try:
+            asked = Exchange.decode(argument)
+        except NoExchange:
+            return errno.EINVAL
+        if asked.flags & OPEN:
+            refused = self._open(asked.token, thread, uid, gid)
+            if refused:
+                return refused
+        tunnel = self._tunnels.get(asked.token)
+        if tunnel is None or (tunnel.uid, tunnel.gid) != (uid, gid):
+            return errno.EPIPE
+        tunnel.asked_s = trio.current_time()
+        stream = tunnel.stream
+        taken = stream.put_nowait(asked.data)
+        if asked.flags & CLOSE:
+            self._end(asked.token)
+            return Answer(taken, flags=END).encode()
+        data = stream.take_nowait(asked.room_bytes)
+        if stream.over:
+            self._end(asked.token)
+            return Answer(taken, data, END).encode()
+        return Answer(taken, data, MORE if stream.has_more else 0).encode()
+
+    def _open(self, token: bytes, thread: int, uid: int, gid: int) -> int:
+        """0, or an errno."""
+        if self._nursery is None:
+            return errno.ENOTTY
+        if token in self._tunnels:
+            return errno.EEXIST
+        of_user = Counter(tunnel.uid for tunnel in self._tunnels.values())[uid]
+        if len(self._tunnels) >= MOST or of_user >= MOST_OF_USER:
+            return errno.EUSERS
+        found = process_of(thread) if thread else None
+        process = found[0] if found is not None else 0
+        # Not to be seen: it has no other group than the one that the kernel names.
+        credentials = (credentials_of(thread, uid, gid) if thread else None) or Credentials(uid, gid, ())
+        tunnel = self._tunnels[token] = _Tunnel(uid, gid, process, trio.current_time())
+        log.debug("control: a tunnel for process %d of user %d", process, uid)
+        start_guarded(self._nursery, "control tunnel", self._answer, tunnel.stream, process, credentials)
+        return 0
+
+    def _let_go(self) -> None:
+        """Of those whose clients have gone."""
+        silent_since_s = trio.current_time() - SILENT_S
+        for token, tunnel in list(self._tunnels.items()):
+            gone = bool(tunnel.process) and self._has_ended(tunnel.process)
+            if gone or tunnel.asked_s <= silent_since_s:
+                log.debug("control: the tunnel of process %d is let go", tunnel.process)
+                self._end(token)
+
+    def _end(self, token: bytes) -> None:
+        self._tunnels.pop(token).stream.leave()
