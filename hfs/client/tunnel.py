@@ -108,8 +108,8 @@ class _Pump:
         """From the socket, not taken by the daemon yet."""
         self._incoming = b""
         """From the daemon, not taken by the socket yet."""
-        self._left = False
-        """Whoever had the other end has closed it; all that was said is in `_outgoing` or before it."""
+        self._ended = False
+        """Whoever had the other end has closed it, and `_outgoing` is the last of what was said."""
         self._opened = threading.Event()
         self._refusal: Exception | None = None
         self._carrying = False
@@ -149,7 +149,7 @@ class _Pump:
         left_s = 0.0
         while True:
             self._listen()
-            if self._left:
+            if self._ended or (self._outgoing and self._is_closed()):
                 left_s = left_s or time.monotonic()
                 if not self._outgoing or time.monotonic() > left_s + _LAST_WORDS_S:
                     self._exchange(CLOSE)
@@ -178,15 +178,21 @@ class _Pump:
 
     def _listen(self) -> None:
         """Take what the socket has, if all before it was taken."""
-        if self._outgoing or self._left:
+        if self._outgoing or self._ended:
             return
         try:
             self._outgoing = self._end.recv(BODY_BYTES)
-            self._left = not self._outgoing
+            self._ended = not self._outgoing
         except BlockingIOError:
             pass
         except ConnectionError:
-            self._left = True
+            self._ended = True
+
+    def _is_closed(self) -> bool:
+        """The other end is, however much of what it said was not heard yet."""
+        waiter = select.poll()
+        waiter.register(self._end, 0)
+        return bool(waiter.poll(0))
 
     def _tell(self) -> bool:
         """Give the socket what has come. Whether it has no room for some of it."""
@@ -203,7 +209,7 @@ class _Pump:
         """Until the socket has or takes something, or so long."""
         if limit_s > _KEPT_OPEN_S:
             self._directory.close()
-        if self._outgoing or self._left:  # then it may have nothing more to tell, at once
+        if self._outgoing or self._ended:  # the socket may be ready for ever
             time.sleep(limit_s)
             return
         waiter = select.poll()

@@ -113,10 +113,8 @@ static void init(void *userdata, struct fuse_conn_info *conn) {
     /* A read past the page cache is a request of its own, which the kernel interrupts. As asynchronous requests, which
      * read(2) then waits for, it would not: the reader of a source that hangs could not be killed. */
     conn->want &= ~FUSE_CAP_ASYNC_DIO;
-    /* Of directories too: see our_ioctl. libfuse would refuse them. */
-    conn->want |= conn->capable & FUSE_CAP_IOCTL_DIR;
-    /* A look-up that hangs holds neither the other look-ups of its directory nor its listings. */
-    conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
+    /* A look-up that hangs holds neither the other look-ups of its directory nor its listings. Ioctls of directories: our_ioctl. */
+    conn->want |= conn->capable & (FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_IOCTL_DIR);
     if (wanted.max_background) {
         conn->max_background = wanted.max_background;
         conn->congestion_threshold = wanted.max_background / 4 * 3;

@@ -175,19 +175,37 @@ static void round_of(int64_t end_ns, unsigned *seed) {
     if (leaves_count() || leaves_held()) fail("leaves are left");
 }
 
-static void ask_for_a_terminal(void) {
-    int pair[2];
-    struct fuse_in_header header = {.opcode = FUSE_IOCTL, .unique = 8, .nodeid = 1, .len = sizeof header};
+/* An ioctl, of which the first `size` bytes are there, goes to Python (1), or is answered that there is none. */
+static void ask_ioctl(uint32_t cmd, uint32_t flags, size_t size, int is_pythons) {
+    struct {
+        struct fuse_in_header header;
+        struct fuse_ioctl_in in;
+    } whole = {.header = {.opcode = FUSE_IOCTL, .unique = 8, .nodeid = 1, .len = (uint32_t)size}, .in = {.cmd = cmd, .flags = flags}};
+    struct fuse_in_header *request = __real_malloc(size); /* what lies behind it is not touched */
     struct fuse_out_header reply = {0};
-    size_t size = sizeof header;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair)) fail("socketpair: %s", strerror(errno));
-    if (!answer(pair[0], &header, &size, NULL) || recv(pair[1], &reply, sizeof reply, 0) != sizeof reply) fail("no answer");
-    if (reply.unique != 8 || reply.error != -ENOSYS) fail("it was told something else");
+    int pair[2];
+    if (!request || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair)) fail("socketpair: %s", strerror(errno));
+    memcpy(request, &whole, size);
+    size_t left = size;
+    if (answer(pair[0], request, &left, NULL) == is_pythons) fail("ioctl %x, flags %x: it is somebody else's", cmd, flags);
+    ssize_t got = recv(pair[1], &reply, sizeof reply, 0);
+    if (is_pythons ? got >= 0 || left != size : got != sizeof reply || reply.unique != 8 || reply.error != -ENOSYS)
+        fail("ioctl %x, flags %x: it was told something else", cmd, flags);
     close(pair[0]), close(pair[1]);
+    free(request);
+}
+
+static void ask_ioctls(void) {
+    size_t header = sizeof(struct fuse_in_header), whole = header + sizeof(struct fuse_ioctl_in);
+    ask_ioctl(0x5401, 0, whole, 0); /* TCGETS: whether it is a terminal */
+    ask_ioctl(0x5401, FUSE_IOCTL_DIR, whole, 0);
+    ask_ioctl(TUNNEL_EXCHANGE, 0, whole, 0);
+    ask_ioctl(TUNNEL_EXCHANGE, FUSE_IOCTL_DIR, whole, 1);
+    for (size_t size = header; size < whole; size++) ask_ioctl(TUNNEL_EXCHANGE, FUSE_IOCTL_DIR, size, 0);
 }
 
 static void fuzz(double seconds, unsigned seed) {
-    ask_for_a_terminal();
+    ask_ioctls();
     held = __real_calloc(IDS, sizeof *held);
     python_holds = __real_calloc(IDS, sizeof *python_holds);
     if (!held || !python_holds) fail("no memory");

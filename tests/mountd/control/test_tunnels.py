@@ -1,0 +1,402 @@
+"""Tunnels: whose they are, how many, what they hold, and when they end; with the real connections behind them at last.
+
+Exchanges are those of this process, which the kernel would name so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mountd.control import control, tunnels
+from mountd.control.connection import Report
+from mountd.control.control import serve
+from mountd.control.tunnel_stream import TunnelStream
+from mountd.control.tunnels import MOST_OF_USER, SILENT_S, Tunnels
+from mountd.core.caller import Credentials, has_ended
+from mountd.core.open_files import OpenFiles
+from mountd.wire.protocol import Failure, Reply, Result, Rows, Status, Warm, decode_reply, encode
+from mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
+from tests.conftest import Logs
+from tests.support.fake_commands import FakeCommands, run
+
+UID, GID = os.geteuid(), os.getegid()
+THREAD = os.getpid()
+FAR = 0x7FFFFFF0  # no process has this number
+
+
+@dataclass
+class Client:
+    """The other end: what the kernel would bring of it."""
+
+    tunnels: Tunnels
+    uid: int = UID
+    gid: int = GID
+    thread: int = THREAD
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+
+    def ask(self, data: bytes = b"", flags: int = 0, room_bytes: int = BODY_BYTES) -> Answer | int:
+        """An Answer, or an errno."""
+        asked = Exchange(self.token, data, flags, room_bytes).encode()
+        found = self.tunnels.exchange(asked, self.thread, self.uid, self.gid)
+        return found if isinstance(found, int) else Answer.decode(found)
+
+    def open(self, data: bytes = b"") -> Answer:
+        found = self.ask(data, OPEN)
+        assert isinstance(found, Answer), os.strerror(found)
+        return found
+
+    async def replies(self) -> list[Reply]:
+        """All replies until the daemon has no more to say."""
+        data, found = b"", []
+        while True:
+            answer = self.ask()
+            assert isinstance(answer, Answer), os.strerror(answer)
+            data += answer.data
+            if answer.flags & END:
+                break
+            await trio.lowlevel.checkpoint()
+        while data:
+            size = int.from_bytes(data[:4], "big")
+            found.append(decode_reply(data[4 : 4 + size]))
+            data = data[4 + size :]
+        return found
+
+
+class Served:
+    """Who serves the tunnels of a test, and what came of each."""
+
+    def __init__(self) -> None:
+        self.who: list[tuple[int, Credentials]] = []
+        self.heard: list[bytes] = []
+
+    async def echo(self, stream: TunnelStream, process: int, who: Credentials) -> None:
+        self.who.append((process, who))
+        heard = b""
+        async with stream:
+            while part := await stream.receive_some():
+                heard += part
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await stream.send_all(part)
+        self.heard.append(heard)
+
+    async def deaf(self, stream: TunnelStream, _process: int, _who: Credentials) -> None:
+        async with stream:
+            await trio.sleep_forever()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    answer: tunnels.Answering, ended: Callable[[int], bool] = lambda _process: False
+) -> AsyncIterator[Tunnels]:
+    found = Tunnels(answer, ended)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield found
+        nursery.cancel_scope.cancel()
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+async def test_bytes_go_both_ways_and_the_asker_is_named() -> None:
+    served = Served()
+    async with running(served.echo) as found:
+        client = Client(found)
+        assert client.open(b"hello") == Answer(5)
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.ask() == Answer(0, b"hello")
+        assert client.ask(b"more") == Answer(4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.ask(room_bytes=3) == Answer(0, b"mor", MORE)
+        assert client.ask(b"last") == Answer(4, b"e")
+        assert client.ask(flags=CLOSE) == Answer(0, flags=END)
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.ask() == errno.EPIPE
+        assert len(found) == 0
+    assert served.heard == [b"hellomorelast"], "what was said before the end is heard"
+    assert served.who == [(os.getpid(), Credentials(UID, GID, tuple(os.getgroups())))]
+
+
+async def test_a_thread_that_cannot_be_seen_is_its_user_and_no_more() -> None:
+    served = Served()
+    async with running(served.echo) as found:
+        Client(found, thread=0, uid=5, gid=6).open()
+        Client(found, thread=THREAD, uid=UID + 5, gid=6).open()  # another one's by now
+        await trio.testing.wait_all_tasks_blocked()
+    assert served.who == [(0, Credentials(5, 6, ())), (os.getpid(), Credentials(UID + 5, 6, ()))]
+
+
+async def test_what_nobody_reads_is_not_taken_without_end() -> None:
+    served = Served()
+    async with running(served.deaf) as found:
+        client, data = Client(found), b"x" * BODY_BYTES
+        client.open()
+        await trio.testing.wait_all_tasks_blocked()
+        taken = [answer.taken_bytes for answer in (client.ask(data) for _ in range(40)) if isinstance(answer, Answer)]
+        assert sum(taken) == 256 * 1024
+        assert taken[-1] == 0
+        assert client.ask(flags=CLOSE) == Answer(0, flags=END)
+
+
+async def test_what_is_not_fetched_is_not_said_without_end() -> None:
+    said = 0
+
+    async def talk(stream: TunnelStream, _process: int, _who: Credentials) -> None:
+        nonlocal said
+        async with stream:
+            while said < 1_000_000:
+                await stream.send_all(b"y" * 1000)
+                said += 1000
+
+    async with running(talk) as found:
+        client = Client(found)
+        client.open()
+        await trio.testing.wait_all_tasks_blocked()
+        assert said <= 64 * 1024
+        got = 0
+        while True:
+            answer = client.ask()
+            assert isinstance(answer, Answer)
+            got += len(answer.data)
+            if answer.flags & END:
+                break
+            await trio.testing.wait_all_tasks_blocked()
+        assert got == said == 1_000_000
+        assert client.ask() == errno.EPIPE
+
+
+async def test_the_stream_is_as_trio_wants_one() -> None:
+    stream = TunnelStream()
+    await stream.send_all(b"")
+    stream.put_nowait(b"abc")
+    assert await stream.receive_some(2) == b"ab"
+    assert await stream.receive_some() == b"c"
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await stream.receive_some(1)
+
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.send_all(b"x")
+    assert stream.put_nowait(b"nobody reads it") == 15
+    left = TunnelStream()
+    left.leave()
+    assert await left.receive_some(1) == b""
+    with pytest.raises(trio.BrokenResourceError):
+        await left.send_all(b"x")
+
+
+# -- whose, and how many ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("uid", "gid"), [(UID + 1, GID), (UID, GID + 1), (0 if UID else 1, 0)])
+async def test_a_token_is_good_for_nobody_else(uid: int, gid: int) -> None:
+    served = Served()
+    async with running(served.echo) as found:
+        client = Client(found)
+        client.open(b"secret")
+        await trio.testing.wait_all_tasks_blocked()
+        thief = Client(found, uid, gid, token=client.token)
+        assert thief.ask() == thief.ask(b"evict") == thief.ask(flags=CLOSE) == errno.EPIPE
+        assert thief.ask(flags=OPEN) == errno.EEXIST
+        assert client.ask() == Answer(0, b"secret"), "nothing of it was taken, and it goes on"
+
+
+async def test_a_token_that_never_was_and_one_that_is_there() -> None:
+    served = Served()
+    async with running(served.echo) as found:
+        client = Client(found)
+        assert client.ask() == client.ask(flags=CLOSE) == errno.EPIPE
+        client.open()
+        assert client.ask(flags=OPEN) == errno.EEXIST
+        assert found.exchange(b"\xff" * 16376, THREAD, UID, GID) == errno.EINVAL
+        assert found.exchange(b"", THREAD, UID, GID) == errno.EINVAL
+        assert Client(found).open() == Answer(0)
+        assert Client(found).ask(b"x", OPEN | CLOSE) == Answer(1, flags=END)
+
+
+async def test_one_user_takes_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnels, "MOST", MOST_OF_USER + 2)
+    served = Served()
+    async with running(served.deaf) as found:
+        crowd = [Client(found, uid=7, gid=7, thread=0) for _ in range(MOST_OF_USER + 1)]
+        answers = [client.ask(flags=OPEN) for client in crowd]
+        assert answers[-1] == errno.EUSERS
+        assert errno.EUSERS not in answers[:-1]
+        Client(found).open()
+        Client(found, uid=8).open()
+        assert Client(found, uid=9).ask(flags=OPEN) == errno.EUSERS, "there are too many in all"
+        assert crowd[0].ask(flags=CLOSE) == Answer(0, flags=END)
+        Client(found, uid=9).open()
+
+
+async def test_without_a_task_that_serves_there_are_none() -> None:
+    served = Served()
+    found = Tunnels(served.echo)
+    assert Client(found).ask(flags=OPEN) == errno.ENOTTY
+    async with running(served.echo) as found:
+        client = Client(found)
+        client.open(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+    assert client.ask() == errno.EPIPE
+    assert Client(found).ask(flags=OPEN) == errno.ENOTTY
+
+
+# -- clients that go without a word -----------------------------------------------------------------------------------
+
+
+async def test_one_that_does_not_ask_any_more_is_let_go() -> None:
+    served = Served()
+    async with running(served.echo) as found:
+        asks, rests = Client(found), Client(found)
+        asks.open()
+        rests.open(b"half a wo")
+        for _ in range(int(SILENT_S)):
+            await trio.sleep(1)
+            assert asks.ask() == Answer(0)
+        await trio.sleep(1.5)
+        assert rests.ask() == errno.EPIPE
+        assert asks.ask() == Answer(0)
+        assert served.heard == [b"half a wo"]
+
+
+async def test_one_whose_process_has_ended_is_let_go_at_once() -> None:
+    served, ended = Served(), set[int]()
+    async with running(served.echo, ended.__contains__) as found:
+        client, unseen = Client(found), Client(found, thread=0)
+        client.open()
+        unseen.open()
+        await trio.sleep(1.5)
+        assert len(found) == 2
+        ended.update({os.getpid(), 0})
+        await trio.sleep(1.5)
+        assert client.ask() == errno.EPIPE
+        assert unseen.ask() == Answer(0), "nothing is known of its process"
+
+
+def test_whether_a_process_has_ended() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        assert not has_ended(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
+        assert has_ended(process.pid)
+    assert has_ended(process.pid)
+    assert not has_ended(os.getpid())
+    assert has_ended(FAR)
+
+
+# -- with real connections behind them --------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def daemon(path: Path, commands: FakeCommands) -> AsyncIterator[Tunnels]:
+    async with (
+        trio.open_nursery() as nursery,
+        serve(str(path), commands.all(), nursery, OpenFiles(1024)) as found,
+    ):
+        await trio.testing.wait_all_tasks_blocked()
+        yield found
+
+
+def test_a_command_is_answered_and_the_tunnel_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        commands = FakeCommands()
+        async with daemon(tmp_path / "s", commands) as found:
+            client = Client(found)
+            client.open(encode(Status())[:7])
+            client.ask(encode(Status())[7:])
+            (reply,) = await client.replies()
+            assert isinstance(reply, Result)
+            assert reply.detail["pid"] == 5
+            assert len(found) == 0
+
+    run(test)
+
+
+def test_a_client_that_leaves_cancels_its_command(tmp_path: Path) -> None:
+    async def test() -> None:
+        began, ended = trio.Event(), trio.Event()
+
+        async def work(report: Report) -> Result:
+            began.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.set()
+            raise AssertionError
+
+        async with daemon(tmp_path / "s", FakeCommands(work)) as found:
+            client = Client(found)
+            client.open(encode(Warm([b""])))
+            await began.wait()
+            client.ask(flags=CLOSE)
+            await ended.wait()
+
+    run(test)
+
+
+def test_an_answer_larger_than_an_exchange(tmp_path: Path) -> None:
+    async def work(report: Report) -> Result:
+        for _ in range(30):
+            await report(Rows([]))
+        return Result(detail={"long": "x" * 300_000})
+
+    async def test() -> None:
+        async with daemon(tmp_path / "s", FakeCommands(work)) as found:
+            client = Client(found)
+            client.open(encode(Warm([b""])))
+            got = await client.replies()
+            assert len(got) == 31
+            assert isinstance(got[-1], Result)
+            assert got[-1].detail == {"long": "x" * 300_000}
+
+    run(test)
+
+
+@pytest.mark.parametrize("uid", [12345, UID + 1])
+def test_another_user_is_refused_by_the_gate(tmp_path: Path, uid: int, logs: Logs) -> None:
+    """As on the control socket: whoever the kernel names, not whoever a client says it is."""
+    logs.expect("was refused")
+
+    async def test() -> None:
+        commands = FakeCommands()
+        async with daemon(tmp_path / "s", commands) as found:
+            client = Client(found, uid=uid)
+            client.open(encode(Status()))
+            (reply,) = await client.replies()
+            assert isinstance(reply, Failure)
+            assert "only root and the owner" in reply.message
+            assert len(found) == 0
+        assert commands.calls == []
+
+    run(test)
+
+
+def test_whom_the_gate_lets_in_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is allowed is the gate's to say alone: here a user who owns nothing."""
+    monkeypatch.setattr(control.os, "geteuid", lambda: 12345)
+
+    async def test() -> None:
+        async with daemon(tmp_path / "s", FakeCommands()) as found:
+            client = Client(found, uid=12345, gid=99)
+            client.open(encode(Status()))
+            (reply,) = await client.replies()
+            assert isinstance(reply, Result)
+
+    run(test)
