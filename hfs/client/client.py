@@ -105,6 +105,7 @@ class Client:
         """
         with self._connected(STATUS_S) as connection:
             connection.send(encode(Record()), time.monotonic() + STATUS_S)
+            connection.wait_heard(time.monotonic() + STATUS_S)
             self.status()  # the daemon begins with requests in the order of their coming
             start()
             deadline = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import socket
+import termios
 import time
 from typing import NamedTuple
 
@@ -48,6 +50,8 @@ _NOT_SEEN = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ECONNREFUSED, errno.ELOOP, errno.EPROTOTYPE}
 )
 """What connecting ends with where the path is nothing, or something else, in our namespaces."""
+_LOOK_S = 0.001
+"""Between two looks at what is on its way through the mount."""
 
 
 class ControlSocket:
@@ -102,6 +106,15 @@ class ControlSocket:
             with contextlib.suppress(DaemonSilent):
                 self.receive(deadline)  # refused before all was read: the reason is waiting for us
             raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+
+    def wait_heard(self, deadline: float | None) -> None:
+        """Until the daemon has what was sent, as it has at once by a socket of its own. Raises DaemonSilent."""
+        try:
+            while self.through_mount and fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)) != bytes(4):
+                self._wait_until(deadline)
+                time.sleep(_LOOK_S)
+        except TimeoutError:
+            raise DaemonSilent(f"{self.where} does not listen") from None
 
     def receive(self, deadline: float | None) -> Reply:
         """The next reply. Raises DaemonSilent, and Refused for a Failure."""

@@ -53,7 +53,8 @@ _pumps: weakref.WeakSet[_Pump] = weakref.WeakSet()
 
 
 def open_tunnel(directory: str, limit_s: float) -> socket.socket:
-    """A connection to the daemon of the mount that this directory lies in.
+    """A connection to the daemon of the mount that this directory lies in. What it says is in the queue of the socket
+    (SIOCOUTQ) until the daemon has it.
 
     Raises TimeoutError where it does not answer within `limit_s`, and OSError: ENOTTY where it offers no tunnels,
     EUSERS where there are too many.
@@ -97,21 +98,17 @@ class _Directory:
 
 
 class _Pump:
-    """The thread of one tunnel, and what it holds."""
+    """The thread of one tunnel, and what it holds. What was said stays in the socket until the daemon has taken it."""
 
     def __init__(self, directory: str, end: socket.socket) -> None:
         self._directory = _Directory(directory)
         self._end = end
         self._end.setblocking(False)
         self._token = os.urandom(TOKEN_BYTES)
-        self._outgoing = b""
-        """From the socket, not taken by the daemon yet."""
         self._incoming = b""
         """From the daemon, not taken by the socket yet."""
-        self._ended = False
-        """Whoever had the other end has closed it, and `_outgoing` is the last of what was said."""
         self._opened = threading.Event()
-        self._refusal: Exception | None = None
+        self._refusal: OSError | None = None
         self._carrying = False
         self._thread = threading.Thread(target=self._run, name="hfs-tunnel", daemon=True)
 
@@ -131,7 +128,7 @@ class _Pump:
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # those of the job are for its own threads
         try:
-            self._exchange(OPEN)
+            self._exchange(flags=OPEN)
             self._carrying = True
             self._opened.set()
             self._carry()
@@ -146,50 +143,52 @@ class _Pump:
     def _carry(self) -> None:
         """Until the connection ends. Raises OSError, NoExchange."""
         quiet_since_s = time.monotonic()
-        left_s = 0.0
+        closed_s = 0.0
         while True:
-            self._listen()
-            if self._ended or (self._outgoing and self._is_closed()):
-                left_s = left_s or time.monotonic()
-                if not self._outgoing or time.monotonic() > left_s + _LAST_WORDS_S:
-                    self._exchange(CLOSE)
+            said = self._said()
+            if said == b"" or (said and self._is_closed()):
+                closed_s = closed_s or time.monotonic()
+                if not said or time.monotonic() > closed_s + _LAST_WORDS_S:
+                    self._exchange(said, CLOSE)
                     return
-            said, flags = len(self._outgoing), self._exchange()
-            if flags & END:
+            answer = self._exchange(said or b"")
+            if answer.flags & END:
                 while self._tell():
                     self._wait_until_taken()
                 return
-            moved = said > len(self._outgoing) or bool(self._incoming)
             stuck = self._tell()
+            moved = bool(answer.taken_bytes or answer.data)
+            left = said is not None and answer.taken_bytes < len(said)
             now_s = time.monotonic()
             if moved:
                 quiet_since_s = now_s
-            if not (moved and (flags & MORE or self._outgoing) and not stuck):
+            if not moved or stuck or not (left or answer.flags & MORE):
                 # Half of the time that nothing came: whoever waits for an answer waits half as long again at most.
-                self._wait(min(max(_SHORTEST_S, (now_s - quiet_since_s) / 2), LONGEST_S))
+                self._wait(min(max(_SHORTEST_S, (now_s - quiet_since_s) / 2), LONGEST_S), left=left)
 
-    def _exchange(self, flags: int = 0) -> int:
-        """Say what is to be said, hear what is to be heard; the flags of the answer. Raises OSError, NoExchange."""
+    def _exchange(self, said: bytes = b"", flags: int = 0) -> Answer:
+        """Say this, hear what is to be heard. Raises OSError, NoExchange."""
         room_bytes = 0 if self._incoming else BODY_BYTES
-        answer = self._directory.exchange(Asked(self._token, self._outgoing, flags, room_bytes))
-        self._outgoing = self._outgoing[answer.taken_bytes :]
+        answer = self._directory.exchange(Asked(self._token, said, flags, room_bytes))
+        taken_bytes = answer.taken_bytes
+        if taken_bytes > len(said) or len(answer.data) > room_bytes:
+            raise NoExchange("more than was offered")
+        while taken_bytes:
+            taken_bytes -= len(self._end.recv(taken_bytes))
         self._incoming += answer.data
-        return answer.flags
+        return answer
 
-    def _listen(self) -> None:
-        """Take what the socket has, if all before it was taken."""
-        if self._outgoing or self._ended:
-            return
+    def _said(self) -> bytes | None:
+        """What is to be said next; None: nothing now; b"": nothing any more."""
         try:
-            self._outgoing = self._end.recv(BODY_BYTES)
-            self._ended = not self._outgoing
+            return self._end.recv(BODY_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
-            pass
+            return None
         except ConnectionError:
-            self._ended = True
+            return b""
 
     def _is_closed(self) -> bool:
-        """The other end is, however much of what it said was not heard yet."""
+        """The other end is, however much of what it said is still to be carried."""
         waiter = select.poll()
         waiter.register(self._end, 0)
         return bool(waiter.poll(0))
@@ -205,11 +204,11 @@ class _Pump:
             self._incoming = b""
         return False
 
-    def _wait(self, limit_s: float) -> None:
-        """Until the socket has or takes something, or so long."""
+    def _wait(self, limit_s: float, *, left: bool) -> None:
+        """So long, or until the socket has or takes something. `left`: the daemon did not take all that it has."""
         if limit_s > _KEPT_OPEN_S:
             self._directory.close()
-        if self._outgoing or self._ended:  # the socket may be ready for ever
+        if left:
             time.sleep(limit_s)
             return
         waiter = select.poll()

@@ -37,6 +37,9 @@ _END_S = 10.0
 """After SIGTERM the daemon unmounts and drains; a start that was interrupted has nothing to drain."""
 DRAIN_S = 120.0
 """What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
+_AGAIN_S = (0.02, 0.05, 0.1, 0.1)
+"""Before the next tries where a mount is in use: a learner that speaks through it (hfs/client/tunnel.py) has its root
+open for a moment now and then, and some tenths of a second longer after an epoch."""
 _TAIL_LINES = 20
 _ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""
@@ -266,8 +269,20 @@ def detach(mountpoint: str, *, lazy: bool) -> None:
 
     Lazy: it disappears at once and ends when its last user has gone.
     """
+    for pause_s in (*_AGAIN_S, None):
+        if _detached(mountpoint, lazy=lazy):
+            return
+        if pause_s is not None:
+            time.sleep(pause_s)
+    users = processes.users_of(mountpoint)
+    lines = [f"  {user}" for user in users] or ["  (no process that this user may see)"]
+    raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
+
+
+def _detached(mountpoint: str, *, lazy: bool) -> bool:
+    """False: it is in use. Raises MountError."""
     if _libc.umount2(os.fsencode(mountpoint), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)) == 0:
-        return
+        return True
     number = ctypes.get_errno()
     if number == errno.EPERM:
         command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
@@ -276,14 +291,12 @@ def detach(mountpoint: str, *, lazy: bool) -> None:
         except OSError as error:
             raise MountError(f"{mountpoint}: {command[0]}: {error.strerror}; install the package fuse3") from None
         if done.returncode == 0:
-            return
+            return True
         if "busy" not in done.stderr:
             raise MountError(f"{mountpoint}: {done.stderr.strip() or 'fusermount3 failed'}")
     elif number != errno.EBUSY:
         raise MountError(f"{mountpoint}: cannot be unmounted ({os.strerror(number)})")
-    users = processes.users_of(mountpoint)
-    lines = [f"  {user}" for user in users] or ["  (no process that this user may see)"]
-    raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
+    return False
 
 
 def _processes_of(mountpoint: str) -> list[int]:
