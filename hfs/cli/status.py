@@ -177,7 +177,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             escape(printable(row["mountpoint"])),
             escape(printable(row["source"])),
-            str(row.get("pid", "?")),
+            str(row.get("pid") or "?"),
             shown if row["answers"] else escape(printable(row["error"])),
         )
     stdout().print(table)

@@ -128,8 +128,9 @@ async def serve(
 
     `others`: users besides root and the owner may ask too. Raises MountError if the socket cannot be put there.
     """
-    gate = _Gate(commands, frozenset({0, os.geteuid()}), others=others)
-    tunnels = Tunnels(gate.answer_tunnel)
+    owners = frozenset({0, os.geteuid()})
+    gate = _Gate(commands, owners, others=others)
+    tunnels = Tunnels(gate.answer_tunnel, owners)
     scope, scope_of_tunnels = trio.CancelScope(), trio.CancelScope()
 
     with control_socket(path, MAX_CONNECTIONS, others=others) as listening:

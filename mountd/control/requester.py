@@ -23,6 +23,8 @@ class Requester(NamedTuple):
     who: Credentials
     is_owner: bool
     """Root, or the owner of the mount."""
+    is_known: bool = True
+    """`who` is all of it. False: it may have other groups."""
 
     @property
     def reader(self) -> Credentials | None:
@@ -31,6 +33,8 @@ class Requester(NamedTuple):
 
     def why_not(self, request: Request) -> str | None:
         """Why this is not for the one who asks; None if it is."""
+        if not self.is_owner and not self.is_known and isinstance(request, Join):
+            return "the daemon does not see which groups you are in, so it does not know what you may read"
         if self.is_owner or isinstance(request, _FOR_ALL):
             return None
         return f"only root and the owner of the mount may ask for {type(request).__name__.lower()}"
@@ -42,3 +46,12 @@ def requester_of(connection: HasPeer, owners: frozenset[int]) -> Requester:
     is_owner = uid in owners
     groups = () if is_owner else tuple(sorted(socket_peer_groups(connection)))
     return Requester(pid, Credentials(uid, gid, groups), is_owner)
+
+
+def requester_through_mount(
+    pid: int, uid: int, gid: int, groups: tuple[int, ...] | None, owners: frozenset[int]
+) -> Requester:
+    """Whom the kernel has named with a request of the mount. `groups`: the supplementary ones; None: not known."""
+    is_owner = uid in owners
+    who = Credentials(uid, gid, () if is_owner else tuple(sorted(groups or ())))
+    return Requester(pid, who, is_owner, groups is not None)

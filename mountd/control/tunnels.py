@@ -18,7 +18,7 @@ import trio
 
 from mountd.control.tunnel_stream import TunnelStream
 from mountd.core.background import start_guarded
-from mountd.core.caller import Credentials, credentials_of, has_ended, process_of
+from mountd.core.caller import credentials_of, has_ended, process_of
 from mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoExchange
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,17 @@ MOST = 1024
 """Tunnels in all: with the most that each holds, 320 MiB, which only a hostile crowd makes of it."""
 MOST_OF_USER = 320
 """Of one user: all learners that are followed, and as many commands as run at a time."""
-SILENT_S = 60.0
-"""A client asks every second, however little there is to say. One that does not has been stopped, or has lost its
-thread; it connects again."""
+MOST_OF_OTHERS = 640
+"""Of all users but root and the owner, however many numbers somebody may use: these two find room."""
+SILENT_LOOKS = 60
+"""A client asks every second, however little there is to say. One that does not for a minute has been stopped, or has
+lost its thread; it connects again. Counted in looks: a daemon that was stopped itself has heard nobody."""
 _LOOK_S = 1.0
 """How often tunnels are looked at; also for how long a dead learner's epoch is followed."""
 
-Answering = Callable[[TunnelStream, int, Credentials], Awaitable[None]]
-"""Serves one connection of a process (0: outside of our pid namespace), until it ends; closes the stream."""
+Answering = Callable[[TunnelStream, int, int, int, tuple[int, ...] | None], Awaitable[None]]
+"""Serves one connection until it ends, and closes the stream. Of whom: process (0: outside of our pid namespace), user,
+group, supplementary groups (None: not to be seen)."""
 
 
 @dataclass(slots=True)
@@ -42,15 +45,17 @@ class _Tunnel:
     uid: int
     gid: int
     process: int
-    asked_s: float
+    silent_looks: int = 0
     stream: TunnelStream = field(default_factory=TunnelStream)
 
 
 class Tunnels:
     """Those of one mount. They are served while `run` does; before, and without it, there are none."""
 
-    def __init__(self, answer: Answering, has_ended: Callable[[int], bool] = has_ended) -> None:
+    def __init__(self, answer: Answering, owners: frozenset[int], has_ended: Callable[[int], bool] = has_ended) -> None:
+        """`owners`: root, and the owner of the mount."""
         self._answer = answer
+        self._owners = owners
         self._has_ended = has_ended
         self._tunnels: dict[bytes, _Tunnel] = {}
         self._nursery: trio.Nursery | None = None
@@ -90,7 +95,7 @@ class Tunnels:
         tunnel = self._tunnels.get(asked.token)
         if tunnel is None or (tunnel.uid, tunnel.gid) != (uid, gid):
             return errno.EPIPE
-        tunnel.asked_s = trio.current_time()
+        tunnel.silent_looks = 0
         stream = tunnel.stream
         taken = stream.put_nowait(asked.data)
         if asked.flags & CLOSE:
@@ -108,24 +113,27 @@ class Tunnels:
             return errno.ENOTTY
         if token in self._tunnels:
             return errno.EEXIST
-        of_user = Counter(tunnel.uid for tunnel in self._tunnels.values())[uid]
-        if len(self._tunnels) >= MOST or of_user >= MOST_OF_USER:
+        counts = Counter(tunnel.uid for tunnel in self._tunnels.values())
+        others = sum(count for other, count in counts.items() if other not in self._owners)
+        if len(self._tunnels) >= MOST or counts[uid] >= MOST_OF_USER:
+            return errno.EUSERS
+        if uid not in self._owners and others >= MOST_OF_OTHERS:
             return errno.EUSERS
         found = process_of(thread) if thread else None
         process = found[0] if found is not None else 0
-        # Not to be seen: it has no other group than the one that the kernel names.
-        credentials = (credentials_of(thread, uid, gid) if thread else None) or Credentials(uid, gid, ())
-        tunnel = self._tunnels[token] = _Tunnel(uid, gid, process, trio.current_time())
+        who = credentials_of(thread, uid, gid) if thread else None
+        groups = who.groups if who is not None else None
+        tunnel = self._tunnels[token] = _Tunnel(uid, gid, process)
         log.debug("control: a tunnel for process %d of user %d", process, uid)
-        start_guarded(self._nursery, "control tunnel", self._answer, tunnel.stream, process, credentials)
+        start_guarded(self._nursery, "control tunnel", self._answer, tunnel.stream, process, uid, gid, groups)
         return 0
 
     def _let_go(self) -> None:
         """Of those whose clients have gone."""
-        silent_since_s = trio.current_time() - SILENT_S
         for token, tunnel in list(self._tunnels.items()):
             gone = bool(tunnel.process) and self._has_ended(tunnel.process)
-            if gone or tunnel.asked_s <= silent_since_s:
+            tunnel.silent_looks += 1
+            if gone or tunnel.silent_looks > SILENT_LOOKS:
                 log.debug("control: the tunnel of process %d is let go", tunnel.process)
                 self._end(token)
 

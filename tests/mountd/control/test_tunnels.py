@@ -22,10 +22,10 @@ from mountd.control import control, tunnels
 from mountd.control.connection import Report
 from mountd.control.control import serve
 from mountd.control.tunnel_stream import TunnelStream
-from mountd.control.tunnels import MOST_OF_USER, SILENT_S, Tunnels
+from mountd.control.tunnels import MOST_OF_OTHERS, MOST_OF_USER, SILENT_LOOKS, Tunnels
 from mountd.core.caller import Credentials, has_ended
 from mountd.core.open_files import OpenFiles
-from mountd.wire.protocol import Failure, Reply, Result, Rows, Status, Warm, decode_reply, encode
+from mountd.wire.protocol import Failure, Join, Reply, Request, Result, Rows, Status, Warm, decode_reply, encode
 from mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from tests.conftest import Logs
 from tests.support.fake_commands import FakeCommands, run
@@ -77,11 +77,13 @@ class Served:
     """Who serves the tunnels of a test, and what came of each."""
 
     def __init__(self) -> None:
-        self.who: list[tuple[int, Credentials]] = []
+        self.who: list[tuple[int, int, int, tuple[int, ...] | None]] = []
         self.heard: list[bytes] = []
 
-    async def echo(self, stream: TunnelStream, process: int, who: Credentials) -> None:
-        self.who.append((process, who))
+    async def echo(
+        self, stream: TunnelStream, process: int, uid: int, gid: int, groups: tuple[int, ...] | None
+    ) -> None:
+        self.who.append((process, uid, gid, groups))
         heard = b""
         async with stream:
             while part := await stream.receive_some():
@@ -90,7 +92,7 @@ class Served:
                     await stream.send_all(part)
         self.heard.append(heard)
 
-    async def deaf(self, stream: TunnelStream, _process: int, _who: Credentials) -> None:
+    async def deaf(self, stream: TunnelStream, *_who: object) -> None:
         async with stream:
             await trio.sleep_forever()
 
@@ -99,7 +101,7 @@ class Served:
 async def running(
     answer: tunnels.Answering, ended: Callable[[int], bool] = lambda _process: False
 ) -> AsyncIterator[Tunnels]:
-    found = Tunnels(answer, ended)
+    found = Tunnels(answer, frozenset({0, UID}), ended)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(found.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -126,16 +128,16 @@ async def test_bytes_go_both_ways_and_the_asker_is_named() -> None:
         assert client.ask() == errno.EPIPE
         assert len(found) == 0
     assert served.heard == [b"hellomorelast"], "what was said before the end is heard"
-    assert served.who == [(os.getpid(), Credentials(UID, GID, tuple(os.getgroups())))]
+    assert served.who == [(os.getpid(), UID, GID, tuple(os.getgroups()))]
 
 
-async def test_a_thread_that_cannot_be_seen_is_its_user_and_no_more() -> None:
+async def test_of_a_thread_that_cannot_be_seen_the_groups_are_not_known() -> None:
     served = Served()
     async with running(served.echo) as found:
         Client(found, thread=0, uid=5, gid=6).open()
         Client(found, thread=THREAD, uid=UID + 5, gid=6).open()  # another one's by now
         await trio.testing.wait_all_tasks_blocked()
-    assert served.who == [(0, Credentials(5, 6, ())), (os.getpid(), Credentials(UID + 5, 6, ()))]
+    assert sorted(served.who) == sorted([(0, 5, 6, None), (os.getpid(), UID + 5, 6, None)])
 
 
 async def test_what_nobody_reads_is_not_taken_without_end() -> None:
@@ -153,7 +155,7 @@ async def test_what_nobody_reads_is_not_taken_without_end() -> None:
 async def test_what_is_not_fetched_is_not_said_without_end() -> None:
     said = 0
 
-    async def talk(stream: TunnelStream, _process: int, _who: Credentials) -> None:
+    async def talk(stream: TunnelStream, *_who: object) -> None:
         nonlocal said
         async with stream:
             while said < 1_000_000:
@@ -246,9 +248,22 @@ async def test_one_user_takes_no_place_from_others(monkeypatch: pytest.MonkeyPat
         Client(found, uid=9).open()
 
 
+async def test_all_others_together_leave_room_for_the_owner() -> None:
+    """Whoever owns a user namespace has thousands of numbers."""
+    served = Served()
+    async with running(served.deaf) as found:
+        crowd = [Client(found, uid=UID + 100 + number, thread=0) for number in range(MOST_OF_OTHERS + 1)]
+        answers = [client.ask(flags=OPEN) for client in crowd]
+        assert answers[-1] == errno.EUSERS
+        assert errno.EUSERS not in answers[:-1]
+        for _ in range(MOST_OF_USER):
+            Client(found).open()
+        assert Client(found).ask(flags=OPEN) == errno.EUSERS
+
+
 async def test_without_a_task_that_serves_there_are_none() -> None:
     served = Served()
-    found = Tunnels(served.echo)
+    found = Tunnels(served.echo, frozenset({0}))
     assert Client(found).ask(flags=OPEN) == errno.ENOTTY
     async with running(served.echo) as found:
         client = Client(found)
@@ -267,7 +282,7 @@ async def test_one_that_does_not_ask_any_more_is_let_go() -> None:
         asks, rests = Client(found), Client(found)
         asks.open()
         rests.open(b"half a wo")
-        for _ in range(int(SILENT_S)):
+        for _ in range(SILENT_LOOKS):
             await trio.sleep(1)
             assert asks.ask() == Answer(0)
         await trio.sleep(1.5)
@@ -305,10 +320,10 @@ def test_whether_a_process_has_ended() -> None:
 
 
 @contextlib.asynccontextmanager
-async def daemon(path: Path, commands: FakeCommands) -> AsyncIterator[Tunnels]:
+async def daemon(path: Path, commands: FakeCommands, *, others: bool = False) -> AsyncIterator[Tunnels]:
     async with (
         trio.open_nursery() as nursery,
-        serve(str(path), commands.all(), nursery, OpenFiles(1024)) as found,
+        serve(str(path), commands.all(), nursery, OpenFiles(1024), others=others) as found,
     ):
         await trio.testing.wait_all_tasks_blocked()
         yield found
@@ -388,14 +403,34 @@ def test_another_user_is_refused_by_the_gate(tmp_path: Path, uid: int, logs: Log
     run(test)
 
 
-def test_whom_the_gate_lets_in_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is allowed is the gate's to say alone: here a user who owns nothing."""
+def test_another_user_where_the_mount_is_for_others(tmp_path: Path) -> None:
+    """May ask what is for all, and say what it reads if it is known what it may read; no more."""
+
+    async def test() -> None:
+        async def said(found: Tunnels, request: Request, thread: int) -> Reply:
+            client = Client(found, uid=12345, gid=99, thread=thread)
+            client.open(encode(request))
+            (reply,) = await client.replies()
+            return reply
+
+        async with daemon(tmp_path / "s", FakeCommands(), others=True) as found:
+            assert isinstance(await said(found, Status(), 0), Result)
+            assert "owner of the mount may ask for warm" in str(await said(found, Warm([b""]), 0))
+            assert "which groups you are in" in str(await said(found, Join("0" * 32), 0))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tunnels, "credentials_of", lambda _thread, uid, gid: Credentials(uid, gid, (7, 5)))
+                assert "no learners here" in str(await said(found, Join("0" * 32), THREAD))
+
+    run(test)
+
+
+def test_the_owner_is_known_by_the_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control.os, "geteuid", lambda: 12345)
 
     async def test() -> None:
         async with daemon(tmp_path / "s", FakeCommands()) as found:
-            client = Client(found, uid=12345, gid=99)
-            client.open(encode(Status()))
+            client = Client(found, uid=12345, gid=99, thread=0)
+            client.open(encode(Warm([b""])))
             (reply,) = await client.replies()
             assert isinstance(reply, Result)
 
