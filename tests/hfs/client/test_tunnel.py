@@ -74,13 +74,16 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "hfs-tunnel"]
 
 
+def is_socket(descriptor: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+    except OSError:
+        return False
+
+
 def sockets() -> int:
     """How many this process has."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-    return count
+    return sum(map(is_socket, os.listdir("/proc/self/fd")))
 
 
 @pytest.fixture
@@ -225,6 +228,17 @@ def test_a_forked_child_has_no_part_in_it(mount: FakeMount) -> None:
         os.close(release)
         os.close(read)
         os.waitpid(pid, 0)
+
+
+def test_a_child_that_nobody_was_told_of_hides_no_end(mount: FakeMount) -> None:
+    """Forked past Python, it holds copies of both ends."""
+    with open_tunnel("/m", LIMIT_S) as connection:
+        copies = [os.dup(int(name)) for name in os.listdir("/proc/self/fd") if is_socket(name)]
+        with mount.changed:
+            mount.ends = True
+        assert received(connection) == b""
+    for copy in copies:
+        os.close(copy)
 
 
 def test_what_a_process_says_last_is_carried(tmp_path: Path) -> None:
