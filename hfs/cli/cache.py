@@ -163,7 +163,7 @@ def evict(
         raise ConfigError("no PATH; give paths of a mount, or --all")
     targets = targets_of(_some(paths, control), control)
     if everything:
-        targets = [MountTarget(target.mountpoint, target.client, []) for target in targets]
+        targets = [MountTarget(target.mountpoint, target.client, [], target.part) for target in targets]
     _work(
         ctx,
         "evicted",

@@ -141,7 +141,11 @@ def record(
                     if part is None:
                         break
                     lost += part.lost
-                    touches += [(touch.path, touch.offset, touch.size) for touch in part.touches]
+                    touches += [
+                        (path, touch.offset, touch.size)
+                        for touch in part.touches
+                        if (path := target.seen(touch.path)) is not None
+                    ]
                 except KeyboardInterrupt:
                     break
     except FileNotFoundError:
@@ -215,7 +219,8 @@ def replay(
     files = layout.files
     with BarReporter("warmed") as reporter:
         for start in range(0, len(files), 100_000):  # each far below the longest frame
-            result = target.client.warm(files[start : start + 100_000], 0, reporter.news_for(target.shown))
+            wanted = [target.named(file) for file in files[start : start + 100_000]]
+            result = target.client.warm(wanted, 0, reporter.news_for(target.shown))
             reporter.end_part(result, target.shown)
         reporter.close()
     ctx.exit(PARTLY if reporter.total.failed else DONE)
@@ -273,7 +278,7 @@ def _follow(
     until_staged: bool,
 ) -> int:
     """Send the order and stay. Gives the exit code."""
-    blob = encode_layout(layout.frame())
+    blob = encode_layout(layout.frame(target.part))
     digest = layout_digest(blob)
     rank, world = rank_world
     join = Join(

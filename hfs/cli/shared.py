@@ -117,10 +117,26 @@ class MountTarget(NamedTuple):
     client: Client
     paths: list[bytes]
     """Relative to its root; b"" is the root."""
+    part: str = ""
+    """The directory of the mount that is seen at `mountpoint`; empty: all of it."""
+
+    def named(self, path: bytes) -> bytes:
+        """A path relative to `mountpoint` as the daemon names it."""
+        return b"/".join(piece for piece in (os.fsencode(self.part), path) if piece)
+
+    def seen(self, path: bytes) -> bytes | None:
+        """The inverse; None: it is not seen here."""
+        part = os.fsencode(self.part)
+        if not part or path == part:
+            return path[len(part) :]
+        return path[len(part) + 1 :] if path.startswith(part + b"/") else None
 
     def shown(self, path: bytes) -> str:
         """A path of this mount as the user would write it."""
-        return os.path.join(self.mountpoint, os.fsdecode(path)) if path else self.mountpoint
+        seen = self.seen(path)
+        if seen is None:
+            return f"{os.fsdecode(path)} (not seen at {self.mountpoint})"
+        return os.path.join(self.mountpoint, os.fsdecode(seen)) if seen else self.mountpoint
 
 
 def target_of(path: str, control: str | None = None) -> MountTarget:
@@ -141,19 +157,20 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
         found[mountpoint] = MountTarget(mountpoint, client, [])
     table = mountinfo.mounts()
     for path in paths:
-        place = mountinfo.canonical(path, table)
+        place, part = mountinfo.canonical(path, table), ""
         if control is not None:
             mountpoint = next(iter(found))
             inside = place == mountpoint or place.startswith(mountpoint.rstrip("/") + "/")
         else:
             mount = mountinfo.enclosing(place, table)
             inside = mount is not None and mount.fstype == mountinfo.HFS_TYPE
-            mountpoint = mount.mountpoint if mount is not None else ""
+            mountpoint, part = (mount.mountpoint, mount.part) if mount is not None else ("", "")
         if not inside:
             raise ConfigError(f"{path}: not in a mount of hfs; hfs status lists the mounts")
         if mountpoint not in found:
-            found[mountpoint] = MountTarget(mountpoint, Client(find_socket(mountpoint)), [])
-        found[mountpoint].paths.append(os.fsencode(place[len(mountpoint.rstrip("/")) :].lstrip("/")))
+            found[mountpoint] = MountTarget(mountpoint, Client(find_socket(mountpoint)), [], part)
+        target = found[mountpoint]
+        target.paths.append(target.named(os.fsencode(place[len(mountpoint.rstrip("/")) :].lstrip("/"))))
     return list(found.values())
 
 

@@ -9,6 +9,7 @@ Runs inside training jobs. Looks at no file of the data set, asks nobody but the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +47,9 @@ class ClusterMap:
     placement: Placement = "partition"
     chunk_bytes: int = 8 << 20
     root: str = "/"
-    """The mountpoint: keys are of paths relative to it."""
+    """The mountpoint: what the paths of layouts are relative to."""
+    part: str = ""
+    """The directory of the mount that `root` is; empty: all of it. Keys are of paths relative to all of it."""
     alone: str = ""
     """Why a daemon that was to have peers has none; empty: it has, or was to have none."""
 
@@ -61,10 +64,11 @@ class ClusterMap:
         address = control if control is not None else find_socket(path, limit_s=_ANSWER_S)
         mount = mountinfo.enclosing(mountinfo.canonical(path))
         ours = mount is not None and mount.fstype == mountinfo.HFS_TYPE
-        return cls.of(Client(address).directory(_ANSWER_S), mount.mountpoint if mount is not None and ours else path)
+        root, part = (mount.mountpoint, mount.part) if mount is not None and ours else (path, "")
+        return cls.of(Client(address).directory(_ANSWER_S), root, part)
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], root: str = "/") -> Self:
+    def of(cls, answer: Mapping[str, Any], root: str = "/", part: str = "") -> Self:
         """Raises NoClusterMap for an answer that means nothing."""
         try:
             nodes = Nodes(tuple(map(int, answer["hashes"])), tuple(map(float, answer["weights"])))
@@ -76,7 +80,7 @@ class ClusterMap:
         fits = len(names) in {0, len(nodes.hashes)} and (node is None or 0 <= node < len(nodes.hashes))
         if not fits or chunk_bytes < 1 or placement not in {"partition", "replicate"}:
             raise NoClusterMap(f"the daemon's answer about its nodes contradicts itself: {dict(answer)!r:.300}")
-        return cls(nodes, names, node, placement, chunk_bytes, root, str(answer.get("alone") or ""))
+        return cls(nodes, names, node, placement, chunk_bytes, root, part, str(answer.get("alone") or ""))
 
     @property
     def divided(self) -> bool:
@@ -112,6 +116,8 @@ class ClusterMap:
         A file whose size the layout does not know counts as small: its owner is that of its first chunk.
         """
         names = layout.names.split(b"\0")
+        if self.part:
+            names = [os.fsencode(f"{self.part}/") + name for name in names]
         hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
         del names
         table = self.nodes.table()

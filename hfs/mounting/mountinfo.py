@@ -28,6 +28,13 @@ class Mount(NamedTuple):
     fstype: str
     source: str
     super_options: str = ""
+    root: str = "/"
+    """The directory of the file system that is seen there: below its own where only a part of it was bound there."""
+
+    @property
+    def part(self) -> str:
+        """`root` as the daemon of a mount names paths: relative to its own root; empty: all is seen."""
+        return self.root.strip("/")
 
     @property
     def owner_uid(self) -> int | None:
@@ -58,6 +65,7 @@ def parse(table: str) -> list[Mount]:
                 fstype=_plain(after[0]),
                 source=_plain(after[1]),
                 super_options=after[2] if len(after) > 2 else "",
+                root=_plain(before[3]),
             )
         )
     return found

@@ -171,7 +171,8 @@ class Hints:
 
     def _encoded(self, root: str) -> bytes:
         layout = self._layout_of(root)
-        blob = encode_layout(layout.frame())
+        mount = mountinfo.at(mountinfo.canonical(root))
+        blob = encode_layout(layout.frame(mount.part if mount is not None else ""))
         self._digest, self._samples = layout_digest(blob), layout.samples
         return blob
 

@@ -8,6 +8,7 @@ and so never believes a layout that names bytes outside its files. Samples are w
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,12 +69,16 @@ class SampleExtents:
             _array(frame.starts, "<i8", "starts"),
         )
 
-    def frame(self) -> LayoutFrame:
-        """As it is sent to the daemon."""
+    def frame(self, part: str = "") -> LayoutFrame:
+        """As it is sent to the daemon. `part`: the directory, relative to the mount's root, that its paths begin at."""
+        files = self.names
+        if part:
+            prefix = os.fsencode(part) + b"/"
+            files = prefix + files.replace(b"\0", b"\0" + prefix)
         if not self.extent_count:
-            return LayoutFrame(files=self.names)
+            return LayoutFrame(files=files)
         return LayoutFrame(
-            files=self.names,
+            files=files,
             extents=self._extents.astype("<i4").tobytes(),
             offsets=self._offsets.astype("<i8").tobytes(),
             sizes=self._sizes.astype("<i8").tobytes(),

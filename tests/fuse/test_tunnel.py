@@ -286,12 +286,41 @@ def test_without_the_extension_it_is_as_before(tmp_path: Path, hfs_mount: HfsMou
     assert (done.returncode, "no daemon answers at" in done.stderr) == (1, True), done
 
 
-def test_any_directory_of_the_mount_will_do(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """A container may be shown a part of the data set only."""
-    tree(tmp_path / "tree", COUNT)
+def test_a_container_that_is_shown_a_part(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    """Any directory of the mount will do, and paths mean what the container sees."""
+    names = tree(tmp_path / "tree" / "train", COUNT)
+    tree(tmp_path / "tree" / "other", COUNT)
     hfs = hfs_mount(tmp_path / "tree")
-    shown = json.loads(must(*apart(hfs.path / "d1", hfs_command(), "status", "/run/data", "--json")))
-    assert shown["pid"] == hfs.pid
+    part = hfs.path / "train"
+
+    def inside(*command: str | os.PathLike[str]) -> str:
+        return must(*apart(part, *command))
+
+    with training(part) as learner:
+        learner.begin()
+        status = wait_until(hfs, all_staged)
+        assert counter(status, "hinted_bytes") == total_of(names)
+        assert learner.read() == total_of(names)
+    listed = [json.loads(line) for line in inside(hfs_command(), "cache", "list", "--json", "/run/data").splitlines()]
+    assert {row["path"] for row in listed[:-1]} == {f"/run/data/{name}" for name in names}
+    must(hfs_command(), "cache", "warm", hfs.path)
+    inside(hfs_command(), "cache", "evict", "/run/data")
+    assert hfs.status()["staged"]["files"] == COUNT, "what is not seen there is not evicted"
+    inside(hfs_command(), "cache", "warm", "/run/data/d1")
+    assert hfs.status()["staged"]["files"] == COUNT + COUNT // 4
+    steps = (
+        f"hfs-hint record --mount /run/data -o {_TMP}/trace -- cat /run/data/{names[2]} >/dev/null",
+        "hfs cache evict /run/data >/dev/null",
+        f"hfs-hint replay --mount /run/data --warm {_TMP}/trace >/dev/null",
+        f"cat {_TMP}/trace",
+    )
+    trace = tmp_path / "trace"
+    with trace.open("wb") as file:
+        subprocess.run(
+            apart(part, "sh", "-c", " && ".join(steps)), stdout=file, env=environment(), check=True, timeout=40
+        )
+    assert [bytes(name) for name in Layout.load(trace).files] == [os.fsencode(names[2])]
+    assert hfs.status()["staged"]["files"] == COUNT + 1
 
 
 def test_other_ioctls_are_none(tmp_path: Path, hfs_mount: HfsMount) -> None:

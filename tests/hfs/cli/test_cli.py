@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from hfs.cli import cli, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
-from hfs.client.client import DaemonSilent
+from hfs.client.client import Client, DaemonSilent
 from hfs.mounting import joining, mounting, using
 from hfs.mounting.mountinfo import parse
 from mountd.base.errors import HfsError, MountError
@@ -438,3 +438,18 @@ def test_the_parts_of_a_mount_are_told_one_a_line() -> None:
         "background requests: 512",
         "readahead stays at 128 KiB: /sys/x: refused",
     ]
+
+
+def test_names_where_a_part_of_a_mount_is_seen() -> None:
+    """As in a container that is shown a directory of it."""
+    whole = shared.MountTarget("/data", Client("/absent"), [])
+    assert (whole.named(b"a/b"), whole.seen(b"a/b"), whole.shown(b"a/b"), whole.shown(b"")) == (
+        *(b"a/b", b"a/b", "/data/a/b", "/data"),
+    )
+    part = shared.MountTarget("/data", Client("/absent"), [], "train/x")
+    assert (part.named(b"a/b"), part.named(b"")) == (b"train/x/a/b", b"train/x")
+    assert (part.seen(b"train/x/a/b"), part.seen(b"train/x")) == (b"a/b", b"")
+    assert (part.shown(b"train/x/a/b"), part.shown(b"train/x")) == ("/data/a/b", "/data")
+    for elsewhere in (b"train/xy", b"train", b"other/a", b""):
+        assert part.seen(elsewhere) is None
+    assert part.shown(b"other/a") == "other/a (not seen at /data)"

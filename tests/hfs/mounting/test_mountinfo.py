@@ -41,6 +41,13 @@ def test_what_is_no_line_is_left_out() -> None:
     assert parse("1 2 0:1 / /x rw - ext4 dev")[0].super_options == ""
 
 
+def test_a_part_of_a_file_system() -> None:
+    """As a container is shown it: bound from below its root."""
+    (part,) = parse(r"48 22 0:51 /train/a\040b /data rw - fuse.hfs hfs#/s ro")
+    assert (part.root, part.part, part.mountpoint) == ("/train/a b", "train/a b", "/data")
+    assert {mount.part for mount in MOUNTS} == {""}
+
+
 def test_the_mount_on_top_counts() -> None:
     assert [mount.mountpoint for mount in hfs_mounts(MOUNTS)] == [
         *("/mnt/with space\\and\ttab\nline", "/mnt/two", "/mnt/caf\udce9"),
