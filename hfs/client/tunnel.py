@@ -42,8 +42,9 @@ LONGEST_S = 1.0
 """Between two exchanges; far below what the daemon takes for the end."""
 _SHORTEST_S = 0.001
 """A status is answered in two or three of these."""
-_KEPT_OPEN_S = 0.05
-"""Before a longer pause the directory is closed: to open it costs three times what an exchange does."""
+_KEPT_OPEN_S = 0.005
+"""Before a longer pause the directory is closed, though to open it again costs as much as an exchange: whoever unmounts
+meanwhile is told that the mount is in use."""
 _LAST_WORDS_S = 5.0
 """For what was said before the socket was closed."""
 _AT_EXIT_S = 1.0

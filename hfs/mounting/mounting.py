@@ -38,8 +38,8 @@ _END_S = 10.0
 DRAIN_S = 120.0
 """What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
 _AGAIN_S = (0.02, 0.05, 0.1, 0.1)
-"""Before the next tries where a mount is in use: a learner that speaks through it (hfs/client/tunnel.py) has its root
-open for a moment now and then, and some tenths of a second longer after an epoch."""
+"""Before the next tries where a mount is in use: a learner that speaks through it (hfs/client/tunnel.py) has one of its
+directories open for some milliseconds now and then."""
 _TAIL_LINES = 20
 _ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""

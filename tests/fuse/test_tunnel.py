@@ -236,6 +236,19 @@ def test_a_recording_from_a_container_misses_nothing(tmp_path: Path, hfs_mount: 
     assert layout.names.split(b"\0") == [os.fsencode(name) for name in names]
 
 
+def test_while_the_source_hangs(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+    """What is known of the directory has expired, and nobody can be asked."""
+    tree(tmp_path / "tree", 4)
+    slow = slow_source(tmp_path / "tree")
+    hfs = hfs_mount(slow.path, "-o", "ttl=10ms")
+    slow.order(*(f"fault {kind} hang" for kind in ("lookup", "getattr", "getxattr", "opendir", "readdir", "open")))
+    try:
+        for _ in range(3):
+            assert Client(unseen(hfs)).status()["pid"] == hfs.pid
+    finally:
+        slow.order("clear")
+
+
 def test_many_at_once(tmp_path: Path, hfs_mount: HfsMount) -> None:
     tree(tmp_path / "tree", 4)
     hfs = hfs_mount(tmp_path / "tree")
