@@ -236,10 +236,11 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
     permissions = Permissions(source, SourceAsUser(-1, source.threads), answers, namespace.root, metrics, others=False)
     xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60)
     interrupts, readers = Interrupts(nursery, metrics), Readers()
+    tunnels: typing.Any = None
     entries = EntryReplies(namespace, permissions, opening)
     return Handlers(
         Boundary(interrupts, metrics),
-        FastHandlers(parts.read_path, opening, namespace, handles, readers, permissions),
+        FastHandlers(parts.read_path, opening, namespace, handles, readers, permissions, tunnels),
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
         FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, interrupts, metrics),
