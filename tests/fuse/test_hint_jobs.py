@@ -53,7 +53,7 @@ def test_a_hinted_job_is_followed_and_reads_its_bytes(tmp_path: Path, hfs_mount:
     (learner,) = hints["past"]
     assert (learner["name"], learner["samples"], learner["epoch"]) == ("job", 50, 1)
     assert [(epoch["epoch"], epoch["batches"]) for epoch in learner["epochs"]] == [(0, 50), (1, 50)]
-    assert "job, rank 0 of 1" in must(hfs_command(), "status", hfs.path)
+    assert "job, rank 0 of 1" in must(hfs_command(), "status", "--all", hfs.path)
 
 
 def test_the_summary_of_a_run_says_where_the_time_went(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_training_reads_what_it_would_read_and_the_source_once(
     ]
     assert np.allclose(told, through["times"], atol=1e-5)
     assert [each[4] for each in told] == [23, 23]
-    assert "train, rank 0 of 1" in must("hfs", "status", hfs.path)
+    assert "train, rank 0 of 1" in must("hfs", "status", "--all", hfs.path)
 
 
 def test_all_is_staged_in_its_order_before_anybody_reads(

@@ -121,7 +121,7 @@ def test_a_small_cache_holds_all_of_what_shrinks(source: Path, hfs_mount: HfsMou
     for path in files(source / "train"):
         assert (hfs.path / "train" / path.name).read_bytes() == path.read_bytes()
     assert status(hfs)["opens"]["passed"] == opens
-    shown = run(hfs_command(), "status", hfs.path).stdout
+    shown = run(hfs_command(), "status", "--all", hfs.path).stdout
     assert "does not fit the cache" in shown
     assert "encoded stored bytes" in shown.replace("_", " ")
 
