@@ -44,7 +44,8 @@ def du(directory: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"root": path, "size_bytes": size_bytes, "used_bytes": used_bytes, "caches": caches}))
         return
-    from hfs.cli.render import duration, new_table, size, stdout
+    from hfs.cli.figures import duration, size
+    from hfs.cli.render import new_table, stdout
 
     table = new_table("", "source", "owner", "staged", "share", "last used", "mounted at")
     for cache in sorted(caches, key=lambda cache: -cache["used_bytes"]):

@@ -33,7 +33,7 @@ def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
             figures = {"files": result.files, "bytes": result.bytes, "staged": result.skipped, "failed": result.failed}
             click.echo(json.dumps({"mountpoint": target.mountpoint, **figures, **result.detail}))
             continue
-        from hfs.cli.render import size
+        from hfs.cli.figures import size
 
         text = (
             f"{target.mountpoint}: {result.files:,} files of {size(result.bytes)}, {result.skipped:,} of them staged; "

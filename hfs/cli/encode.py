@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from hfs.cli import render
+from hfs.cli import figures, render
 from hfs.cli.exit_codes import FAILED, PARTLY
 from hfs.cli.shared import complain, printable
 from hfs.codecs.accuracy import Accuracy
@@ -125,7 +125,7 @@ def _summary(done: str, outcomes: list[Outcome]) -> Iterator[str]:
         of = [one for one in outcomes if one.codec == codec]
         raw, encoded = (sum(one.raw_bytes for one in of), sum(one.encoded_bytes for one in of))
         ratio = f"{raw / encoded:.2f}x" if encoded else ""
-        yield f"{len(of):,} samples {done}, {codec}: {render.size(raw)} raw, {render.size(encoded)} encoded, {ratio}"
+        yield f"{len(of):,} samples {done}, {codec}: {figures.size(raw)} raw, {figures.size(encoded)} encoded, {ratio}"
         close = sum((one.accuracy for one in of if one.accuracy), Accuracy())
         if close.values:
             share, elsewhere = close.off / close.values, (close.off - close.near_zero_off) / close.values

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from hfs.cli import CommandGroup, render
+from hfs.cli import CommandGroup, figures
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo
@@ -82,8 +82,8 @@ def show(file: str) -> None:
     _say(f"samples    {found.samples:,}" + (", with their keys" if found.keys is not None else ""))
     _say(f"extents    {extents:,}" if extents else "extents    none: a sample is a whole file")
     total = found.sample_bytes
-    _say(f"bytes      {'not known' if total is None else f'{render.size(total)} of samples'}")
-    _say(f"this file  {render.size(kept)}, {kept / found.samples:.1f} bytes a sample")
+    _say(f"bytes      {'not known' if total is None else f'{figures.size(total)} of samples'}")
+    _say(f"this file  {figures.size(kept)}, {kept / found.samples:.1f} bytes a sample")
     files = found.files
     for number in _ends(found.file_count):
         size, mtime_ns = _of(found.file_sizes, number), _of(found.file_mtimes_ns, number)

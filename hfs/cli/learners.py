@@ -11,7 +11,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli.render import duration, new_table, size
+from hfs.cli.figures import duration, size
+from hfs.cli.render import new_table
 from hfs.cli.shared import printable
 
 _EPOCHS = 20

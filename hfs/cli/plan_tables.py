@@ -8,7 +8,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli.render import duration, new_table, size, stdout
+from hfs.cli.figures import duration, size
+from hfs.cli.render import new_table, stdout
 from hfs.planning.planning import RATES
 from policies.cluster.cost_model import WAYS
 

@@ -1,4 +1,4 @@
-"""Figures for people: sizes, durations, and any tree of figures as tables.
+"""Any tree of figures as tables.
 
 `hfs status`, `hfs run` and `hfs cache` print through this file. It knows units by the ends of names (`_bytes`, `_s`,
 `_ns`) and no figure by itself, so what a newer daemon tells shows up too.
@@ -15,12 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli.shared import printable
+from hfs.cli.figures import figure
 
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
-
-_NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}
 
 
 def stdout() -> Console:
@@ -31,48 +29,6 @@ def stdout() -> Console:
 def stderr() -> Console:
     """Progress and summaries."""
     return Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_COLUMNS)
-
-
-def size(count: float) -> str:
-    """Bytes with three digits: 0 B, 999 B, 1.00 kB, 12.3 GB (powers of 1000, as disks are sold)."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 999.5 or unit == "TB":
-            break
-        count /= 1000
-    if unit == "B":
-        return f"{count:.0f} B"
-    return f"{count:.{max(0, 3 - len(str(int(abs(count)))))}f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """0.25 s, 12.3 s, 5 min 02 s, 3 h 05 min."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def figure(name: str, value: object) -> str:
-    """A value for people, by the unit that its name ends with."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        if name in _NUMBERS_THAT_COUNT_NOTHING:
-            return str(value)
-        if name == "bytes" or name.endswith("_bytes"):
-            return size(value)
-        if name.endswith("_ns"):
-            return duration(value / 1e9)
-        if name.endswith("_s"):
-            return duration(value)
-        return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-    if isinstance(value, list):
-        return "\n".join(figure("", entry) for entry in value) or "-"
-    return printable(str(value))
 
 
 def render_tree(tree: Mapping[str, Any]) -> Iterator[Table]:

@@ -183,7 +183,7 @@ class BarReporter(Reporter):
             )
 
     def close(self) -> None:
-        from hfs.cli.render import duration, size
+        from hfs.cli.figures import duration, size
 
         self.leave()
         total = self.total

@@ -7,8 +7,9 @@ from typing import Any
 
 def summarize(seconds: dict[str, float], status: dict[str, Any] | None) -> None:
     """Lines on stderr. `seconds`: how long each part took; `status`: the object of `hfs status --json`."""
+    from hfs.cli.figures import duration
     from hfs.cli.learners import epochs_table
-    from hfs.cli.render import duration, stderr
+    from hfs.cli.render import stderr
     from hfs.cli.status_screen import run_lines
 
     console = stderr()

@@ -132,7 +132,8 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
         return
     from rich.markup import escape
 
-    from hfs.cli.render import figure, new_table, stdout
+    from hfs.cli.figures import figure
+    from hfs.cli.render import new_table, stdout
 
     names = list(dict.fromkeys(name for node in nodes for name in node.get("figures", {})))
     table = new_table("", "node", *(name.replace("_", " ") for name in names))
@@ -168,7 +169,8 @@ def _list_mounts(*, as_json: bool) -> int:
 def _print_list(rows: list[dict[str, Any]]) -> None:
     from rich.markup import escape
 
-    from hfs.cli.render import figure, new_table, stdout
+    from hfs.cli.figures import figure
+    from hfs.cli.render import new_table, stdout
 
     table = new_table("", "mountpoint", "source", "process", "staged")
     for row in rows:

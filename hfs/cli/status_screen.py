@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hfs.cli.render import duration, size
+from hfs.cli.figures import duration, size
 from hfs.cli.shared import printable
 from hfs.cli.situation import situation_of
 from policies.diagnosis.causes import found, waits_for

@@ -1,0 +1,52 @@
+"""One figure for people: a size, a duration, or any value by the unit that its name ends with (`_bytes`, `_s`, `_ns`).
+
+Imports nothing that draws tables, since `hfs status` must answer at once.
+"""
+
+from __future__ import annotations
+
+from hfs.cli.shared import printable
+
+_NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}
+
+
+def size(count: float) -> str:
+    """Bytes with three digits: 0 B, 999 B, 1.00 kB, 12.3 GB (powers of 1000, as disks are sold)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    if unit == "B":
+        return f"{count:.0f} B"
+    return f"{count:.{max(0, 3 - len(str(int(abs(count)))))}f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """0.25 s, 12.3 s, 5 min 02 s, 3 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def figure(name: str, value: object) -> str:
+    """A value for people, by the unit that its name ends with."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        if name in _NUMBERS_THAT_COUNT_NOTHING:
+            return str(value)
+        if name == "bytes" or name.endswith("_bytes"):
+            return size(value)
+        if name.endswith("_ns"):
+            return duration(value / 1e9)
+        if name.endswith("_s"):
+            return duration(value)
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, list):
+        return "\n".join(figure("", entry) for entry in value) or "-"
+    return printable(str(value))
