@@ -9,6 +9,7 @@ Exit codes, the same for all commands; scripts may rely on them.
          not a directory, MOUNTPOINT not empty without --over, the cache inside SOURCE or MOUNTPOINT)
     3    partly done: some of the files of `hfs cache` failed, or were open and stayed; some samples of
          `hfs encode` and `hfs decode` failed
+    `hfs doctor` ends with 0 where nothing is wrong, 1 where mounts work with limits, 3 where they cannot work.
     `hfs run` ends with its command's code, 128 + N if signal N ended it; its own are, as for env(1),
     125  hfs itself failed, for whatever reason of the above
     126  the command could not be executed
@@ -40,6 +41,8 @@ _COMMANDS = (
     "encode",
     "decode",
     "config",
+    "doctor",
+    "debug",
     "completion",
 )
 """Each is the command of the same name in the file of the same name."""

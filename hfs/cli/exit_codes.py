@@ -10,6 +10,10 @@ FAILED = 1
 USAGE = 2
 PARTLY = 3
 RUN_FAILED = 125
+LIMITS = 1
+"""Of `hfs doctor`: a mount works, slower or with limits."""
+CANNOT_WORK = 3
+"""Of `hfs doctor`."""
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
 SIGNALLED = 128

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mountd.base.errors import MountError
@@ -79,10 +80,11 @@ def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:
     return bytes.fromhex("".join(_ask(["xattr", path, "", name], limit_s)))
 
 
-def _ask(arguments: list[str], limit_s: float) -> list[str]:
-    path = arguments[1]
+def answer(code: str, arguments: Sequence[str], limit_s: float) -> tuple[bytes, int | None]:
+    """What an interpreter without site packages says when it runs this text, and its exit code; None: it did not end
+    within `limit_s`, and this is what it had said until then. Nothing waits for such a child any more."""
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _CODE, *arguments],
+        [sys.executable, "-I", "-S", "-c", code, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -90,14 +92,22 @@ def _ask(arguments: list[str], limit_s: float) -> list[str]:
     )
     try:
         output, _ = child.communicate(timeout=limit_s)
+        return output, child.returncode
     except BaseException as error:
         child.kill()
         if child.stdout is not None:
             child.stdout.close()
         _left_behind.append(child)
         if isinstance(error, subprocess.TimeoutExpired):
-            raise TimeoutError(110, os.strerror(110), path) from None
+            return error.output or b"", None
         raise
+
+
+def _ask(arguments: list[str], limit_s: float) -> list[str]:
+    path = arguments[1]
+    output, code = answer(_CODE, arguments, limit_s)
+    if code is None:
+        raise TimeoutError(110, os.strerror(110), path)
     kind, *fields = output.decode().split() or ["lost"]
     if kind == "errno":
         number = int(fields[0])
@@ -106,5 +116,5 @@ def _ask(arguments: list[str], limit_s: float) -> list[str]:
         why = f"user {arguments[2]} ({os.strerror(int(fields[0]))})"
         raise MountError(f"as-user: hfs cannot become {why} here: it needs CAP_SETUID and CAP_SETGID")
     if kind != "ok":
-        raise OSError(5, f"the look at it ended with exit code {child.returncode}", path)
+        raise OSError(5, f"the look at it ended with exit code {code}", path)
     return fields

@@ -1,0 +1,89 @@
+"""`hfs doctor`: what is wrong with this set-up, before anybody mounts or with the mounts that are there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
+from hfs.cli.shared import load_config, printable
+from hfs.doctor import Finding, Level, Surroundings, examine, here, worst
+from hfs.doctor.finding import fault
+from mountd.base.errors import ConfigError
+
+_CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}
+_COLORS = {Level.GOOD: "green", Level.NOTE: None, Level.LIMIT: "yellow", Level.FAULT: "red"}
+_VERDICTS = {
+    Level.GOOD: "nothing is wrong",
+    Level.LIMIT: "mounts work, with the limits above",
+    Level.FAULT: "mounts cannot work before the faults above are mended",
+}
+
+
+@click.command
+@click.option("--source", metavar="DIR", type=click.UNPROCESSED, help="Also look whether it can be read, and how fast.")
+@click.option(
+    "--cache", metavar="DIR", type=click.UNPROCESSED, help="The cache root. Default: that of the configuration."
+)
+@click.option("--no-speed", is_flag=True, help="Do not measure the cache disk and SOURCE.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def doctor(ctx: click.Context, source: str | None, cache: str | None, no_speed: bool, as_json: bool) -> None:
+    """Find what is wrong with this set-up, and say the remedy of each fault.
+
+    Looks at /dev/fuse, fusermount3, the kernel, libfuse, limits, namespaces, SOURCE, the cache and its speed, and the
+    mounts that are there. Changes nothing, mounts nothing, and does not wait for what hangs.
+
+    Exit code 0: nothing is wrong. 1: mounts work, slower or with limits. 3: mounts cannot work, or one does not.
+    """
+    around, found = surroundings(source, cache, measured=not no_speed)
+    if not as_json:
+        for finding in found:
+            _print(finding)
+    for finding in examine(around):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
+    verdict = worst(found)
+    if as_json:
+        click.echo(json.dumps(report(found)))
+    else:
+        click.echo(_VERDICTS[verdict])
+    ctx.exit(_CODES[verdict])
+
+
+def surroundings(source: str | None, cache: str | None, *, measured: bool) -> tuple[Surroundings, list[Finding]]:
+    """With what the configuration says, and a fault if it cannot be read."""
+    given: dict[str, Any] = {"source": source, "cache": cache}
+    try:
+        config, _ = load_config({**given, "options": (), "config_file": None, "verbose": False}, required=False)
+    except ConfigError as error:
+        faults = [
+            fault("configuration", line, "hfs config shows what is read from where") for line in str(error).splitlines()
+        ]
+        return here(source, cache, measured=measured), faults
+    around = here(
+        config.source or None,
+        config.cache or None,
+        cache_size_bytes=config.cache_size_bytes,
+        allow_other=config.allow_other,
+        measured=measured,
+    )
+    return around, []
+
+
+def report(found: list[Finding]) -> dict[str, Any]:
+    """The object of `hfs doctor --json`."""
+    verdict = worst(found)
+    return {
+        "verdict": verdict.value,
+        "exit_code": _CODES[verdict],
+        "findings": [{**finding._asdict(), "level": finding.level.value} for finding in found],
+    }
+
+
+def _print(finding: Finding) -> None:
+    label = click.style(f"{finding.level.value:<6}", fg=_COLORS[finding.level])
+    click.echo(f"{label} {finding.check}: {printable(finding.line())}")

@@ -1,0 +1,177 @@
+"""The bundle of `hfs debug bundle`: what somebody needs who is to find out what happened, in one small archive.
+
+It never looks below SOURCE or a mount, has no bytes of any file, and no name of one unless that is asked for (`Masks`).
+Each file in it is bounded, and so is the wait for each daemon and each log.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hfs.client.client import Client, find_socket
+from hfs.doctor import machine
+from hfs.doctor.finding import Finding
+from hfs.doctor.masking import Masks
+from hfs.doctor.own_words import OwnWords
+from hfs.doctor.surroundings import Surroundings
+from hfs.mounting import keeper, mountinfo, probe
+from hfs.mounting.mountinfo import Mount
+from mountd.base.errors import HfsError
+
+_FILE_BYTES = 1 << 20
+_LOG_BYTES = 1 << 19
+"""Of each log the end: some 4 000 lines."""
+_MOST_MOUNTS = 16
+_OF_MOUNTS = {"doctor", "mount-without-keeper", "refusing-mount", "silent-mount"}
+"""Findings whose texts a daemon, or an error, has put something into."""
+_TAIL = """
+import os, stat, sys
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+found = os.fstat(fd)
+if stat.S_ISREG(found.st_mode):
+    os.lseek(fd, max(0, found.st_size - int(sys.argv[2])), os.SEEK_SET)
+    left = int(sys.argv[2])
+    while left and (part := os.read(fd, min(left, 65536))):
+        sys.stdout.buffer.write(part)
+        left -= len(part)
+"""
+_README = """A bundle of hfs debug bundle, made at {time}.
+
+{names}
+SOURCE, MOUNTPOINT, the cache, user ids and versions are in it as they are. Look through it before you give it away.
+
+versions.json     hfs, Python, the kernel, libfuse, pyfuse3, all packages
+limits.json       of the process, its control groups and the kernel
+environment.json  variables that begin with HFS_
+config.json       the configuration here and now, with the origin of each value
+mounts.txt        /proc/self/mountinfo
+doctor.json       hfs doctor --json, without a look at SOURCE and without speeds
+mount-N/          for each mount: what its daemon and its keeper say, and the end of their log
+"""
+_MASKED = "Names of files below SOURCE are masked: <name-1> stands for the same name everywhere in it.\n"
+_NAMED = "With --with-names: names of files of the data set are in it.\n"
+
+
+def write(path: str, files: Mapping[str, str]) -> int:
+    """A new archive, for its owner's eyes alone; its length in bytes. Raises OSError, FileExistsError."""
+    packed = io.BytesIO()
+    now_s = int(time.time())
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in files.items():
+            data = text.encode("utf-8", "backslashreplace")[:_FILE_BYTES]
+            member = tarfile.TarInfo(f"hfs-debug/{name}")
+            member.size, member.mode, member.mtime = len(data), 0o600, now_s
+            archive.addfile(member, io.BytesIO(data))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(packed.getbuffer())
+    except BaseException:
+        os.unlink(path)
+        raise
+    return packed.getbuffer().nbytes
+
+
+class Collector:
+    """Gathers what goes into the bundle. `mountpoint`: of one mount only; None: of all that are seen."""
+
+    def __init__(self, around: Surroundings, mountpoint: str | None, *, with_names: bool) -> None:
+        self._around = around
+        found = mountinfo.hfs_mounts(around.table)
+        self._mounts = [mount for mount in found if mountpoint in {None, mount.mountpoint}][:_MOST_MOUNTS]
+        sources = [mount.source.removeprefix("hfs#") for mount in found]
+        given = [around.source] if around.source else []
+        self._sources = {*sources, *given}
+        places = [*self._sources, *(mount.mountpoint for mount in found)]
+        caches = [around.cache] if around.cache else []
+        ours = [*caches, sys.prefix, sys.base_prefix, machine.__file__.rpartition("/hfs/")[0], "/dev", "/proc", "/sys"]
+        self._masks = None if with_names else Masks(places, ours, OwnWords())
+
+    def gather(
+        self, config: Mapping[str, Any], findings: list[Finding], report: dict[str, Any]
+    ) -> Iterator[tuple[str, str]]:
+        """(name, text) of each file. `config`: as of `hfs config --json`; `report`: as of `hfs doctor --json`."""
+        said = _NAMED if self._masks is None else _MASKED
+        yield "README.txt", _README.format(time=time.strftime("%Y-%m-%d %H:%M:%S%z"), names=said)
+        yield "versions.json", _json(machine.versions())
+        yield "limits.json", _json(machine.limits(self._around))
+        yield "environment.json", _json(machine.environment())
+        yield "config.json", _json(config)
+        yield "mounts.txt", self._table()
+        shown = [
+            {**one, "text": self._finding(finding)} for one, finding in zip(report["findings"], findings, strict=True)
+        ]
+        yield "doctor.json", _json({**report, "findings": shown})
+        for number, mount in enumerate(self._mounts):
+            for name, text in self._mount(mount):
+                yield f"mount-{number}/{name}", text
+
+    def _finding(self, finding: Finding) -> str:
+        if self._masks is None:
+            return finding.text
+        return self._masks.text(finding.text) if finding.check in _OF_MOUNTS else self._masks.places_in(finding.text)
+
+    def _table(self) -> str:
+        lines = self._around.lines("self/mountinfo")
+        if self._masks is None:
+            return "\n".join(lines)
+        devices = {
+            mount.device for source in self._sources if (mount := mountinfo.enclosing(source, self._around.table))
+        }
+        shown = []
+        for line in lines:
+            fields = line.split(" ")
+            if len(fields) > 4 and fields[2] in devices and fields[3] != "/":
+                fields[3] = "<path>"  # what of the file system of SOURCE is shown elsewhere
+            shown.append(self._masks.places_in(" ".join(fields)))
+        return "\n".join(shown)
+
+    def _mount(self, mount: Mount) -> Iterator[tuple[str, str]]:
+        kept = keeper.find(mount.mountpoint)
+        log_file = "" if kept is None else str(kept.config.get("log_file") or "")
+        try:
+            socket = find_socket(mount.mountpoint, limit_s=self._around.answer_s)
+            status = Client(socket).status(self._around.answer_s)
+        except HfsError as error:
+            yield "status.json", _json({"error": self._shown(str(error))})
+        else:
+            log_file = str((status.get("config", {}).get("log-file") or {}).get("value") or log_file)
+            yield "status.json", _json(self._figures(status))
+        if kept is not None:
+            yield "keeper.json", _json(self._figures({"pid": kept.pid, **kept.status}))
+        if log_file.startswith("/"):
+            yield "log.txt", self._log(log_file)
+
+    def _shown(self, text: str) -> str:
+        return text if self._masks is None else self._masks.text(text)
+
+    def _figures(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The configuration stays: SOURCE and other places are what it is about."""
+        if self._masks is None:
+            return found
+        shown = {name: value for name, value in found.items() if name != "config"}
+        return {**self._masks.tree(shown), "config": found.get("config")}
+
+    def _log(self, path: str) -> str:
+        places = [*self._sources, *(mount.mountpoint for mount in self._mounts)]
+        if any(path.startswith(f"{place.rstrip('/')}/") for place in places):
+            return "(the log lies below SOURCE or a mount, where nothing is looked at)"
+        data, code = probe.answer(_TAIL, [path, str(_LOG_BYTES)], self._around.answer_s)
+        lines = data.decode("utf-8", "backslashreplace").split("\n")
+        if len(data) >= _LOG_BYTES:
+            lines = lines[1:]  # the first one is cut
+        if not data:
+            lines = [f"({path} does not answer)" if code is None else f"({path}: nothing in it, or it cannot be read)"]
+        return "\n".join(lines if self._masks is None else map(self._masks.line, lines))
+
+
+def _json(found: object) -> str:
+    text = json.dumps(found, indent=1, default=str)
+    return text if len(text) <= _FILE_BYTES else json.dumps({"error": f"{len(text)} bytes are too many"})

@@ -1,0 +1,183 @@
+"""The place of the cache: may it be made, may it be written to, on what kind of file system does it lie, is there room?
+
+What can never be is told alone: how full a directory is in which nothing can be written says nothing more. Leaves
+nothing behind. A directory that does not answer is asked by a process that is left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hfs.doctor.finding import Finding, Level, fault, good, limit
+from hfs.doctor.surroundings import Surroundings
+from hfs.mounting import mountinfo, probe
+from mountd.base.errors import ConfigError, HfsError
+from mountd.core.cache_directory import open_cache_directory
+from mountd.core.cache_path import real_path
+from mountd.ledger import CacheRoot
+
+_NAME = "cache"
+_SHARED = {
+    *("nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "beegfs", "ceph", "glusterfs", "pvfs2", "orangefs", "9p", "afs"),
+    *("panfs", "wekafs", "ocfs2", "gfs2", "virtiofs", "daos"),
+}
+_LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
+_MEMORY = {"tmpfs", "ramfs"}
+_LEAST_FREE_BYTES = 1 << 30
+_LEAST_FREE_SHARE, _MOST_FREE_BYTES = 0.1, 10 * 10**9
+"""What a mount without --cache-size leaves free: 10 % of the disk, at least 10 GB (mountd/cache/objects)."""
+_LEAST_INODES = 100_000
+_OTHER = "give --cache a directory on a disk of this machine"
+
+
+class Place(NamedTuple):
+    """Where the cache is, or would be made."""
+
+    path: str
+    """Without symbolic links."""
+    standing: str
+    """The directory itself, or the nearest one above that is there."""
+
+    @property
+    def is_there(self) -> bool:
+        """It need not be made."""
+        return self.path == self.standing
+
+
+def check(around: Surroundings) -> Iterator[Finding]:
+    """What the cache would be refused for, or its kind and room. Nothing where no cache is known."""
+    if around.cache is None:
+        return
+    place = place_of(around)
+    if isinstance(place, Finding):
+        yield place
+        return
+    refusal = _kind_refused(around, place) or _refused(around, place)
+    if refusal is not None:
+        yield refusal
+        return
+    yield from _kind(around, place)
+    yield from _room(around, place)
+
+
+def place_of(around: Surroundings) -> Place | Finding:
+    """Where the cache is; a finding if that cannot be seen."""
+    path = standing = around.cache or "/"
+    while True:
+        try:
+            probe.look(standing, limit_s=around.answer_s)
+            break
+        except TimeoutError:
+            return fault(_NAME, f"cache {path}: {standing} does not answer within {around.answer_s:g} s", _OTHER)
+        except FileNotFoundError:
+            standing = os.path.dirname(standing)
+        except NotADirectoryError:
+            return fault(_NAME, f"cache {path}: {standing} is not a directory", _OTHER)
+        except OSError as error:
+            if error.errno != errno.EACCES:  # whoever may not list a directory may pass it all the same
+                return fault(_NAME, f"cache {path}: {standing} cannot be used ({error.strerror})", _OTHER)
+            break
+    try:
+        real = real_path(path)
+        return Place(real, real if standing == path else real_path(standing))
+    except (HfsError, OSError) as error:
+        return fault(_NAME, str(error), _OTHER)
+
+
+def _kind_of(around: Surroundings, place: Place) -> mountinfo.Mount | None:
+    return mountinfo.enclosing(place.standing, around.table)
+
+
+def _kind_refused(around: Surroundings, place: Place) -> Finding | None:
+    if around.source is not None and (place.path + "/").startswith(around.source.rstrip("/") + "/"):
+        return fault(_NAME, f"cache {place.path}: inside SOURCE {around.source}", _OTHER)
+    mount = _kind_of(around, place)
+    if mount is None or mount.fstype in _LAYERS:
+        return None
+    if mount.fstype in _SHARED or mount.fstype.startswith("fuse"):
+        text = (
+            f"cache {place.path}: on {mount.fstype}, a shared file system: no faster than SOURCE, and not made for it"
+        )
+        return fault(_NAME, text, _OTHER)
+    if mount.fstype in _MEMORY and around.cache_size_bytes is None:
+        return fault(
+            _NAME, f"cache {place.path}: on {mount.fstype}, in memory", "say how much it may take: --cache-size"
+        )
+    return None
+
+
+def _refused(around: Surroundings, place: Place) -> Finding | None:
+    """Permission bits tell root nothing, and a read-only or full disk tells nobody: so something is written."""
+    where = place.standing
+    try:
+        if place.is_there:
+            open_cache_directory(place.path, make=False, shared_ok=True).close()
+        with tempfile.TemporaryFile(dir=where, prefix=".hfs-doctor-") as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+    except ConfigError as error:
+        return Finding(_NAME, Level.FAULT, str(error))
+    except OSError as error:
+        what = f"cache {place.path}: {'' if place.is_there else f'{where} '}cannot be written to by user {around.uid}"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            full = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
+            return fault(_NAME, f"cache {place.path}: {full}", "make room, or give --cache a directory elsewhere")
+        return fault(_NAME, f"{what} ({error.strerror})", "give --cache a directory that you can write to")
+    return None
+
+
+def _kind(around: Surroundings, place: Place) -> Iterator[Finding]:
+    mount = _kind_of(around, place)
+    kind = "unknown" if mount is None else mount.fstype
+    if kind in _MEMORY:
+        text = f"cache {place.path}: on {kind}: what is staged takes memory from the job, and goes with a reboot"
+        yield limit(_NAME, text, _OTHER)
+    elif kind in _LAYERS:
+        text = f"cache {place.path}: on {kind}, the container's own layer: slower, and gone with the container"
+        yield limit(_NAME, text, "give --cache a directory of the host's disk that is mounted into the container")
+    else:
+        yield good(_NAME, f"cache {place.path}: on {kind}, can be {'written to' if place.is_there else 'made'}")
+
+
+def _room(around: Surroundings, place: Place) -> Iterator[Finding]:
+    name = "cache-room"
+    disk = os.statvfs(place.standing)
+    free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    held = _held_bytes(place)
+    wanted = around.cache_size_bytes
+    shown = f"{free / 1e9:,.1f} GB free where the cache is"
+    if held:
+        shown += f", besides the {held / 1e9:,.1f} GB that it holds"
+    left = free - min(max(size * _LEAST_FREE_SHARE, _MOST_FREE_BYTES), size) if wanted is None else free
+    if wanted is not None and wanted > free + held:
+        text = f"--cache-size is {wanted / 1e9:,.1f} GB, and there are {shown}"
+        yield limit(name, text, "give a smaller --cache-size, make room, or give --cache another disk")
+    elif left + held < _LEAST_FREE_BYTES:
+        text = f"{shown}, of which a mount without --cache-size leaves a tenth of the disk, 10 GB at least"
+        yield limit(name, text, "make room, or give --cache-size")
+    elif disk.f_files > 0 and disk.f_favail < _LEAST_INODES:
+        text = f"only {disk.f_favail:,} more files can be made where the cache is"
+        yield limit(name, text, "make room there, or give --cache another file system")
+    else:
+        yield good(name, shown)
+
+
+def _held_bytes(place: Place) -> int:
+    """What caches of this root hold by the ledger. Makes nothing."""
+    if not os.path.isdir(f"{place.path}/ledger"):
+        return 0
+    try:
+        root = CacheRoot(place.path)
+    except (HfsError, OSError):
+        return 0
+    try:
+        return sum(entry.grant.used_bytes for entry in root.ledger.listed())
+    except OSError:
+        return 0
+    finally:
+        root.close()

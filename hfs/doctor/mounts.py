@@ -1,0 +1,85 @@
+"""The mounts of hfs that are there: does each answer, has it a keeper, do we see its daemon; and what has no mount.
+
+Every look at a mount is made by a process that is left behind when there is no answer. Sockets are asked with a limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from hfs.client.client import SOCKET_XATTR, Client
+from hfs.doctor.finding import Finding, fault, good, limit, note
+from hfs.doctor.surroundings import Surroundings
+from hfs.mounting import keeper, mountinfo, probe
+from hfs.mounting.mountinfo import Mount
+from mountd.base.errors import HfsError
+
+_NAME = "mount"
+_DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
+_AT_ONCE = 16
+_MOST = 200
+"""Mounts that are asked; a node has a few."""
+
+
+def check(around: Surroundings) -> Iterator[Finding]:
+    """One finding for each mount, and one for each keeper of ours whose mount has gone."""
+    mounts = mountinfo.hfs_mounts(around.table)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        yield from threads.map(partial(_look, around), mounts[:_MOST])
+    yield from _without_mount()
+
+
+def _look(around: Surroundings, mount: Mount) -> Finding:
+    place = mount.mountpoint
+    try:
+        socket = os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=around.answer_s))
+    except TimeoutError:
+        text = f"{place}: the mount does not answer within {around.answer_s:g} s"
+        number = mount.device.partition(":")[2]
+        remedy = (
+            f"hfs umount --lazy {place}; what still waits ends with: echo 1 > /sys/fs/fuse/connections/{number}/abort"
+        )
+        return fault("silent-mount", text, remedy)
+    except OSError as error:
+        return _refused(around, mount, error)
+    try:
+        client = Client(socket)
+        pid, status = client.pid(), client.status(around.answer_s)
+    except HfsError as error:
+        return fault("silent-mount", f"{place}: {error}", f"hfs umount {place}, and mount again")
+    kept = status.get("keeper") or {}
+    if pid == 0:
+        text = f"{place}: its daemon is in another pid namespace: a killed reader waits until its read is answered"
+        return limit("pid-namespace", text, "run jobs and daemon in the same pid namespace (hostPID, --pid=host)")
+    foreground = (status.get("config", {}).get("foreground") or {}).get("value")
+    if not kept.get("pid") and kept.get("reason") and not foreground:
+        text = f"{place}: nobody would start its daemon again after a crash ({kept['reason']})"
+        return limit("mount-without-keeper", text, f"hfs umount {place} between two jobs, and mount again")
+    return good(_NAME, f"{place}: answers, process {pid}")
+
+
+def _refused(around: Surroundings, mount: Mount, error: OSError) -> Finding:
+    place, owner = mount.mountpoint, mount.owner_uid
+    by = "" if owner in {None, around.uid} or around.uid == 0 else f" as user {owner} or root"
+    if error.errno in _DEAD:
+        text = f"{place}: the daemon of this mount is dead, and nobody starts it again"
+        return fault("dead-mount", text, f"hfs umount {place}{by}, or hfs mount there again")
+    if isinstance(error, PermissionError):
+        return note(_NAME, f"{place}: the mount of user {owner}, who did not allow others")
+    kept = keeper.find(place) if error.errno == errno.EIO else None
+    why = kept.why_refused if kept is not None else ""
+    text = f"{place}: {why or error.strerror}"
+    return fault("refusing-mount", text, f"mend that and hfs mount --take-over, or hfs umount {place}{by}")
+
+
+def _without_mount() -> Iterator[Finding]:
+    for kept in keeper.ours():
+        if kept.status.get("device") is None:
+            place = kept.status.get("mountpoint") or "a mount"
+            text = f"process {kept.pid}, the keeper of {place}, whose mount has gone, still waits for its daemon"
+            remedy = f"it ends when the cache is written; if the source hangs it never may: kill -9 {kept.pid}"
+            yield limit("keeper-without-mount", text, remedy)

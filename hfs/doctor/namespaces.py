@@ -1,0 +1,96 @@
+"""Namespaces: may this user have a mount namespace of its own, as `hfs run` in place needs; are we in a container?
+
+The first is tried by a process that ends at once: what the kernel is told to allow stands in four places, and filters
+of containers in none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+
+from hfs.doctor.finding import Finding, good, limit, note
+from hfs.doctor.surroundings import Surroundings
+from hfs.mounting import probe
+
+_NAME = "user-namespaces"
+_TRY_S = 10.0
+_CODE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+uid, gid = os.geteuid(), os.getegid()
+def checked(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), "")
+try:
+    checked(libc.unshare(0x00020000 | (0x10000000 if uid else 0)))
+    if uid:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    checked(libc.mount(b"none", b"/", None, ctypes.c_ulong(16384 | 1 << 19), None))
+    print(0)
+except OSError as error:
+    print(error.errno)
+"""
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/singularity", "/.singularity.d")
+
+
+def try_own_namespace() -> int:
+    """errno of the attempt; 0: it went well."""
+    output, _ = probe.answer(_CODE, [], _TRY_S)
+    return int(output) if output.strip().isdigit() else errno.EIO
+
+
+def check(
+    around: Surroundings, attempt: Callable[[], int] = try_own_namespace, containers: tuple[str, ...] = _CONTAINERS
+) -> Iterator[Finding]:
+    """One finding of `hfs run` in place, and a note in a container."""
+    number = attempt()
+    if number:
+        text = f"hfs run cannot show the data at SOURCE itself: {_why(around, number)}"
+        yield limit(_NAME, text, f"{_remedy(around)}, or use hfs run --at DIR or hfs mount")
+    else:
+        yield good(_NAME, "hfs run can show the data at SOURCE itself")
+    container = next((name for name in containers if os.path.exists(name)), None)
+    if container is not None and not _is_shared(around):
+        text = f"this is a container ({container}): a mount made here is seen in it only"
+        yield note("container", text, "to have it outside, mount on the host, or at a place mounted with rshared")
+
+
+def _why(around: Surroundings, number: int) -> str:
+    why = os.strerror(number)
+    if around.uid == 0:
+        return f"root may not have a mount namespace of its own ({why})"
+    for name, forbidden in _SETTINGS.items():
+        if around.number(f"sys/{name}") == forbidden:
+            return f"user {around.uid} may not have a user namespace ({name.replace('/', '.')} is {forbidden})"
+    return f"user {around.uid} may not have a user namespace ({why})"
+
+
+_SETTINGS = {
+    "user/max_user_namespaces": 0,
+    "kernel/unprivileged_userns_clone": 0,
+    "kernel/apparmor_restrict_unprivileged_userns": 1,
+}
+"""What forbids it."""
+
+
+def _remedy(around: Surroundings) -> str:
+    if around.uid == 0:
+        return "give the container CAP_SYS_ADMIN"
+    for name, forbidden in _SETTINGS.items():
+        if around.number(f"sys/{name}") == forbidden:
+            allowed = 15000 if name == "user/max_user_namespaces" else 1 - forbidden
+            return f"ask for sysctl {name.replace('/', '.')}={allowed}"
+    return "ask for user namespaces (in a container: a seccomp profile that has unshare)"
+
+
+def _is_shared(around: Surroundings) -> bool:
+    """Whether mounts below / are seen in other mount namespaces too."""
+    for line in around.lines("self/mountinfo"):
+        fields = line.partition(" - ")[0].split(" ")
+        if len(fields) > 6 and fields[4] == "/":
+            return any(field.startswith("shared:") for field in fields[6:])
+    return False

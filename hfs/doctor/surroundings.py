@@ -1,0 +1,86 @@
+"""`Surroundings`: what the checks look at. Tests hand over other places and another user.
+
+Nothing is looked at when it is made but the table of mounts, which cannot hang.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from hfs.mounting import mountinfo
+from hfs.mounting.mountinfo import Mount
+
+ANSWER_S = 5.0
+"""A busy metadata server answers within a second or two."""
+_CAP_SYS_ADMIN = 21  # <linux/capability.h>
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Paths are absolute. `source` and `cache`: what a mount would be given, if that is known."""
+
+    uid: int
+    release: str
+    """Of the kernel."""
+    table: tuple[Mount, ...]
+    device: str = "/dev/fuse"
+    fuse_config: str = "/etc/fuse.conf"
+    proc: str = "/proc"
+    search_path: str | None = None
+    """Where programs are looked for; None: as PATH says."""
+    source: str | None = None
+    cache: str | None = None
+    cache_size_bytes: int | None = None
+    allow_other: bool = False
+    measured: bool = True
+    """The speed of the cache, and of `source`, is to be measured."""
+    answer_s: float = ANSWER_S
+
+    @property
+    def status(self) -> dict[str, str]:
+        """The lines of /proc/self/status. Empty where that cannot be read."""
+        return dict(line.split(":\t", 1) for line in self.lines("self/status") if ":\t" in line)
+
+    @property
+    def may_mount(self) -> bool:
+        """Whether mount(2) and passthrough are allowed here: CAP_SYS_ADMIN."""
+        return bool(int(self.status.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
+
+    def without_source(self) -> Surroundings:
+        """The same, where SOURCE is not to be looked at."""
+        return replace(self, source=None)
+
+    def lines(self, name: str) -> list[str]:
+        """Of a file below `proc`; none where it cannot be read."""
+        try:
+            with open(f"{self.proc}/{name}", encoding="utf-8", errors="surrogateescape") as file:
+                return file.read().splitlines()
+        except OSError:
+            return []
+
+    def number(self, name: str) -> int | None:
+        """Of a file below `proc` that holds one; None where there is no such file."""
+        lines = self.lines(name)
+        return int(lines[0]) if lines and lines[0].strip().lstrip("-").isdigit() else None
+
+
+def here(
+    source: str | None = None,
+    cache: str | None = None,
+    *,
+    cache_size_bytes: int | None = None,
+    allow_other: bool = False,
+    measured: bool = True,
+) -> Surroundings:
+    """This process's."""
+    return Surroundings(
+        uid=os.geteuid(),
+        release=os.uname().release,
+        table=tuple(mountinfo.mounts()),
+        source=None if source is None else os.path.abspath(source),
+        cache=None if cache is None else os.path.abspath(cache),
+        cache_size_bytes=cache_size_bytes,
+        allow_other=allow_other,
+        measured=measured,
+    )
