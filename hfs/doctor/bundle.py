@@ -29,7 +29,7 @@ _FILE_BYTES = 1 << 20
 _LOG_BYTES = 1 << 19
 """Of each log the end: some 4 000 lines."""
 _MOST_MOUNTS = 16
-_OF_MOUNTS = {"doctor", "mount-without-keeper", "refusing-mount", "silent-mount"}
+_OF_MOUNTS = {"doctor", "mount-without-keeper", "refusing-mount", "silent-daemon"}
 """Findings whose texts a daemon, or an error, has put something into."""
 _TAIL = """
 import os, stat, sys

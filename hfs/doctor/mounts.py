@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from hfs.client.client import SOCKET_XATTR, Client
+from hfs.client.control_socket import Refused
 from hfs.doctor.finding import Finding, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import keeper, mountinfo, probe
@@ -50,7 +51,7 @@ def _look(around: Surroundings, mount: Mount) -> Finding:
         client = Client(socket)
         pid, status = client.pid(), client.status(around.answer_s)
     except HfsError as error:
-        return fault("silent-mount", f"{place}: {error}", f"hfs umount {place}, and mount again")
+        return _without_control(mount, socket, error)
     kept = status.get("keeper") or {}
     if pid == 0:
         text = f"{place}: its daemon is in another pid namespace: a killed reader waits until its read is answered"
@@ -60,6 +61,15 @@ def _look(around: Surroundings, mount: Mount) -> Finding:
         text = f"{place}: nobody would start its daemon again after a crash ({kept['reason']})"
         return limit("mount-without-keeper", text, f"hfs umount {place} between two jobs, and mount again")
     return good(_NAME, f"{place}: answers, process {pid}")
+
+
+def _without_control(mount: Mount, socket: str, error: HfsError) -> Finding:
+    """It answers readers, and not us: in a container that sees the mount only, that is as it must be."""
+    place = mount.mountpoint
+    if isinstance(error, Refused) or not os.path.exists(socket):
+        return note(_NAME, f"{place}: answers readers; its daemon cannot be asked from here ({error})")
+    text = f"{place}: answers readers, and its daemon does not answer commands ({error})"
+    return limit("silent-daemon", text, f"wait, or hfs umount {place} between two jobs, and mount again")
 
 
 def _refused(around: Surroundings, mount: Mount, error: OSError) -> Finding:
