@@ -34,7 +34,7 @@ _LEAST_INODES = 100_000
 _OTHER = "give --cache a directory on a disk of this machine"
 
 
-class Place(NamedTuple):
+class CachePlace(NamedTuple):
     """Where the cache is, or would be made."""
 
     path: str
@@ -64,7 +64,7 @@ def check(around: Surroundings) -> Iterator[Finding]:
     yield from _room(around, place)
 
 
-def place_of(around: Surroundings) -> Place | Finding:
+def place_of(around: Surroundings) -> CachePlace | Finding:
     """Where the cache is; a finding if that cannot be seen."""
     path = standing = around.cache or "/"
     while True:
@@ -83,16 +83,16 @@ def place_of(around: Surroundings) -> Place | Finding:
             break
     try:
         real = real_path(path)
-        return Place(real, real if standing == path else real_path(standing))
+        return CachePlace(real, real if standing == path else real_path(standing))
     except (HfsError, OSError) as error:
         return fault(_NAME, str(error), _OTHER)
 
 
-def _kind_of(around: Surroundings, place: Place) -> mountinfo.Mount | None:
+def _kind_of(around: Surroundings, place: CachePlace) -> mountinfo.Mount | None:
     return mountinfo.enclosing(place.standing, around.table)
 
 
-def _kind_refused(around: Surroundings, place: Place) -> Finding | None:
+def _kind_refused(around: Surroundings, place: CachePlace) -> Finding | None:
     if around.source is not None and (place.path + "/").startswith(around.source.rstrip("/") + "/"):
         return fault(_NAME, f"cache {place.path}: inside SOURCE {around.source}", _OTHER)
     mount = _kind_of(around, place)
@@ -110,7 +110,7 @@ def _kind_refused(around: Surroundings, place: Place) -> Finding | None:
     return None
 
 
-def _refused(around: Surroundings, place: Place) -> Finding | None:
+def _refused(around: Surroundings, place: CachePlace) -> Finding | None:
     """Permission bits tell root nothing, and a read-only or full disk tells nobody: so something is written."""
     where = place.standing
     try:
@@ -131,7 +131,7 @@ def _refused(around: Surroundings, place: Place) -> Finding | None:
     return None
 
 
-def _kind(around: Surroundings, place: Place) -> Iterator[Finding]:
+def _kind(around: Surroundings, place: CachePlace) -> Iterator[Finding]:
     mount = _kind_of(around, place)
     kind = "unknown" if mount is None else mount.fstype
     if kind in _MEMORY:
@@ -144,7 +144,7 @@ def _kind(around: Surroundings, place: Place) -> Iterator[Finding]:
         yield good(_NAME, f"cache {place.path}: on {kind}, can be {'written to' if place.is_there else 'made'}")
 
 
-def _room(around: Surroundings, place: Place) -> Iterator[Finding]:
+def _room(around: Surroundings, place: CachePlace) -> Iterator[Finding]:
     name = "cache-room"
     disk = os.statvfs(place.standing)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
@@ -167,7 +167,7 @@ def _room(around: Surroundings, place: Place) -> Iterator[Finding]:
         yield good(name, shown)
 
 
-def _held_bytes(place: Place) -> int:
+def _held_bytes(place: CachePlace) -> int:
     """What caches of this root hold by the ledger. Makes nothing."""
     if not os.path.isdir(f"{place.path}/ledger"):
         return 0

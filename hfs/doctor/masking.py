@@ -15,7 +15,7 @@ from typing import Any
 from hfs.doctor.own_words import EDGES, OwnWords
 
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ )([\w.]+): (.*)", re.DOTALL)
-_FRAME = re.compile(r'( *File ")([^"]+)(", line \d+(?:, in [\w<>]+)?)')
+_FRAME = re.compile(r'( *File ")([^"]+)(", line \d+)(.*)')
 _TOKEN = re.compile(r"""(?<![\w'"])('[^']*'|"[^"]*")(?![\w'"])|(\S+)""")
 _AMOUNT = re.compile(r"[-+]?(?:0|[1-9]\d{0,2})(?:[.,]\d+)*(?:%|s|ms|us|ns|B|kB|[MGT]B|[KMGT]iB|x)?")
 """Not 000123 or 20240131, which may be names."""
@@ -55,7 +55,8 @@ class Masks:
         self._ours = {each.rstrip("/") for each in ours if each.strip("/")}
         self._own = own
         self._marks: dict[str, str] = {}
-        self._below = re.compile("|".join(f"({re.escape(place)})(/[^,:=\\s'\"]*)" for place in self._places) or r"(?!)")
+        below = "|".join(rf"{re.escape(place)}(?:/\S*)?" for place in self._places)
+        self._below = re.compile(rf"(?<![\w.-])(?:{below})" if below else r"(?!)")
 
     def mark(self, name: str) -> str:
         """What stands for a name."""
@@ -118,12 +119,16 @@ class Masks:
         """A line of a log."""
         stamped = _LINE.fullmatch(line)
         if stamped is None:
-            frame = _FRAME.match(line)
-            return f"{frame[1]}{self.path(frame[2])}{frame[3]}" if frame else self.text(line)
+            frame = _FRAME.fullmatch(line)
+            return self.text(line) if frame is None else self._frame(*frame.groups())
         before, logger, text = stamped.groups()
         if not _MODULE.fullmatch(logger):
             return f"{before}{logger}: {self.text(text)}"
         return f"{before}{logger}: {self._said(logger, text)}"
+
+    def _frame(self, before: str, file: str, number: str, function: str) -> str:
+        shown = self.path(file)
+        return f"{before}{shown}{number}{function if shown == file else ''}"
 
     def _said(self, logger: str, text: str) -> str:
         found = self._own.message(logger, text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +23,7 @@ from mountd.base.errors import HfsError
 _NAME = "mount"
 _DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
 _AT_ONCE = 16
+_ENDING_S = 2.0
 _MOST = 200
 """Mounts that are asked; a node has a few."""
 
@@ -30,7 +32,11 @@ def check(around: Surroundings) -> Iterator[Finding]:
     """One finding for each mount, and one for each keeper of ours whose mount has gone."""
     mounts = mountinfo.hfs_mounts(around.table)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        yield from threads.map(partial(_look, around), mounts[:_MOST])
+        found = list(threads.map(partial(_look, around), mounts[:_MOST]))
+    there = {mount.mount_id for mount in mountinfo.parse("\n".join(around.lines("self/mountinfo")))}
+    for mount, finding in zip(mounts, found, strict=False):
+        if mount.mount_id in there:  # else it was unmounted meanwhile, and did not answer for that
+            yield finding
     yield from _without_mount()
 
 
@@ -87,8 +93,13 @@ def _refused(around: Surroundings, mount: Mount, error: OSError) -> Finding:
 
 
 def _without_mount() -> Iterator[Finding]:
+    """One that has just lost its mount ends within a moment, as a rule."""
+    ending = {kept.pid for kept in keeper.ours() if kept.status.get("device") is None}
+    if not ending:
+        return
+    time.sleep(_ENDING_S)
     for kept in keeper.ours():
-        if kept.status.get("device") is None:
+        if kept.pid in ending and kept.status.get("device") is None:
             place = kept.status.get("mountpoint") or "a mount"
             text = f"process {kept.pid}, the keeper of {place}, whose mount has gone, still waits for its daemon"
             remedy = f"it ends when the cache is written; if the source hangs it never may: kill -9 {kept.pid}"

@@ -1,0 +1,499 @@
+"""Each family of checks, in surroundings that are made up: what cannot be broken on a test machine is broken here.
+
+The others are broken for real in tests/fuse/test_doctor.py.
+"""
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfs.doctor import (
+    cache_place,
+    cache_speed,
+    caches,
+    fuse_device,
+    fusermount,
+    kernel,
+    libfuse,
+    limits,
+    mounts,
+    namespaces,
+    sockets,
+    source,
+)
+from hfs.doctor.cache_speed import Speed
+from hfs.doctor.examine import examine
+from hfs.doctor.finding import Finding, Level, fault, good, limit, note, worst
+from tests.hfs.doctor.surroundings import ALL_CAPABILITIES, made_up
+
+LOADED: dict[str, Any] = {
+    "extension": True,
+    "why": None,
+    "passthrough": True,
+    "version": "3.17.2",
+    "pyfuse3": "3.5.0",
+    "libfuse": ["/lib/libfuse3.so.3.17.2"],
+    "two": None,
+}
+
+
+def found(findings: object) -> dict[str, tuple[str, str]]:
+    """check -> (level, text and remedy)."""
+    assert hasattr(findings, "__iter__")
+    told = list(findings)
+    assert all(finding.remedy for finding in told if finding.level in {Level.LIMIT, Level.FAULT})
+    assert len({finding.check for finding in told}) == len(told)
+    return {finding.check: (finding.level.value, finding.line()) for finding in told}
+
+
+def test_the_worst_level_counts_and_notes_do_not() -> None:
+    assert worst([]) is Level.GOOD
+    assert worst([good("a", "x"), note("b", "y")]) is Level.GOOD
+    assert worst([limit("a", "x", "r"), note("b", "y")]) is Level.LIMIT
+    assert worst([limit("a", "x", "r"), fault("b", "y", "r"), good("c", "z")]) is Level.FAULT
+
+
+# -- /dev/fuse, fusermount3 -------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_missing_is_asked_for_where_it_can_be_had(tmp_path: Path) -> None:
+    """The module is loaded: the container lacks the device. It is not: the machine lacks the module."""
+    device = str(tmp_path / "fuse")
+    loaded = made_up(tmp_path, {"filesystems": "nodev\tproc\nnodev\tfuse\n"}, device=device)
+    assert "--device /dev/fuse" in found(fuse_device.check(loaded))["fuse-device"][1]
+    without = made_up(tmp_path, {"filesystems": "nodev\tproc\n"}, device=device)
+    assert "modprobe fuse" in found(fuse_device.check(without))["fuse-device"][1]
+    (tmp_path / "fuse").write_text("")
+    assert "not a device" in found(fuse_device.check(without))["fuse-device"][1]
+
+
+def test_root_without_the_right_to_mount_is_told_so(tmp_path: Path) -> None:
+    around = made_up(tmp_path, uid=0, device=os.devnull)
+    assert found(fuse_device.check(around))["fuse-rights"][0] == "fault"
+    assert "fuse-rights" not in found(fuse_device.check(made_up(tmp_path, uid=0, capabilities=ALL_CAPABILITIES)))
+
+
+def test_fusermount3_that_root_lacks_is_a_note(tmp_path: Path) -> None:
+    assert found(fusermount.check(made_up(tmp_path, uid=0, search_path=str(tmp_path))))["fusermount"][0] == "note"
+    assert found(fusermount.check(made_up(tmp_path, search_path=str(tmp_path))))["fusermount"][0] == "fault"
+
+
+# -- the kernel and libfuse -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "wanted"),
+    [
+        ("6.9.0", "good"),
+        ("6.18.44-x", "good"),
+        ("7.0", "good"),
+        ("6.8.0-31-generic", "limit"),
+        ("5.14.0-427.el9", "limit"),
+    ],
+)
+def test_the_kernel_is_known_by_its_version(tmp_path: Path, release: str, wanted: str) -> None:
+    told = found(kernel.check(made_up(tmp_path, release=release), lambda: set()))
+    assert told["kernel"][0] == wanted
+    assert list(told) == ["kernel"]
+
+
+def test_calls_that_are_refused_are_named_with_what_is_lost(tmp_path: Path) -> None:
+    told = found(kernel.check(made_up(tmp_path), lambda: {"openat2", "pidfd_open"}))
+    assert told["kernel-openat2"] == ("limit", told["kernel-openat2"][1])
+    assert "Linux 5.6 or newer" in told["kernel-openat2"][1]
+    assert "kernel-pidfd-open" in told
+
+
+def test_a_call_that_no_kernel_has_is_refused_and_one_that_this_has_is_not() -> None:
+    calls = {"none": (100_000, "9.9", ""), "pidfd_open": (434, "5.3", "")}
+    assert kernel.refused_calls(calls) == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("said", "around", "level", "text"),
+    [
+        ({}, {"capabilities": ALL_CAPABILITIES}, "good", "io modes: passthrough, daemon"),
+        ({}, {}, "note", "no passthrough: user 1000 has no CAP_SYS_ADMIN"),
+        ({}, {"release": "6.8.0", "capabilities": ALL_CAPABILITIES}, "note", "Linux 6.8.0 is older than 6.9"),
+        (
+            {"passthrough": False, "version": "3.14.0"},
+            {"capabilities": ALL_CAPABILITIES},
+            "limit",
+            "libfuse 3.14.0 is too old",
+        ),
+        (
+            {"extension": False, "why": "it was not built"},
+            {},
+            "note",
+            "stateless (with --immutable) and passthrough need",
+        ),
+    ],
+)
+def test_io_modes_that_will_be_had(
+    tmp_path: Path, said: dict[str, Any], around: dict[str, Any], level: str, text: str
+) -> None:
+    told = found(libfuse.check(made_up(tmp_path, **around), lambda: {**LOADED, **said}))
+    assert told["io-modes"][0] == level
+    assert text in told["io-modes"][1]
+    assert told["extension"][0] == ("good" if {**LOADED, **said}["extension"] else "limit")
+
+
+def test_a_pyfuse3_that_cannot_be_loaded_is_a_fault_and_all_that_is_said(tmp_path: Path) -> None:
+    told = found(libfuse.check(made_up(tmp_path), lambda: {"failed": "ModuleNotFoundError: No module named 'pyfuse3'"}))
+    assert list(told) == ["pyfuse3"]
+    assert "No module named 'pyfuse3'" in told["pyfuse3"][1]
+
+
+def test_what_a_daemon_would_load_is_loaded_here() -> None:
+    said = libfuse.load()
+    assert "failed" not in said
+    assert said["pyfuse3"]
+    assert said["two"] is None
+
+
+def test_two_libfuses_are_a_limit(tmp_path: Path) -> None:
+    told = found(libfuse.check(made_up(tmp_path), lambda: {**LOADED, "two": "two libfuses are loaded (a, b)"}))
+    assert told["libfuse"][0] == "limit"
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+FREE = "MemTotal: 99999999 kB\nMemAvailable: 50000000 kB\n"
+
+
+def of_limits(files: int, processes: int) -> limits.Limits:
+    return lambda which: (processes, processes) if which == limits.resource.RLIMIT_NPROC else (files, files)
+
+
+def test_limits_that_are_wide_are_good(tmp_path: Path) -> None:
+    told = found(limits.check(made_up(tmp_path, {"meminfo": FREE}), of_limits(1 << 20, 1 << 20)))
+    assert {level for level, _ in told.values()} == {"good"}
+
+
+def test_little_memory_is_a_limit(tmp_path: Path) -> None:
+    around = made_up(tmp_path, {"meminfo": "MemAvailable: 500000 kB\n"})
+    assert found(limits.check(around, of_limits(1 << 20, 1 << 20)))["memory"][0] == "limit"
+
+
+def test_root_is_not_held_to_the_number_of_its_processes(tmp_path: Path) -> None:
+    for uid, level in ((0, "good"), (1000, "limit")):
+        around = made_up(tmp_path, {"meminfo": FREE}, uid=uid)
+        assert found(limits.check(around, of_limits(1 << 20, 100)))["processes"][0] == level
+
+
+@pytest.mark.parametrize(
+    ("line", "mount"),
+    [
+        ("0::/job/step", "30 1 0:26 / {top} rw - cgroup2 cgroup2 rw"),
+        ("8:pids:/job/step\n0::/", "30 1 0:26 / {top} rw - cgroup cgroup rw,pids"),
+    ],
+)
+def test_the_least_of_all_control_groups_above_holds(tmp_path: Path, line: str, mount: str) -> None:
+    top = tmp_path / "cgroup"
+    for folder, most, now in (("job/step", "max", 3), ("job", "400", 300), ("", "", 0)):
+        (top / folder).mkdir(parents=True, exist_ok=True)
+        if most:
+            (top / folder / "pids.max").write_text(f"{most}\n")
+            (top / folder / "pids.current").write_text(f"{now}\n")
+    around = made_up(tmp_path, {"meminfo": FREE, "self/cgroup": line}, mounts=mount.format(top=top))
+    assert limits.room_for_processes(around) == 100
+    assert "100 more" in found(limits.check(around, of_limits(1 << 20, 1 << 20)))["processes"][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "uid", "told"), [("rw,hidepid=2", 1000, 1), ("rw,hidepid=2", 0, 0), ("rw", 1000, 0)]
+)
+def test_a_proc_that_hides_others_is_a_note(tmp_path: Path, options: str, uid: int, told: int) -> None:
+    around = made_up(tmp_path, {"meminfo": FREE}, mounts=f"2 1 0:2 / /proc rw - proc proc {options}", uid=uid)
+    assert ("proc" in found(limits.check(around, of_limits(1 << 20, 1 << 20)))) == told
+
+
+# -- namespaces -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "remedy"),
+    [
+        ({"sys/user/max_user_namespaces": "0"}, "user.max_user_namespaces is 0", "max_user_namespaces=15000"),
+        (
+            {"sys/kernel/unprivileged_userns_clone": "0"},
+            "unprivileged_userns_clone is 0",
+            "unprivileged_userns_clone=1",
+        ),
+        (
+            {"sys/kernel/apparmor_restrict_unprivileged_userns": "1"},
+            "unprivileged_userns is 1",
+            "unprivileged_userns=0",
+        ),
+        ({}, "Operation not permitted", "seccomp profile"),
+    ],
+)
+def test_why_there_are_no_user_namespaces(tmp_path: Path, files: dict[str, str], text: str, remedy: str) -> None:
+    around = made_up(tmp_path, {"sys/user/max_user_namespaces": "9999", **files})
+    level, line = found(namespaces.check(around, lambda: errno.EPERM, ()))["user-namespaces"]
+    assert level == "limit"
+    assert text in line
+    assert remedy in line
+
+
+@pytest.mark.parametrize(("shared", "told"), [("", True), ("shared:1 ", False)])
+def test_a_container_whose_mounts_are_its_own_is_a_note(tmp_path: Path, shared: str, told: bool) -> None:
+    around = made_up(tmp_path, mounts=f"1 0 0:1 / / rw {shared}- ext4 dev rw")
+    findings = found(namespaces.check(around, lambda: 0, (str(tmp_path),)))
+    assert findings["user-namespaces"][0] == "good"
+    assert ("container" in findings) == told
+    assert "container" not in found(namespaces.check(around, lambda: 0, (str(tmp_path / "none"),)))
+
+
+# -- SOURCE -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "uid", "check", "level", "text"),
+    [
+        ({"errno": errno.EACCES, "owner": 1}, 0, "source-rights", "fault", "hfs mount --as-user daemon"),
+        ({"errno": errno.EACCES, "owner": 4_000_000}, 0, "source-rights", "fault", "hfs mount --as-user 4000000"),
+        ({"errno": errno.EACCES, "owner": None}, 0, "source-rights", "fault", "hfs mount --as-user USER"),
+        ({"errno": errno.EACCES, "owner": 1}, 9, "source-rights", "fault", "may not be read by user 9"),
+        ({"errno": errno.ESTALE}, 0, "source", "fault", "cannot be read (Stale file handle); is its file system up?"),
+        ({}, 0, "source", "fault", "does not answer within 5 s"),
+        (
+            {"done": True, "names": 9, "refused": 2, "denied": [["/s/x", 1]], "opened": 0},
+            *(0, "source-rights", "fault", "root may not read /s/x"),
+        ),
+        (
+            {"done": True, "names": 9, "refused": 2, "denied": [["/s/x", 1]], "opened": 3},
+            *(9, "source-rights", "limit", "2 of the first 9 names are refused to user 9"),
+        ),
+        ({"done": True, "names": 9, "refused": 0}, 0, "source", "good", "can be listed"),
+    ],
+)
+def test_what_is_said_of_the_source(
+    tmp_path: Path, said: dict[str, Any], uid: int, check: str, level: str, text: str
+) -> None:
+    told = found(source.check(made_up(tmp_path, uid=uid, source="/s"), lambda *_: {"at": "/s", **said}))
+    assert list(told) == [check]
+    assert told[check][0] == level
+    assert text in told[check][1]
+
+
+def test_a_source_is_looked_at_by_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("x")
+    (tmp_path / "a" / "pipe").touch()
+    said = source.look(str(tmp_path), 5.0)
+    assert (said["done"], said["refused"], said["names"]) == (True, 0, 4)
+    assert source.look(str(tmp_path / "none"), 5.0)["errno"] == errno.ENOENT
+
+
+# -- the cache --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "text"),
+    [
+        ("nfs4", "fault", "on nfs4, a shared file system"),
+        ("lustre", "fault", "on lustre, a shared file system"),
+        ("fuse.sshfs", "fault", "on fuse.sshfs, a shared file system"),
+        ("overlay", "limit", "on overlay, the container's own layer"),
+        ("tmpfs", "fault", "on tmpfs, in memory; say how much it may take: --cache-size"),
+        ("xfs", "good", "on xfs, can be made"),
+    ],
+)
+def test_the_kind_of_file_system_of_the_cache(tmp_path: Path, kind: str, level: str, text: str) -> None:
+    root = tmp_path.resolve()
+    around = made_up(
+        root, mounts=f"1 0 0:1 / {root} rw - {kind} server:/x rw", cache=f"{root}/new/cache", uid=os.geteuid()
+    )
+    told = found(cache_place.check(around))
+    assert told["cache"][0] == level
+    assert text in told["cache"][1]
+    assert sorted(os.listdir(root)) == ["proc"], "nothing was made"
+
+
+def test_a_cache_in_the_source_is_a_fault(tmp_path: Path) -> None:
+    around = made_up(tmp_path, source=str(tmp_path.resolve()), cache=str(tmp_path.resolve() / "c"), uid=os.geteuid())
+    assert "inside SOURCE" in found(cache_place.check(around))["cache"][1]
+
+
+def test_more_than_is_free_is_a_limit(tmp_path: Path) -> None:
+    around = made_up(tmp_path, cache=str(tmp_path), cache_size_bytes=1 << 60, uid=os.geteuid())
+    assert found(cache_place.check(around))["cache-room"][0] == "limit"
+    assert sorted(os.listdir(tmp_path)) == ["proc"]
+
+
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("speed", "level", "text"),
+    [
+        (
+            Speed(900 * MB, 5000, 2000 * MB, 180 * MB),
+            "good",
+            "writes 900 MB/s (synced), makes 5,000 files/s, reads 2,000",
+        ),
+        (Speed(900 * MB, 5000, 2000 * MB, None), "good", "MB/s at random"),
+        (Speed(40 * MB, 5000, 2000 * MB, None), "limit", "slower than a stream of a usual shared file system"),
+        (Speed(900 * MB, 60, 2000 * MB, None), "limit", "slower than a stream of a usual shared file system"),
+        (Speed(900 * MB, 5000, 30 * MB, None), "limit", "slower than a stream of a usual shared file system"),
+        (
+            Speed(900 * MB, 5000, 800 * MB, 3000 * MB),
+            "limit",
+            "SOURCE reads 3,000 MB/s: SOURCE is faster than the cache",
+        ),
+        (Speed(), "limit", "wrote nothing within two seconds"),
+        (Speed(900 * MB), "good", "writes 900 MB/s"),
+    ],
+)
+def test_speeds_are_judged(speed: Speed, level: str, text: str) -> None:
+    finding = cache_speed.judged(speed)
+    assert finding.level.value == level
+    assert text in finding.text
+
+
+def test_speeds_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(bytes(8 << 20))
+    speed = cache_speed.measure(str(tmp_path / "cache"), str(tmp_path / "source"))
+    assert all(rate is None or rate > 0 for rate in speed)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_was_said_before_a_disk_hung_counts() -> None:
+    speed = cache_speed._speed(b'{"write": [1000, 0.5]}\n{"write": [3000, 0.5], "files": [10, 0.1]}\n{"write": [30')
+    assert speed == Speed(6000, 100)
+
+
+def test_little_of_the_source_says_nothing_about_its_speed() -> None:
+    assert cache_speed._speed(b'{"source": [1000, 0.000001]}\n').source_bytes_s is None
+
+
+# -- caches and sockets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder_name", ["1-0123456789abcdef"])
+def test_an_index_that_is_damaged_is_seen_from_outside(tmp_path: Path, folder_name: str) -> None:
+    cache = tmp_path / folder_name
+    cache.mkdir(mode=0o700)
+    assert caches.damage(str(cache)) is None
+    index = cache / "index.sqlite"
+    index.write_bytes(b"")
+    assert caches.damage(str(cache)) is None
+    header = bytearray(100)
+    header[:16], header[16:18], header[28:32], header[68:72] = b"SQLite format 3\0", b"\x10\0", b"\0\0\0\x02", b"hfs1"
+    index.write_bytes(header + bytes(8192 - 100))
+    assert caches.damage(str(cache)) is None
+    index.write_bytes(header + bytes(5000))
+    assert caches.damage(str(cache)) == "5100 bytes long instead of 8192"
+    (cache / "index.sqlite-wal").touch()
+    assert caches.damage(str(cache)) is None
+    index.write_bytes(bytes(8192))
+    assert caches.damage(str(cache)) == "it does not begin as one"
+    index.write_bytes(b"SQLite")
+    assert caches.damage(str(cache)) == "6 bytes are left of it"
+    (cache / "index.damaged").touch()
+    assert caches.damage(str(cache)) == "a damaged page was met"
+
+
+def test_a_damaged_index_is_named_once_and_where_it_is(tmp_path: Path) -> None:
+    root = tmp_path.resolve() / "root"
+    root.mkdir(mode=0o700)
+    around = made_up(tmp_path, cache=str(root), uid=os.geteuid())
+    assert found(caches.check(around)) == {}
+    for number, name in enumerate(("0" * 16, "1" * 16)):
+        own = root / f"{os.geteuid()}-{name}"
+        own.mkdir(mode=0o700)
+        (own / "index.sqlite").write_bytes(bytes(100) if number else b"")
+    told = found(caches.check(around))
+    assert told["cache-index"][0] == "limit"
+    assert f"{root}/{os.geteuid()}-{'1' * 16}: its index is damaged" in told["cache-index"][1]
+
+
+def test_sockets_are_told_apart(tmp_path: Path) -> None:
+    """One that is listened at, one that nobody listens at, what is no socket; a directory that others may write to."""
+    ours = tmp_path / "ours"
+    ours.mkdir(mode=0o700)
+    around = made_up(tmp_path, uid=os.geteuid())
+    with socket.socket(socket.AF_UNIX) as listens:
+        listens.bind(str(ours / "a.sock"))
+        listens.listen(1)
+        (ours / "b.keeper").touch()
+        assert found(sockets.check(around, [str(ours), str(tmp_path / "none")]))["sockets"][0] == "good"
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.bind(str(ours / "c.keeper"))
+        level, line = found(sockets.check(around, [str(ours)]))["stale-sockets"]
+    assert level == "limit"
+    assert "1 sockets" in line
+    assert "c.keeper" in line
+    ours.chmod(0o777)
+    assert found(sockets.check(around, [str(ours)]))["socket-directory"][0] == "limit"
+
+
+# -- mounts, and all of it --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raised", "check", "level"),
+    [
+        (OSError(errno.ENOTCONN, "not connected"), "dead-mount", "fault"),
+        (TimeoutError(), "silent-mount", "fault"),
+        (PermissionError(errno.EACCES, "denied"), "mount", "note"),
+        (OSError(errno.EIO, "Input/output error"), "refusing-mount", "fault"),
+    ],
+)
+def test_how_a_mount_does_not_answer(
+    tmp_path: Path, raised: OSError, check: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def xattr(*_: object, **__: object) -> bytes:
+        raise raised
+
+    monkeypatch.setattr(mounts.probe, "xattr", xattr)
+    monkeypatch.setattr(mounts.keeper, "find", lambda _: None)
+    monkeypatch.setattr(mounts.keeper, "ours", lambda: iter([]))
+    around = made_up(tmp_path, mounts="7 1 0:47 / /m ro - fuse.hfs hfs#/s ro,user_id=5", uid=1000)
+    told = found(mounts.check(around))
+    assert list(told) == [check]
+    assert told[check][0] == level
+    assert "/m" in told[check][1]
+    if check == "silent-mount":
+        assert "/sys/fs/fuse/connections/47/abort" in told[check][1]
+    if check == "dead-mount":
+        assert "hfs umount /m as user 5 or root" in told[check][1]
+
+
+def test_a_check_that_fails_stops_no_other(tmp_path: Path) -> None:
+    def fails(_around: object) -> Any:
+        raise RuntimeError("strange machine")
+        yield
+
+    def works(_around: object) -> Any:
+        yield good("b", "well")
+
+    told = list(examine(made_up(tmp_path), {"a": fails, "b": works}))
+    assert [finding.level for finding in told] == [Level.LIMIT, Level.GOOD]
+    assert "the check a failed: RuntimeError: strange machine" in told[0].text
+
+
+def test_a_source_that_is_at_fault_is_not_asked_again(tmp_path: Path) -> None:
+    asked = []
+
+    def first(_around: object) -> Any:
+        yield fault("source", "silent", "wait")
+
+    def second(around: Any) -> Any:
+        asked.append(around.source)
+        yield from ()
+
+    assert len(list(examine(made_up(tmp_path, source="/s"), {"a": first, "b": second}))) == 1
+    assert asked == [None]
+
+
+def test_findings_are_lines() -> None:
+    assert Finding("a", Level.FAULT, "broken", "mend it").line() == "broken; mend it"
+    assert good("a", "well").line() == "well"
