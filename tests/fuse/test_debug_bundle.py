@@ -15,6 +15,7 @@ import pytest
 
 from hfs.doctor import bundle
 from tests.fuse.harness import BIN, Hfs, environment, hfs_command, must, run
+from tests.fuse.hinted import wait_until
 from tests.fuse.slowfs import SlowFs
 
 HfsMount = Callable[..., Hfs]
@@ -111,6 +112,10 @@ def test_what_a_report_needs_is_in_it_and_no_name(tmp_path: Path, busy: tuple[Hf
     hfs, slow = busy
     log = hfs.log.read_text()
     assert "zebra crossing" in log, "else there would be nothing to mask"
+    named = packed(hfs, tmp_path / "named.tar.gz", "--with-names")
+    assert "zebra crossing" in named["mount-0/log.txt"]
+    assert LEARNER in named["mount-0/status.json"]
+    wait_until(hfs, lambda status: not any(status["queues"].values()))
     before = asked(slow)
     output = tmp_path / "bundle.tar.gz"
     files = packed(hfs, output, env={"SECRET_TOKEN": "swordfish", "HFS_TTL": "17", "HFS_SERVICE_HOST": "10.9.8.7"})
@@ -137,10 +142,6 @@ def test_what_a_report_needs_is_in_it_and_no_name(tmp_path: Path, busy: tuple[Hf
     assert f"{hfs.path}: serving {slow.path}" in shown
     assert "a hint names what cannot be had, <name-" in shown
     assert len(shown.splitlines()) == len(log.splitlines())
-
-    named = packed(hfs, tmp_path / "named.tar.gz", "--with-names")
-    assert "zebra crossing" in named["mount-0/log.txt"]
-    assert LEARNER in named["mount-0/status.json"]
 
 
 def test_a_bundle_of_a_dead_mount_is_made_too_and_none_is_overwritten(tmp_path: Path, hfs_mount: HfsMount) -> None:
