@@ -9,8 +9,8 @@ import click
 
 from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
 from hfs.cli.shared import load_config, printable
-from hfs.doctor import Finding, Level, Surroundings, examine, here, worst
-from hfs.doctor.finding import fault
+from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
+from hfs.doctor.check_result import fault
 from mountd.base.errors import ConfigError
 
 _CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}
@@ -54,7 +54,7 @@ def doctor(ctx: click.Context, source: str | None, cache: str | None, no_speed: 
     ctx.exit(_CODES[verdict])
 
 
-def surroundings(source: str | None, cache: str | None, *, measured: bool) -> tuple[Surroundings, list[Finding]]:
+def surroundings(source: str | None, cache: str | None, *, measured: bool) -> tuple[Surroundings, list[CheckResult]]:
     """With what the configuration says, and a fault if it cannot be read."""
     given: dict[str, Any] = {"source": source, "cache": cache}
     try:
@@ -74,7 +74,7 @@ def surroundings(source: str | None, cache: str | None, *, measured: bool) -> tu
     return around, []
 
 
-def report(found: list[Finding]) -> dict[str, Any]:
+def report(found: list[CheckResult]) -> dict[str, Any]:
     """The object of `hfs doctor --json`."""
     verdict = worst(found)
     return {
@@ -84,6 +84,7 @@ def report(found: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: CheckResult) -> None:
     label = click.style(f"{finding.level.value:<6}", fg=_COLORS[finding.level])
-    click.echo(f"{label} {finding.check}: {printable(finding.line())}")
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in printable(finding.line()))
+    click.echo(f"{label} {finding.check}: {line}")

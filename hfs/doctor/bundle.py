@@ -17,7 +17,7 @@ from typing import Any
 
 from hfs.client.client import Client, find_socket
 from hfs.doctor import machine
-from hfs.doctor.finding import Finding
+from hfs.doctor.check_result import CheckResult
 from hfs.doctor.masking import Masks
 from hfs.doctor.own_words import OwnWords
 from hfs.doctor.surroundings import Surroundings
@@ -95,7 +95,7 @@ class Collector:
         self._masks = None if with_names else Masks(places, ours, OwnWords())
 
     def gather(
-        self, config: Mapping[str, Any], findings: list[Finding], report: dict[str, Any]
+        self, config: Mapping[str, Any], findings: list[CheckResult], report: dict[str, Any]
     ) -> Iterator[tuple[str, str]]:
         """(name, text) of each file. `config`: as of `hfs config --json`; `report`: as of `hfs doctor --json`."""
         said = _NAMED if self._masks is None else _MASKED
@@ -113,7 +113,7 @@ class Collector:
             for name, text in self._mount(mount):
                 yield f"mount-{number}/{name}", text
 
-    def _finding(self, finding: Finding) -> str:
+    def _finding(self, finding: CheckResult) -> str:
         if self._masks is None:
             return finding.text
         return self._masks.text(finding.text) if finding.check in _OF_MOUNTS else self._masks.places_in(finding.text)

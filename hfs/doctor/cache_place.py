@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hfs.doctor.finding import Finding, Level, fault, good, limit
+from hfs.doctor.check_result import CheckResult, Level, fault, good, limit
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import mountinfo, probe
 from mountd.base.errors import ConfigError, HfsError
@@ -31,6 +30,17 @@ _LEAST_FREE_BYTES = 1 << 30
 _LEAST_FREE_SHARE, _MOST_FREE_BYTES = 0.1, 10 * 10**9
 """What a mount without --cache-size leaves free: 10 % of the disk, at least 10 GB (mountd/cache/objects)."""
 _LEAST_INODES = 100_000
+_CODE = """
+import os, sys, tempfile
+try:
+    with tempfile.TemporaryFile(dir=sys.argv[1], prefix=".hfs-doctor-") as file:
+        file.write(bytes(1 << 16))
+        file.flush()
+        os.fsync(file.fileno())
+    print(0)
+except OSError as error:
+    print(error.errno)
+"""
 _OTHER = "give --cache a directory on a disk of this machine"
 
 
@@ -48,12 +58,12 @@ class CachePlace(NamedTuple):
         return self.path == self.standing
 
 
-def check(around: Surroundings) -> Iterator[Finding]:
+def check(around: Surroundings) -> Iterator[CheckResult]:
     """What the cache would be refused for, or its kind and room. Nothing where no cache is known."""
     if around.cache is None:
         return
     place = place_of(around)
-    if isinstance(place, Finding):
+    if isinstance(place, CheckResult):
         yield place
         return
     refusal = _kind_refused(around, place) or _refused(around, place)
@@ -64,7 +74,7 @@ def check(around: Surroundings) -> Iterator[Finding]:
     yield from _room(around, place)
 
 
-def place_of(around: Surroundings) -> CachePlace | Finding:
+def place_of(around: Surroundings) -> CachePlace | CheckResult:
     """Where the cache is; a finding if that cannot be seen."""
     path = standing = around.cache or "/"
     while True:
@@ -92,7 +102,7 @@ def _kind_of(around: Surroundings, place: CachePlace) -> mountinfo.Mount | None:
     return mountinfo.enclosing(place.standing, around.table)
 
 
-def _kind_refused(around: Surroundings, place: CachePlace) -> Finding | None:
+def _kind_refused(around: Surroundings, place: CachePlace) -> CheckResult | None:
     if around.source is not None and (place.path + "/").startswith(around.source.rstrip("/") + "/"):
         return fault(_NAME, f"cache {place.path}: inside SOURCE {around.source}", _OTHER)
     mount = _kind_of(around, place)
@@ -110,18 +120,17 @@ def _kind_refused(around: Surroundings, place: CachePlace) -> Finding | None:
     return None
 
 
-def _refused(around: Surroundings, place: CachePlace) -> Finding | None:
+def _refused(around: Surroundings, place: CachePlace) -> CheckResult | None:
     """Permission bits tell root nothing, and a read-only or full disk tells nobody: so something is written."""
     where = place.standing
     try:
         if place.is_there:
             open_cache_directory(place.path, make=False, shared_ok=True).close()
-        with tempfile.TemporaryFile(dir=where, prefix=".hfs-doctor-") as file:
-            file.write(bytes(1 << 16))
-            file.flush()
-            os.fsync(file.fileno())
+        _try_to_write(where, around.answer_s)
     except ConfigError as error:
-        return Finding(_NAME, Level.FAULT, str(error))
+        return CheckResult(_NAME, Level.FAULT, str(error))
+    except TimeoutError:
+        return fault(_NAME, f"cache {place.path}: nothing can be written within {around.answer_s:g} s", _OTHER)
     except OSError as error:
         what = f"cache {place.path}: {'' if place.is_there else f'{where} '}cannot be written to by user {around.uid}"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -131,7 +140,17 @@ def _refused(around: Surroundings, place: CachePlace) -> Finding | None:
     return None
 
 
-def _kind(around: Surroundings, place: CachePlace) -> Iterator[Finding]:
+def _try_to_write(folder: str, limit_s: float) -> None:
+    """By another process: a disk that fails may never answer. Raises OSError, TimeoutError."""
+    output, code = probe.answer(_CODE, [folder], limit_s)
+    if code is None:
+        raise TimeoutError
+    number = int(output) if output.strip().isdigit() else errno.EIO
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
+def _kind(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
     mount = _kind_of(around, place)
     kind = "unknown" if mount is None else mount.fstype
     if kind in _MEMORY:
@@ -144,7 +163,7 @@ def _kind(around: Surroundings, place: CachePlace) -> Iterator[Finding]:
         yield good(_NAME, f"cache {place.path}: on {kind}, can be {'written to' if place.is_there else 'made'}")
 
 
-def _room(around: Surroundings, place: CachePlace) -> Iterator[Finding]:
+def _room(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
     name = "cache-room"
     disk = os.statvfs(place.standing)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize

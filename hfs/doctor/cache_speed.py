@@ -1,30 +1,36 @@
 """How fast the cache disk is, and whether SOURCE is faster: measured in two seconds at most, by a process of its own.
 
-It writes and syncs a file in pieces, makes small files, and reads the large one at random past the page cache, as far
-as the file system allows; then it reads of SOURCE what it finds first. It says what it has after each piece, so a disk
-that hangs costs the two seconds and the figure, nothing else. Its directory is removed.
+It writes and syncs a file in pieces, makes small files, and reads the large one at random and in order, past the page
+cache as far as the file system allows; then, of the first files of SOURCE, the largest in order. It says what it has
+after each piece, so a disk that hangs costs the two seconds and the figure, nothing else. It takes a small part of the
+room that is free, and its directory is removed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hfs.doctor import cache_place
-from hfs.doctor.finding import Finding, good, limit
+from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import probe
 
 _NAME = "cache-speed"
 _ALL_S = 2.0
-_WRITE_S, _FILES_S, _READ_S, _SOURCE_S = 0.6, 0.3, 0.3, 0.4
+_WRITE_S, _FILES_S, _READ_S, _SOURCE_S = 0.5, 0.3, 0.25, 0.4
+_MOST_BYTES, _MOST_SHARE, _LEAST_BYTES = 1 << 29, 20, 8 << 20
+"""What is written: at most so much, and this part of what is free; with less than that nothing is measured."""
 _SLOW_BYTES_S = 200 * 10**6
 """One stream of a parallel file system, as they are usually set up."""
 _SLOW_FILES_S = 500.0
 """What one reader opens and reads of small files on such a one, with 2 ms a file."""
+_FASTER = 1.25
+"""Two runs of one disk differ by less."""
 _ENOUGH_BYTES = 4 << 20
 """Less says nothing about bandwidth."""
 
@@ -32,12 +38,13 @@ _CODE = """
 import json, mmap, os, random, sys, time
 folder, source = sys.argv[1], sys.argv[2]
 write_s, files_s, read_s, source_s = map(float, sys.argv[3:7])
+most = int(sys.argv[7])
 said = {}
 def say(what, count, started):
     said[what] = [count, time.monotonic() - started]
     print(json.dumps(said), flush=True)
     return said[what][1]
-def past_the_cache(path, seconds, size, what, most):
+def past_the_cache(path, seconds, size, what):
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         os.preadv(fd, [mmap.mmap(-1, 4096)], 0)
@@ -51,32 +58,32 @@ def past_the_cache(path, seconds, size, what, most):
             place = random.randrange(max(1, total // size)) * size
         got = os.preadv(fd, [buffer], place)
         done, place = done + got, place + got
-        if say(what, done, started) >= seconds or done >= most or (not got and what == "source"):
+        if say(what, done, started) >= seconds or (what != "read" and place >= total) or not total:
             break
     os.close(fd)
-if folder:
-    piece = os.urandom(1 << 20)
-    fd = os.open(folder + "/large", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    started, done, size = time.monotonic(), 0, 1
-    while True:
-        for _ in range(size):
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(fd, view):]
-        os.fdatasync(fd)
-        done, size = done + size * len(piece), min(16, size * 2)
-        if say("write", done, started) >= write_s or done >= 1 << 30:
-            break
+piece = os.urandom(1 << 20)
+fd = os.open(folder + "/large", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+started, done, size = time.monotonic(), 0, 1
+while True:
+    for _ in range(size):
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(fd, view):]
+    os.fdatasync(fd)
+    done, size = done + size * len(piece), min(16, size * 2)
+    if say("write", done, started) >= write_s or done + size * len(piece) > most:
+        break
+os.close(fd)
+started, count = time.monotonic(), 0
+while True:
+    fd = os.open(f"{folder}/{count}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(fd, piece[:16384])
     os.close(fd)
-    started, count = time.monotonic(), 0
-    while True:
-        fd = os.open(f"{folder}/{count}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(fd, piece[:16384])
-        os.close(fd)
-        count += 1
-        if say("files", count, started) >= files_s or count >= 4000:
-            break
-    past_the_cache(folder + "/large", read_s, 1 << 17, "read", 1 << 30)
+    count += 1
+    if say("files", count, started) >= files_s or count >= 4000:
+        break
+past_the_cache(folder + "/large", read_s, 1 << 17, "read")
+past_the_cache(folder + "/large", read_s, 1 << 20, "sequence")
 if source:
     best, seen, until = (0, ""), 0, time.monotonic() + source_s / 2
     folders = [source]
@@ -94,7 +101,7 @@ if source:
         except OSError:
             pass
     if best[1]:
-        past_the_cache(best[1], source_s / 2, 1 << 20, "source", 1 << 28)
+        past_the_cache(best[1], source_s / 2, 1 << 20, "source")
 """
 
 
@@ -107,19 +114,25 @@ class Speed(NamedTuple):
     """Of 16 KiB, made and closed."""
     read_bytes_s: float | None = None
     """128 KiB at random."""
+    sequence_bytes_s: float | None = None
+    """In order, as SOURCE."""
     source_bytes_s: float | None = None
     """One file in order."""
 
 
-def measure(folder: str | None, source: str | None) -> Speed:
-    """Of the disk of `folder`, in which one is made and removed, and of SOURCE."""
-    made = None if folder is None else tempfile.mkdtemp(dir=folder, prefix=".hfs-doctor-")
+def measure(folder: str, source: str | None) -> Speed | None:
+    """Of the disk of `folder`, in which one is made and removed, and of SOURCE; None: there is no room for it. Raises
+    OSError."""
+    disk = os.statvfs(folder)
+    most_bytes = min(_MOST_BYTES, disk.f_bavail * disk.f_frsize // _MOST_SHARE)
+    if most_bytes < _LEAST_BYTES:
+        return None
+    made = tempfile.mkdtemp(dir=folder, prefix=".hfs-doctor-")
     try:
-        times = [str(each) for each in (_WRITE_S, _FILES_S, _READ_S, _SOURCE_S)]
-        output, _ = probe.answer(_CODE, [made or "", source or "", *times], _ALL_S)
+        numbers = [str(each) for each in (_WRITE_S, _FILES_S, _READ_S, _SOURCE_S, most_bytes)]
+        output, _ = probe.answer(_CODE, [made, source or "", *numbers], _ALL_S)
     finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
     return _speed(output)
 
 
@@ -133,26 +146,25 @@ def _speed(output: bytes) -> Speed:
     rates = {what: count / seconds for what, (count, seconds) in said.items() if seconds > 0}
     if said.get("source", [0])[0] < _ENOUGH_BYTES:
         rates.pop("source", None)
-    return Speed(rates.get("write"), rates.get("files"), rates.get("read"), rates.get("source"))
+    return Speed(*(rates.get(what) for what in ("write", "files", "read", "sequence", "source")))
 
 
-def check(
-    around: Surroundings, measured: Callable[[str | None, str | None], Speed] = measure, *, use_source: bool = True
-) -> Iterator[Finding]:
+def check(around: Surroundings, measured: Callable[[str, str | None], Speed | None] = measure) -> Iterator[CheckResult]:
     """Nothing where the cache cannot be used anyway, or where nothing is to be measured."""
     if around.cache is None or not around.measured:
         return
     place = cache_place.place_of(around)
-    if isinstance(place, Finding):
+    if isinstance(place, CheckResult):
         return
     try:
-        speed = measured(place.standing, around.source if use_source else None)
+        speed = measured(place.standing, around.source)
     except OSError:
         return  # `cache_place` says why
-    yield judged(speed)
+    if speed is not None:
+        yield judged(speed)
 
 
-def judged(speed: Speed) -> Finding:
+def judged(speed: Speed) -> CheckResult:
     """The figures, and whether they are too small."""
     if speed.write_bytes_s is None:
         return limit(_NAME, "the cache disk wrote nothing within two seconds", "give --cache another disk")
@@ -162,11 +174,12 @@ def judged(speed: Speed) -> Finding:
     if speed.read_bytes_s is not None:
         parts.append(f"reads {_mb(speed.read_bytes_s)} MB/s at random")
     told = f"the cache disk {', '.join(parts)}"
-    source = speed.source_bytes_s
+    source, sequence, read = speed.source_bytes_s, speed.sequence_bytes_s, speed.read_bytes_s
+    if sequence is not None:
+        told += f" and {_mb(sequence)} MB/s in order"
     if source is not None:
         told += f"; SOURCE reads {_mb(source)} MB/s"
-    read = speed.read_bytes_s
-    if source is not None and read is not None and source > read:
+    if source is not None and sequence is not None and source > sequence * _FASTER:
         return limit(
             _NAME, f"{told}: SOURCE is faster than the cache", "give --cache a faster disk, or read SOURCE itself"
         )

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from hfs.doctor import cache_place
-from hfs.doctor.finding import Finding, good, limit
+from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
 from mountd.base.errors import HfsError
 from mountd.ledger import CacheRoot, caches_below
@@ -24,10 +24,10 @@ _HEADER = struct.Struct(">16sH10xI36x4s")
 """Magic, bytes of a page (1: 65 536), pages, application id; see the file format of SQLite."""
 
 
-def check(around: Surroundings) -> Iterator[Finding]:
+def check(around: Surroundings) -> Iterator[CheckResult]:
     """One finding for each damaged index; one of all if none is. Nothing where the cache cannot be used anyway."""
     place = None if around.cache is None else cache_place.place_of(around)
-    if place is None or isinstance(place, Finding) or not place.is_there:
+    if place is None or isinstance(place, CheckResult) or not place.is_there:
         return
     try:
         used, caches = _used(place.path), caches_below(place.path)

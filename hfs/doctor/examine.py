@@ -18,10 +18,10 @@ from hfs.doctor import (
     sockets,
     source,
 )
-from hfs.doctor.finding import Finding, Level, limit
+from hfs.doctor.check_result import CheckResult, Level, limit
 from hfs.doctor.surroundings import Surroundings
 
-Check = Callable[[Surroundings], Iterator[Finding]]
+Check = Callable[[Surroundings], Iterator[CheckResult]]
 
 CHECKS: dict[str, Check] = {
     "fuse-device": fuse_device.check,
@@ -40,7 +40,7 @@ CHECKS: dict[str, Check] = {
 """In the order in which a mount would meet what they look at."""
 
 
-def examine(around: Surroundings, checks: dict[str, Check] = CHECKS) -> Iterator[Finding]:
+def examine(around: Surroundings, checks: dict[str, Check] = CHECKS) -> Iterator[CheckResult]:
     """What all checks find, as they find it."""
     for name, check in checks.items():
         try:

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from hfs.doctor.finding import Finding, fault, good
+from hfs.doctor.check_result import CheckResult, fault, good
 from hfs.doctor.surroundings import Surroundings
 
 _NAME = "fuse-device"
@@ -15,7 +15,7 @@ _NUMBER = (10, 229)
 """FUSE_MINOR of the misc devices, <linux/miscdevice.h>."""
 
 
-def check(around: Surroundings) -> Iterator[Finding]:
+def check(around: Surroundings) -> Iterator[CheckResult]:
     """One finding of the device, and one of root's rights if it lacks them."""
     yield _device(around)
     if around.uid == 0 and not around.may_mount:
@@ -26,7 +26,7 @@ def check(around: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _device(around: Surroundings) -> Finding:
+def _device(around: Surroundings) -> CheckResult:
     path = around.device
     loaded = any(line.split()[-1:] == ["fuse"] for line in around.lines("filesystems"))
     load = "ask for the module: modprobe fuse"

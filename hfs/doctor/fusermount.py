@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 
-from hfs.doctor.finding import Finding, fault, good, note
+from hfs.doctor.check_result import CheckResult, fault, good, note
 from hfs.doctor.surroundings import Surroundings
 
 _NAME = "fusermount"
@@ -17,7 +17,7 @@ _PROGRAM = "fusermount3"
 _INSTALL = "it is in the package fuse3"
 
 
-def check(around: Surroundings) -> Iterator[Finding]:
+def check(around: Surroundings) -> Iterator[CheckResult]:
     """What a plain user needs; of root a word where it is missing."""
     path = shutil.which(_PROGRAM, os.F_OK, path=around.search_path)
     if around.uid == 0:
@@ -44,7 +44,7 @@ def check(around: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _rights(around: Surroundings, path: str) -> Finding:
+def _rights(around: Surroundings, path: str) -> CheckResult:
     found = os.stat(path)
     mode = stat.S_IMODE(found.st_mode)
     if not os.access(path, os.X_OK):

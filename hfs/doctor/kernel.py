@@ -11,7 +11,7 @@ import errno
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from hfs.doctor.finding import Finding, good, limit
+from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
 
 RESEND = (6, 9)
@@ -46,7 +46,7 @@ def refused_calls(numbers: Mapping[str, tuple[int, str, str]] = _CALLS) -> set[s
     return refused
 
 
-def check(around: Surroundings, refused: Callable[[], set[str]] = refused_calls) -> Iterator[Finding]:
+def check(around: Surroundings, refused: Callable[[], set[str]] = refused_calls) -> Iterator[CheckResult]:
     """One finding of the version, one for each call that is refused."""
     name = f"Linux {around.release}"
     if version(around.release) < RESEND:
@@ -70,4 +70,6 @@ def io_mode_missing(around: Surroundings) -> str | None:
         return f"Linux {around.release} is older than 6.9"
     if not around.may_mount:
         return f"user {around.uid} has no CAP_SYS_ADMIN"
+    if around.in_user_namespace:
+        return "CAP_SYS_ADMIN is one of this user namespace only"
     return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hfs.doctor.finding import Finding, fault, good, limit, note
+from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.kernel import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
 
@@ -57,7 +57,7 @@ def load() -> dict[str, Any]:
         return {"failed": words[-1] if words else f"the interpreter ended with {done.returncode}"}
 
 
-def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> Iterator[Finding]:
+def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> Iterator[CheckResult]:
     """Of pyfuse3, of the extension, and of the I/O modes that follow."""
     said = loaded()
     if "failed" in said:
@@ -76,7 +76,7 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
     yield _io_modes(around, said)
 
 
-def _io_modes(around: Surroundings, said: dict[str, Any]) -> Finding:
+def _io_modes(around: Surroundings, said: dict[str, Any]) -> CheckResult:
     """Only what the installation is to blame for is a limit: many people never have root, and need not."""
     name = "io-modes"
     if not said["extension"]:

@@ -9,7 +9,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 
-from hfs.doctor.finding import Finding, good, limit, note
+from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from mountd.core.memory import available_bytes, groups_of
 from policies.descriptors import shares
@@ -24,7 +24,7 @@ _MEMORY_BYTES = 1 << 30
 Limits = Callable[[int], tuple[int, int]]
 
 
-def check(around: Surroundings, limits: Limits = resource.getrlimit) -> Iterator[Finding]:
+def check(around: Surroundings, limits: Limits = resource.getrlimit) -> Iterator[CheckResult]:
     """One finding for each kind."""
     yield _open_files(limits(resource.RLIMIT_NOFILE)[1])
     yield _processes(around, limits(resource.RLIMIT_NPROC)[0])
@@ -32,7 +32,7 @@ def check(around: Surroundings, limits: Limits = resource.getrlimit) -> Iterator
     yield from _hidden(around)
 
 
-def _open_files(hard: int) -> Finding:
+def _open_files(hard: int) -> CheckResult:
     name = "open-files"
     if hard != resource.RLIM_INFINITY and shares(min(hard, _FILES_WANTED)).scarce:
         text = f"a process may have {hard:,} files open: the daemon keeps fewer of them open, and is slower"
@@ -42,7 +42,7 @@ def _open_files(hard: int) -> Finding:
     )
 
 
-def _processes(around: Surroundings, soft: int) -> Finding:
+def _processes(around: Surroundings, soft: int) -> CheckResult:
     name, what = "processes", "processes and threads"
     left = room_for_processes(around)
     if left is not None and left < _PROCESSES:
@@ -89,7 +89,7 @@ def _groups(around: Surroundings, controller: str) -> Iterator[str]:
                 break
 
 
-def _memory(around: Surroundings) -> Finding:
+def _memory(around: Surroundings) -> CheckResult:
     available = available_bytes(f"{around.proc}/meminfo", groups_of(f"{around.proc}/self"))
     shown = f"{available / 1e9:,.1f} GB of memory are available to this process"
     if available < _MEMORY_BYTES:
@@ -98,7 +98,7 @@ def _memory(around: Surroundings) -> Finding:
     return good("memory", shown)
 
 
-def _hidden(around: Surroundings) -> Iterator[Finding]:
+def _hidden(around: Surroundings) -> Iterator[CheckResult]:
     proc = next((mount for mount in reversed(around.table) if mount.mountpoint == "/proc"), None)
     if proc is None or around.uid == 0:
         return

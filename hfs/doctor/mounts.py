@@ -14,7 +14,7 @@ from functools import partial
 
 from hfs.client.client import SOCKET_XATTR, Client
 from hfs.client.control_socket import Refused
-from hfs.doctor.finding import Finding, fault, good, limit, note
+from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
@@ -28,7 +28,7 @@ _MOST = 200
 """Mounts that are asked; a node has a few."""
 
 
-def check(around: Surroundings) -> Iterator[Finding]:
+def check(around: Surroundings) -> Iterator[CheckResult]:
     """One finding for each mount, and one for each keeper of ours whose mount has gone."""
     mounts = mountinfo.hfs_mounts(around.table)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -40,7 +40,7 @@ def check(around: Surroundings) -> Iterator[Finding]:
     yield from _without_mount()
 
 
-def _look(around: Surroundings, mount: Mount) -> Finding:
+def _look(around: Surroundings, mount: Mount) -> CheckResult:
     place = mount.mountpoint
     try:
         socket = os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=around.answer_s))
@@ -69,7 +69,7 @@ def _look(around: Surroundings, mount: Mount) -> Finding:
     return good(_NAME, f"{place}: answers, process {pid}")
 
 
-def _without_control(mount: Mount, socket: str, error: HfsError) -> Finding:
+def _without_control(mount: Mount, socket: str, error: HfsError) -> CheckResult:
     """It answers readers, and not us: in a container that sees the mount only, that is as it must be."""
     place = mount.mountpoint
     if isinstance(error, Refused) or not os.path.exists(socket):
@@ -78,7 +78,7 @@ def _without_control(mount: Mount, socket: str, error: HfsError) -> Finding:
     return limit("silent-daemon", text, f"wait, or hfs umount {place} between two jobs, and mount again")
 
 
-def _refused(around: Surroundings, mount: Mount, error: OSError) -> Finding:
+def _refused(around: Surroundings, mount: Mount, error: OSError) -> CheckResult:
     place, owner = mount.mountpoint, mount.owner_uid
     by = "" if owner in {None, around.uid} or around.uid == 0 else f" as user {owner} or root"
     if error.errno in _DEAD:
@@ -92,7 +92,7 @@ def _refused(around: Surroundings, mount: Mount, error: OSError) -> Finding:
     return fault("refusing-mount", text, f"mend that and hfs mount --take-over, or hfs umount {place}{by}")
 
 
-def _without_mount() -> Iterator[Finding]:
+def _without_mount() -> Iterator[CheckResult]:
     """One that has just lost its mount ends within a moment, as a rule."""
     ending = {kept.pid for kept in keeper.ours() if kept.status.get("device") is None}
     if not ending:

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from hfs.doctor.finding import Finding, good, limit, note
+from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import probe
 
@@ -45,7 +45,7 @@ def try_own_namespace() -> int:
 
 def check(
     around: Surroundings, attempt: Callable[[], int] = try_own_namespace, containers: tuple[str, ...] = _CONTAINERS
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """One finding of `hfs run` in place, and a note in a container."""
     number = attempt()
     if number:

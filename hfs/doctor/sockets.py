@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
-from hfs.doctor.finding import Finding, good, limit
+from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
 from mountd.core import socket_places
 
@@ -21,7 +21,7 @@ _AGAIN_S = 0.2
 """Between bind and listen of a process that is just starting lie microseconds."""
 
 
-def check(around: Surroundings, directories: Sequence[str] | None = None) -> Iterator[Finding]:
+def check(around: Surroundings, directories: Sequence[str] | None = None) -> Iterator[CheckResult]:
     """One finding for each directory that is not ours alone, and one for each with stale sockets."""
     places = socket_places.directories_of(around.uid) if directories is None else list(directories)
     shut, stale = [], []

@@ -13,7 +13,7 @@ import pwd
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hfs.doctor.finding import Finding, fault, good, limit
+from hfs.doctor.check_result import CheckResult, fault, good, limit
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import mountinfo, probe
 
@@ -93,7 +93,7 @@ def look(path: str, answer_s: float) -> dict[str, Any]:
     return said
 
 
-def check(around: Surroundings, look: Callable[[str, float], dict[str, Any]] = look) -> Iterator[Finding]:
+def check(around: Surroundings, look: Callable[[str, float], dict[str, Any]] = look) -> Iterator[CheckResult]:
     """One finding. Nothing where no SOURCE is known."""
     path = around.source
     if path is None:
@@ -112,7 +112,7 @@ def check(around: Surroundings, look: Callable[[str, float], dict[str, Any]] = l
         yield good(_NAME, f"SOURCE {path} can be listed and read by user {around.uid}")
 
 
-def _unreadable(around: Surroundings, path: str, number: int, owner: int | None) -> Finding:
+def _unreadable(around: Surroundings, path: str, number: int, owner: int | None) -> CheckResult:
     why = os.strerror(number)
     if isinstance(error := OSError(number, why), FileNotFoundError | NotADirectoryError):
         what = "no such directory" if isinstance(error, FileNotFoundError) else "not a directory"
@@ -130,7 +130,7 @@ def _unreadable(around: Surroundings, path: str, number: int, owner: int | None)
     return fault(_RIGHTS, text, _as_user(owner))
 
 
-def _refused(around: Surroundings, path: str, said: dict[str, Any]) -> Finding:
+def _refused(around: Surroundings, path: str, said: dict[str, Any]) -> CheckResult:
     name, owner = said["denied"][0]
     if around.uid != 0:
         text = f"SOURCE {path}: {said['refused']} of the first {said['names']:,} names are refused to user {around.uid}"

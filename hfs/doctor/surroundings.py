@@ -47,6 +47,12 @@ class Surroundings:
         """Whether mount(2) and passthrough are allowed here: CAP_SYS_ADMIN."""
         return bool(int(self.status.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
 
+    @property
+    def in_user_namespace(self) -> bool:
+        """Whether root here is root of a user namespace only."""
+        mapped = self.lines("self/uid_map")
+        return bool(mapped) and mapped[0].split() != ["0", "0", "4294967295"]
+
     def without_source(self) -> Surroundings:
         """The same, where SOURCE is not to be looked at."""
         return replace(self, source=None)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 from hfs.cli.exit_codes import CANNOT_WORK, LIMITS
 from scripts.benchmarks.plain_user import UID, as_plain_user
 from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, run
+from tests.fuse.modes import MODES
 from tests.fuse.slowfs import PROGRAM, SlowFs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may break /dev and become other users")
@@ -323,6 +325,30 @@ def test_a_dead_mount_is_named(doctor: Doctor, hfs_mount: HfsMount) -> None:
     assert f"hfs umount {hfs.path}, or hfs mount there again" in seen.line
 
 
+def test_a_mount_that_does_not_answer_is_named_and_hangs_nobody(doctor: Doctor, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(doctor.source)
+    unbroken = doctor.as_root(keep=hfs.path.parent)
+    os.kill(hfs.pid, signal.SIGSTOP)
+    try:
+        seen = named(doctor.as_root(keep=hfs.path.parent), unbroken)
+    finally:
+        os.kill(hfs.pid, signal.SIGCONT)
+    assert (seen.check, seen.level) == ("silent-mount", "fault"), seen
+    assert f"{hfs.path}: the mount does not answer within 5 s; hfs umount --lazy {hfs.path}" in seen.line
+
+
+def test_a_daemon_of_another_pid_namespace_is_named(doctor: Doctor, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(doctor.source)
+    assert [check for check, _ in ours(hfs)] == ["mount"]
+    assert [check for check, _ in ours(hfs, "unshare", "--pid", "--fork", "--mount-proc")] == ["pid-namespace"]
+
+
+def test_without_the_extension_that_is_named(doctor: Doctor, as_it_is: dict[str, set[Seen]]) -> None:
+    variables = tuple(f"{name}={value}" for name, value in MODES["no extension"].env.items())
+    seen = named(doctor.as_root(before=("env", *variables)), as_it_is["root"])
+    assert (seen.check, seen.level) == ("extension", "limit"), seen
+
+
 def test_a_mount_whose_keeper_was_killed_is_named(doctor: Doctor, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(doctor.source)
     unbroken = ours(hfs)
@@ -333,7 +359,7 @@ def test_a_mount_whose_keeper_was_killed_is_named(doctor: Doctor, hfs_mount: Hfs
     assert seen[0] == "mount-without-keeper"
 
 
-def ours(hfs: Hfs) -> set[tuple[str, str]]:
+def ours(hfs: Hfs, *before: str) -> set[tuple[str, str]]:
     """What is said of this mount, where its sockets are seen."""
-    told = json.loads(run(hfs_command(), "doctor", "--json", "--no-speed").stdout)
+    told = json.loads(run(*before, hfs_command(), "doctor", "--json", "--no-speed").stdout)
     return {(found["check"], found["text"]) for found in told["findings"] if str(hfs.path) in found["text"]}

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hfs.cli import cli
-from hfs.doctor import Finding, Surroundings
-from hfs.doctor.finding import fault, good, limit, note
+from hfs.doctor import CheckResult, Surroundings
+from hfs.doctor.check_result import fault, good, limit, note
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def told() -> list[Finding]:
+def told() -> list[CheckResult]:
     """What the checks find."""
     return [good("kernel", "Linux 6.10"), note("container", "this is one")]
 
@@ -31,9 +31,9 @@ def looked_at() -> list[Surroundings]:
 
 @pytest.fixture
 def hfs(
-    told: list[Finding], looked_at: list[Surroundings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    told: list[CheckResult], looked_at: list[Surroundings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., Result]:
-    def examine(around: Surroundings) -> list[Finding]:
+    def examine(around: Surroundings) -> list[CheckResult]:
         looked_at.append(around)
         return told
 
@@ -52,7 +52,7 @@ def hfs(
         ([limit("open-files", "few", "raise it"), fault("cache", "none", "make it")], 3, "mounts cannot work"),
     ],
 )
-def test_the_worst_decides(hfs: Run, told: list[Finding], more: list[Finding], code: int, verdict: str) -> None:
+def test_the_worst_decides(hfs: Run, told: list[CheckResult], more: list[CheckResult], code: int, verdict: str) -> None:
     told += more
     done = hfs()
     assert done.exit_code == code
@@ -68,6 +68,11 @@ def test_the_worst_decides(hfs: Run, told: list[Finding], more: list[Finding], c
     record = json.loads(shown.stdout)
     assert record["exit_code"] == code
     assert record["findings"][0] == {"check": "kernel", "level": "good", "text": "Linux 6.10", "remedy": ""}
+
+
+def test_names_that_hold_what_terminals_obey_are_shown_in_one_line(hfs: Run, told: list[CheckResult]) -> None:
+    told.append(limit("source-rights", "may not read /s/a\n\x1b[2Jb\udce9", "mend it"))
+    assert hfs().stdout.splitlines()[2] == "limit  source-rights: may not read /s/a\\n\\x1b[2Jb\\udce9; mend it"
 
 
 def test_places_are_those_of_the_options_and_else_of_the_configuration(

@@ -1,8 +1,10 @@
 """Surroundings that are made up: a folder stands for /proc, and nothing of this machine is looked at."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from hfs.doctor.check_result import CheckResult, Level
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting.mountinfo import parse
 
@@ -20,3 +22,11 @@ def made_up(
         (proc / name).write_text(text)
     plain = Surroundings(uid=1000, release="6.10.0", table=tuple(parse(mounts)), proc=str(proc))
     return replace(plain, **fields)  # type: ignore[arg-type]  # names of fields
+
+
+def found(findings: Iterable[CheckResult]) -> dict[str, tuple[str, str]]:
+    """check -> (level, text and remedy)."""
+    told = list(findings)
+    assert all(finding.remedy for finding in told if finding.level in {Level.LIMIT, Level.FAULT})
+    assert len({finding.check for finding in told}) == len(told)
+    return {finding.check: (finding.level.value, finding.line()) for finding in told}

@@ -1,4 +1,4 @@
-"""`Finding`: one thing that doctor has looked at, how it stands, and the remedy in the same line."""
+"""`CheckResult`: one thing that doctor has looked at, how it stands, and the remedy in the same line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Level(Enum):
     """A mount cannot work, or one that is there does not."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """`text` says what and where; `remedy`, of limits and faults, what to do about it."""
 
     check: str
@@ -33,27 +33,27 @@ class Finding(NamedTuple):
         return f"{self.text}; {self.remedy}" if self.remedy else self.text
 
 
-def good(check: str, text: str) -> Finding:
+def good(check: str, text: str) -> CheckResult:
     """All is well."""
-    return Finding(check, Level.GOOD, text)
+    return CheckResult(check, Level.GOOD, text)
 
 
-def note(check: str, text: str, remedy: str = "") -> Finding:
+def note(check: str, text: str, remedy: str = "") -> CheckResult:
     """Nothing is wrong."""
-    return Finding(check, Level.NOTE, text, remedy)
+    return CheckResult(check, Level.NOTE, text, remedy)
 
 
-def limit(check: str, text: str, remedy: str) -> Finding:
+def limit(check: str, text: str, remedy: str) -> CheckResult:
     """It works, but slower or with limits."""
-    return Finding(check, Level.LIMIT, text, remedy)
+    return CheckResult(check, Level.LIMIT, text, remedy)
 
 
-def fault(check: str, text: str, remedy: str) -> Finding:
+def fault(check: str, text: str, remedy: str) -> CheckResult:
     """It does not work."""
-    return Finding(check, Level.FAULT, text, remedy)
+    return CheckResult(check, Level.FAULT, text, remedy)
 
 
-def worst(findings: Iterable[Finding]) -> Level:
+def worst(findings: Iterable[CheckResult]) -> Level:
     """The level that matters most; GOOD where nothing is wrong."""
     order = list(Level)
     found = max((order.index(finding.level) for finding in findings), default=0)
