@@ -9,6 +9,7 @@ running text; in a path it never does.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,25 +20,13 @@ _FRAME = re.compile(r'( *File ")([^"]+)(", line \d+)(.*)')
 _TOKEN = re.compile(r"""(?<![\w'"])('[^']*'|"[^"]*")(?![\w'"])|(\S+)""")
 _AMOUNT = re.compile(r"[-+]?(?:0|[1-9]\d{0,2})(?:[.,]\d+)*(?:%|s|ms|us|ns|B|kB|[MGT]B|[KMGT]iB|x)?")
 """Not 000123 or 20240131, which may be names."""
-_MODULE = re.compile(r"(?:mountd|hfs|policies|trio|pyfuse3|msgspec|sqlite3)(?:\.\w+)*")
-_SIGNAL = re.compile(r"SIG[A-Z0-9]+")
+_NUMBER = re.compile(r"[-+.\de]+")
+_LOGGERS = {"mountd.supervisor", "py.warnings", "pyfuse3", "root", "trio"}
 _CHOICES = {
-    *("auto", "passthrough", "stateless", "daemon", "fill-once", "lru", "none", "mpi", "partition", "replicate"),
-    *(
-        "ok",
-        "resting",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "tmpfs",
-        "overlay",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "gpfs",
-        "first-use",
-        "changed",
-    ),
+    *("auto", "changed", "daemon", "fill-once", "first-use", "lru", "mpi", "none", "ok", "partition", "passthrough"),
+    *("replicate", "resting", "stateless"),
+    *("btrfs", "ext4", "gpfs", "lustre", "nfs", "nfs4", "overlay", "tmpfs", "xfs"),
+    *(number.name for number in signal.Signals),
 }
 """Single words that stand for themselves as values."""
 _ALWAYS_NAMES = {"absolute_links_named", "file", "files", "layout", "layouts", "name", "path", "paths", "title"}
@@ -90,7 +79,7 @@ class Masks:
     def _alone(self, word: str) -> str:
         """What stands before a colon: a name as a rule, however it reads."""
         known = _CHOICES | {"peers", "control"}
-        kept = word in known or _MODULE.fullmatch(word) or (word[:1].isupper() and word.lower() in self._own.words)
+        kept = word in known or word in self._own.modules or (word[:1].isupper() and word.lower() in self._own.words)
         return word if kept else self.path(word)
 
     def _token(self, found: re.Match[str]) -> str:
@@ -105,13 +94,13 @@ class Masks:
         return token[:start] + self._word(core) + token[start + len(core) :]
 
     def _word(self, word: str) -> str:
-        if word.lower() in self._own.words or _AMOUNT.fullmatch(word) or _MODULE.fullmatch(word):
+        if word.lower() in self._own.words or _AMOUNT.fullmatch(word) or word in self._own.modules:
             return word
         return self.path(word)
 
     def value(self, value: str) -> str:
         """What was put into a message, or stands as a figure: alone it is a name, if it is nothing known."""
-        if not value or value in _CHOICES or _SIGNAL.fullmatch(value):
+        if not value or value in _CHOICES:
             return value
         return self.text(value) if " " in value and not value.startswith("/") else self.path(value)
 
@@ -122,9 +111,8 @@ class Masks:
             frame = _FRAME.fullmatch(line)
             return self.text(line) if frame is None else self._frame(*frame.groups())
         before, logger, text = stamped.groups()
-        if not _MODULE.fullmatch(logger):
-            return f"{before}{logger}: {self.text(text)}"
-        return f"{before}{logger}: {self._said(logger, text)}"
+        shown = logger if logger in _LOGGERS or logger in self._own.modules else self.path(logger)
+        return f"{before}{shown}: {self._said(logger, text)}"
 
     def _frame(self, before: str, file: str, number: str, function: str) -> str:
         shown = self.path(file)
@@ -137,9 +125,14 @@ class Masks:
         message, match = found
         shown, end = [], 0
         for group, is_own in enumerate(message.own, 1):
-            shown += [text[end : match.start(group)], match[group] if is_own else self.value(match[group])]
+            value = match[group]
+            shown += [text[end : match.start(group)], value if is_own and self._is_own(value) else self.value(value)]
             end = match.end(group)
         return "".join([*shown, text[end:]])
+
+    def _is_own(self, value: str) -> bool:
+        """Looked at all the same: where a name holds the words between two values, the second begins within it."""
+        return _NUMBER.fullmatch(value) is not None or value in self._own.functions or value in self._own.errors
 
     def tree(self, found: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON
         """Figures, as JSON has them. Keys that are no words of ours are names too."""

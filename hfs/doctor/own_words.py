@@ -21,13 +21,11 @@ _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("hfs", "mountd", "policies")
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 _PLACE = re.compile(r"%(?:%|\((\w+)\))?[-#0 +]*[\d.]*([sdrgfxi])?")
-_NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
+_NUMBER, _ANYTHING = r"([-+]?[\d.]+(?:e[-+]?\d+)?)", "(.*?)"
 _LEAST = 4
 """Letters of ours that a message must have to be known by them."""
 EDGES = string.punctuation.translate(str.maketrans("", "", "<>/_%+~"))
 """What stands before and behind words, and is none of them."""
-
-
 _OWN_ATTRIBUTES = {"__name__", "strerror", "pid"}
 """What is said of an object and is no name of a file, whatever the object."""
 
@@ -35,10 +33,20 @@ _OWN_ATTRIBUTES = {"__name__", "strerror", "pid"}
 class Message(NamedTuple):
     """The text of a log call."""
 
+    texts: tuple[str, ...]
+    """Between, before and behind the places for values."""
     pattern: re.Pattern[str]
     own: tuple[bool, ...]
     """Of each place for a value, whether no name of a file can stand there."""
-    letters: int
+
+    @property
+    def letters(self) -> int:
+        """How many of the text are ours."""
+        return sum(len(re.findall(r"\w", text)) for text in self.texts)
+
+    def with_values(self, value: str) -> str:
+        """As it would be said with this at each place."""
+        return value.join(self.texts)
 
 
 class OwnWords:
@@ -51,6 +59,12 @@ class OwnWords:
         """Whole strings of several words."""
         self.fields: set[str] = set()
         """Names of fields: keys of what is told as JSON."""
+        self.functions: set[str] = set()
+        """Names of functions: what requests are called."""
+        self.modules: set[str] = set()
+        """In full."""
+        self.errors = {os.strerror(number) for number in errno.errorcode}
+        """What the system calls its errors."""
         self._messages: dict[str, list[Message]] = {}
         for package in _PACKAGES:
             for path in sorted((root / package).rglob("*.py")):
@@ -69,9 +83,16 @@ class OwnWords:
                 found = message, match
         return found
 
+    def messages(self) -> Iterator[tuple[str, Message]]:
+        """All that is known, with the name of their log."""
+        for logger, messages in self._messages.items():
+            for message in messages:
+                yield logger, message
+
     def _read(self, tree: ast.Module, module: str) -> None:
         # The keeper's modules write into the log under one name.
         logger = "mountd.supervisor" if module.startswith("mountd.supervisor") else module
+        self.modules.add(module)
         stories = set(_stories(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in stories:
@@ -80,6 +101,8 @@ class OwnWords:
                     self.texts.add(node.value)
             elif isinstance(node, ast.ClassDef):
                 self.words.add(node.name.lower())
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                self.functions.add(node.name)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 self.fields.add(node.target.id)
             elif isinstance(node, ast.keyword) and node.arg is not None:
@@ -121,36 +144,51 @@ def _message(call: ast.Call) -> Message | None:
     if isinstance(said, ast.Constant) and isinstance(said.value, str):
         return _of_format(said.value, call.args[1:])
     if isinstance(said, ast.JoinedStr):
-        parts = [(str(part.value), "") if isinstance(part, ast.Constant) else (None, "(.*?)") for part in said.values]
-        return _made(parts, [_is_own(part.value) for part in said.values if isinstance(part, ast.FormattedValue)])
+        return _of_parts(said.values)
     return None
+
+
+def _of_parts(parts: Sequence[ast.expr]) -> Message | None:
+    texts: list[str] = [""]
+    patterns: list[str] = []
+    own: list[bool] = []
+    for part in parts:
+        if isinstance(part, ast.FormattedValue):
+            texts.append("")
+            patterns.append(_ANYTHING)
+            own.append(_is_own(part.value))
+        elif isinstance(part, ast.Constant):
+            texts[-1] += str(part.value)
+    return _made(texts, patterns, own)
+
+
+def _of_format(text: str, values: Sequence[ast.expr]) -> Message | None:
+    texts: list[str] = [""]
+    patterns: list[str] = []
+    own: list[bool] = []
+    end = 0
+    for place in _PLACE.finditer(text):
+        texts[-1] += text[end : place.start()]
+        end = place.end()
+        if place[0] == "%%":
+            texts[-1] += "%"
+            continue
+        is_number = place[2] in {"d", "g", "f", "i"}
+        texts.append("")
+        patterns.append(_NUMBER if is_number else _ANYTHING)
+        own.append(is_number or (len(own) < len(values) and _is_own(values[len(own)])))
+    texts[-1] += text[end:]
+    return _made(texts, patterns, own)
 
 
 def _is_own(value: ast.expr) -> bool:
     return isinstance(value, ast.Attribute) and value.attr in _OWN_ATTRIBUTES
 
 
-def _of_format(text: str, values: Sequence[ast.expr]) -> Message | None:
-    parts: list[tuple[str | None, str]] = []
-    own: list[bool] = []
-    end = 0
-    for place in _PLACE.finditer(text):
-        parts.append((text[end : place.start()], ""))
-        end = place.end()
-        if place[0] == "%%":
-            parts.append(("%", ""))
-        else:
-            is_number = place[2] in {"d", "g", "f", "i"}
-            parts.append((None, f"({_NUMBER})" if is_number else "(.*?)"))
-            own.append(is_number or (len(own) < len(values) and _is_own(values[len(own)])))
-    parts.append((text[end:], ""))
-    return _made(parts, own)
-
-
-def _made(parts: Sequence[tuple[str | None, str]], own: Sequence[bool]) -> Message | None:
-    """`parts`: a text of ours, or None and the pattern of a value."""
-    letters = sum(len(re.findall(r"\w", part)) for part, _ in parts if part is not None)
-    if letters < _LEAST:
-        return None
-    pattern = "".join(value if part is None else re.escape(part) for part, value in parts)
-    return Message(re.compile(pattern, re.DOTALL), tuple(own), letters)
+def _made(texts: Sequence[str], patterns: Sequence[str], own: Sequence[bool]) -> Message | None:
+    """`patterns`: of the values, one fewer than the texts. None: there is too little of ours to know it by."""
+    pattern = re.escape(texts[0]) + "".join(
+        value + re.escape(text) for value, text in zip(patterns, texts[1:], strict=True)
+    )
+    message = Message(tuple(texts), re.compile(pattern, re.DOTALL), tuple(own))
+    return message if message.letters >= _LEAST else None

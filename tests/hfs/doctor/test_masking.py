@@ -58,7 +58,7 @@ def line(logger: str, text: str) -> str:
             "12345 staged files of 67890 bytes were not used for 60 s, and went",
         ),
         ("mountd.supervisor", "process 4711 answers", "process 4711 answers"),
-        ("trio.core", "zebra: Input/output error", "<name-1>: Input/output error"),
+        ("pyfuse3", "zebra: Input/output error", "<name-1>: Input/output error"),
         ("mountd.daemon.daemon", "the daemon failed: 000123", "the daemon failed: <name-1>"),
     ],
 )
@@ -86,6 +86,36 @@ SENTENCES = (
     "{}",
     "the layout {} names {}",
 )
+
+
+HOSTILE = (
+    *("zqxj", "zqxj vbnm", "zqxj: vbnm", "zqxj, vbnm", "zqxj/vbnm w", "'zqxj'", 'zqxj"vbnm', "b'zqxj/vbnm'", "(zqxj)"),
+    *(
+        f"{SOURCE}/zqxj vbnm",
+        f"{MOUNT}/zqxj: vbnm",
+        "zqxj\nvbnm",
+        "zqxj\\nvbnm",
+        "zqxj=vbnm;zqxj",
+        "<zqxj>",
+        "zqxj%svbnm",
+    ),
+    *("zqxj...vbnm", "Zqxj: Vbnm: zqxj", "a zqxj b: c", "SIGZQXJ", "mountd.zqxj", "hfs.zqxj", "zqxj, zqxj: ", "/zqxj"),
+    "x\n2026-01-02 03:04:05,678 INFO zqxj: vbnm",
+    'x\n  File "/zqxj.py", line 1, in vbnm',
+)
+
+
+def test_no_name_gets_through_whatever_message_of_ours_it_was_put_into(masks: Masks, own: OwnWords) -> None:
+    """Every text of every log call, with a name at each of its places."""
+    said = 0
+    for logger, message in own.messages():
+        for name in HOSTILE:
+            text = message.with_values(name)
+            for written in (line(logger, text), line("other.module", text), text):
+                shown = "\n".join(masks.line(each) for each in written.split("\n"))
+                assert not re.search("zqxj|vbnm", shown, re.IGNORECASE), (written, shown)
+                said += 1
+    assert said > 5000
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
