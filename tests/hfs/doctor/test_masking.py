@@ -181,7 +181,7 @@ def test_without_source_text_everything_is_masked(tmp_path: object) -> None:
     from pathlib import Path
 
     masks = Masks([SOURCE], [], OwnWords(Path(str(tmp_path))))
-    assert masks.line(line("mountd.daemon.service", f"{MOUNT}: serving {SOURCE}")).endswith(f"<name-2> {SOURCE}")
+    assert masks.line(line("mountd.daemon.service", f"{MOUNT}: serving {SOURCE}")).endswith(f"<name-3> {SOURCE}")
 
 
 def test_the_messages_of_the_daemon_are_known(own: OwnWords) -> None:
