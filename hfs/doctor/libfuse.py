@@ -80,11 +80,11 @@ def _io_modes(around: Surroundings, said: dict[str, Any]) -> CheckResult:
     """Only what the installation is to blame for is a limit: many people never have root, and need not."""
     name = "io-modes"
     if not said["extension"]:
-        return note(name, "io modes: daemon; stateless (with --immutable) and passthrough need the extension")
+        return note(name, "daemon only: stateless (with --immutable) and passthrough need the extension")
     why = io_mode_missing(around)
     if why is not None:
-        return note(name, f"io modes: daemon, stateless with --immutable; no passthrough: {why}")
+        return note(name, f"daemon, stateless with --immutable; no passthrough: {why}")
     if not said["passthrough"]:
-        text = f"io modes: daemon, stateless with --immutable; no passthrough: libfuse {said['version']} is too old"
+        text = f"daemon, stateless with --immutable; no passthrough: libfuse {said['version']} is too old"
         return limit(name, text, "scripts/setup builds libfuse 3.17, which has it")
-    return good(name, "io modes: passthrough, daemon, stateless with --immutable")
+    return good(name, "passthrough, daemon, stateless with --immutable")

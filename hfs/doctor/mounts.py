@@ -85,7 +85,7 @@ def _refused(around: Surroundings, mount: Mount, error: OSError) -> CheckResult:
         text = f"{place}: the daemon of this mount is dead, and nobody starts it again"
         return fault("dead-mount", text, f"hfs umount {place}{by}, or hfs mount there again")
     if isinstance(error, PermissionError):
-        return note(_NAME, f"{place}: the mount of user {owner}, who did not allow others")
+        return note(_NAME, f"{place}: the mount of user {owner}, which user {around.uid} may not look at")
     kept = keeper.find(place) if error.errno == errno.EIO else None
     why = kept.why_refused if kept is not None else ""
     text = f"{place}: {why or error.strerror}"

@@ -40,7 +40,8 @@ def check(around: Surroundings, directories: Sequence[str] | None = None) -> Ite
         text = f"{place}: belongs to another user, or others may write to it: no socket is put there"
         yield limit("socket-directory", text, "have it removed: commands do not find a mount that hangs without it")
     if stale:
-        text = f"{len(stale)} sockets that nobody listens at, of daemons that were killed: {stale[0]}"
+        many = "1 socket" if len(stale) == 1 else f"{len(stale)} sockets"
+        text = f"{many} that nobody listens at, of daemons that were killed: {stale[0]}"
         text += ", ..." if len(stale) > 1 else ""
         yield limit("stale-sockets", text, f"rm {' '.join(stale[:4])}; hfs mount removes its own")
     if not shut and not stale:

@@ -153,7 +153,7 @@ def test_sockets_are_told_apart(tmp_path: Path) -> None:
             gone.bind(str(ours / "c.keeper"))
         level, line = found(sockets.check(around, [str(ours)]))["stale-sockets"]
     assert level == "limit"
-    assert "1 sockets" in line
+    assert "1 socket that" in line
     assert "c.keeper" in line
     ours.chmod(0o777)
     assert found(sockets.check(around, [str(ours)]))["socket-directory"][0] == "limit"

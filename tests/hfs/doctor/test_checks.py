@@ -101,7 +101,7 @@ def test_a_call_that_no_kernel_has_is_refused_and_one_that_this_has_is_not() -> 
 @pytest.mark.parametrize(
     ("said", "around", "level", "text"),
     [
-        ({}, {"capabilities": ALL_CAPABILITIES}, "good", "io modes: passthrough, daemon"),
+        ({}, {"capabilities": ALL_CAPABILITIES}, "good", "passthrough, daemon"),
         ({}, {}, "note", "no passthrough: user 1000 has no CAP_SYS_ADMIN"),
         (
             {},
