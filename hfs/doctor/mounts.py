@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from hfs.client.client import SOCKET_XATTR, Client
-from hfs.client.control_socket import Refused
+from hfs.client.control_socket import ControlAddress, Refused
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import keeper, mountinfo, probe
@@ -47,35 +48,38 @@ def _look(around: Surroundings, mount: Mount) -> CheckResult:
     except TimeoutError:
         text = f"{place}: the mount does not answer within {around.answer_s:g} s"
         number = mount.device.partition(":")[2]
-        remedy = (
-            f"hfs umount --lazy {place}; what still waits ends with: echo 1 > /sys/fs/fuse/connections/{number}/abort"
-        )
+        remedy = f"hfs umount --lazy {place}; what waits ends with: echo 1 > /sys/fs/fuse/connections/{number}/abort"
         return fault("silent-mount", text, remedy)
     except OSError as error:
         return _refused(around, mount, error)
     try:
-        client = Client(socket)
-        pid, status = client.pid(), client.status(around.answer_s)
+        status = Client(ControlAddress(socket, place)).status(around.answer_s)
+    except Refused as error:
+        return note(_NAME, f"{place}: answers readers; its daemon tells us nothing ({error})")
     except HfsError as error:
-        return _without_control(mount, socket, error)
-    kept = status.get("keeper") or {}
+        text = f"{place}: answers readers, and its daemon does not answer commands ({error})"
+        return limit("silent-daemon", text, f"wait, or hfs umount {place} between two jobs, and mount again")
+    return _answers(place, _pid(socket), status)
+
+
+def _pid(socket: str) -> int | None:
+    """Of its daemon; 0: it is in a pid namespace that we do not see; None: its socket is not seen from here."""
+    try:
+        return Client(socket).pid()
+    except HfsError:
+        return None
+
+
+def _answers(place: str, pid: int | None, status: dict[str, Any]) -> CheckResult:
     if pid == 0:
         text = f"{place}: its daemon is in another pid namespace: a killed reader waits until its read is answered"
         return limit("pid-namespace", text, "run jobs and daemon in the same pid namespace (hostPID, --pid=host)")
+    kept = status.get("keeper") or {}
     foreground = (status.get("config", {}).get("foreground") or {}).get("value")
     if not kept.get("pid") and kept.get("reason") and not foreground:
         text = f"{place}: nobody would start its daemon again after a crash ({kept['reason']})"
         return limit("mount-without-keeper", text, f"hfs umount {place} between two jobs, and mount again")
-    return good(_NAME, f"{place}: answers, process {pid}")
-
-
-def _without_control(mount: Mount, socket: str, error: HfsError) -> CheckResult:
-    """It answers readers, and not us: in a container that sees the mount only, that is as it must be."""
-    place = mount.mountpoint
-    if isinstance(error, Refused) or not os.path.exists(socket):
-        return note(_NAME, f"{place}: answers readers; its daemon cannot be asked from here ({error})")
-    text = f"{place}: answers readers, and its daemon does not answer commands ({error})"
-    return limit("silent-daemon", text, f"wait, or hfs umount {place} between two jobs, and mount again")
+    return good(_NAME, f"{place}: answers" + ("" if pid is None else f", process {pid}"))
 
 
 def _refused(around: Surroundings, mount: Mount, error: OSError) -> CheckResult:

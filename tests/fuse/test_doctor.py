@@ -302,6 +302,17 @@ mount --bind own ../source
     assert "hfs mount --as-user nobody" in seen.line
 
 
+def test_a_server_that_takes_root_for_nobody_is_named(doctor: Doctor, slow_source: SlowSource) -> None:
+    shutil.chown(doctor.source, UID, UID)
+    slow = slow_source(doctor.source)
+    unbroken = doctor.as_root(source=slow.path)
+    slow.order("squash")
+    seen = named(doctor.as_root(source=slow.path), unbroken)
+    slow.order("clear")
+    assert (seen.check, seen.level) == ("source-rights", "fault"), seen
+    assert "hfs mount --as-user nobody" in seen.line
+
+
 def test_private_files_that_root_may_not_read_are_found(doctor: Doctor, as_it_is: dict[str, set[Seen]]) -> None:
     """As where a server takes root for nobody: root without the right to pass over mode bits."""
     (doctor.source / "private").write_text("x")
