@@ -27,10 +27,13 @@ _VERDICTS = {
 @click.option(
     "--cache", metavar="DIR", type=click.UNPROCESSED, help="The cache root. Default: that of the configuration."
 )
+@click.option("--as-user", metavar="USER", help="Look at SOURCE as this user, as a mount with --as-user would.")
 @click.option("--no-speed", is_flag=True, help="Do not measure the cache disk and SOURCE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def doctor(ctx: click.Context, source: str | None, cache: str | None, no_speed: bool, as_json: bool) -> None:
+def doctor(
+    ctx: click.Context, source: str | None, cache: str | None, as_user: str | None, no_speed: bool, as_json: bool
+) -> None:
     """Find what is wrong with this set-up, and say the remedy of each fault.
 
     Looks at /dev/fuse, fusermount3, the kernel, libfuse, limits, namespaces, SOURCE, the cache and its speed, and the
@@ -38,7 +41,7 @@ def doctor(ctx: click.Context, source: str | None, cache: str | None, no_speed: 
 
     Exit code 0: nothing is wrong. 1: mounts work, slower or with limits. 3: mounts cannot work, or one does not.
     """
-    around, found = surroundings(source, cache, measured=not no_speed)
+    around, found = surroundings(source, cache, measured=not no_speed, as_user=as_user)
     if not as_json:
         for finding in found:
             _print(finding)
@@ -54,9 +57,11 @@ def doctor(ctx: click.Context, source: str | None, cache: str | None, no_speed: 
     ctx.exit(_CODES[verdict])
 
 
-def surroundings(source: str | None, cache: str | None, *, measured: bool) -> tuple[Surroundings, list[CheckResult]]:
+def surroundings(
+    source: str | None, cache: str | None, *, measured: bool, as_user: str | None = None
+) -> tuple[Surroundings, list[CheckResult]]:
     """With what the configuration says, and a fault if it cannot be read."""
-    given: dict[str, Any] = {"source": source, "cache": cache}
+    given: dict[str, Any] = {"source": source, "cache": cache, "as_user": as_user}
     try:
         config, _ = load_config({**given, "options": (), "config_file": None, "verbose": False}, required=False)
     except ConfigError as error:
@@ -69,6 +74,7 @@ def surroundings(source: str | None, cache: str | None, *, measured: bool) -> tu
         config.cache or None,
         cache_size_bytes=config.cache_size_bytes,
         allow_other=config.allow_other,
+        as_user=config.as_user,
         measured=measured,
     )
     return around, []

@@ -1,9 +1,9 @@
-"""How fast the cache disk is, and whether SOURCE is faster: measured in two seconds at most, by a process of its own.
+"""How fast the cache disk is, and whether SOURCE is faster: measured in two seconds at most, by a process for each.
 
-It writes and syncs a file in pieces, makes small files, and reads the large one at random and in order, past the page
-cache as far as the file system allows; then, of the first files of SOURCE, the largest in order. It says what it has
-after each piece, so a disk that hangs costs the two seconds and the figure, nothing else. It takes a small part of the
-room that is free, and its directory is removed.
+One writes and syncs a file in pieces, makes small files, and reads the large one at random and in order, past the page
+cache as far as the file system allows; the other reads, of the first files of SOURCE, the largest in order. They say
+what they have after each piece, so a disk that hangs costs the two seconds and the figure, nothing else. A small part
+of the room that is free is taken for it, in a directory that is removed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import probe
 
 _NAME = "cache-speed"
-_ALL_S = 2.0
-_WRITE_S, _FILES_S, _READ_S, _SOURCE_S = 0.5, 0.3, 0.25, 0.4
+_DISK_S, _SOURCE_S = 1.5, 0.5
+"""Together; an interpreter takes some hundredths of it."""
+_WRITE_S, _FILES_S, _READ_S = 0.5, 0.3, 0.25
 _MOST_BYTES, _MOST_SHARE, _LEAST_BYTES = 1 << 29, 20, 8 << 20
 """What is written: at most so much, and this part of what is free; with less than that nothing is measured."""
 _SLOW_BYTES_S = 200 * 10**6
@@ -34,11 +35,9 @@ _FASTER = 1.25
 _ENOUGH_BYTES = 4 << 20
 """Less says nothing about bandwidth."""
 
-_CODE = """
+# What each child begins with: how it says what it has, and how it reads.
+_COMMON = """
 import json, mmap, os, random, sys, time
-folder, source = sys.argv[1], sys.argv[2]
-write_s, files_s, read_s, source_s = map(float, sys.argv[3:7])
-most = int(sys.argv[7])
 said = {}
 def say(what, count, started):
     said[what] = [count, time.monotonic() - started]
@@ -61,6 +60,10 @@ def past_the_cache(path, seconds, size, what):
         if say(what, done, started) >= seconds or (what != "read" and place >= total) or not total:
             break
     os.close(fd)
+"""
+_DISK = """
+folder, most = sys.argv[1], int(sys.argv[2])
+write_s, files_s, read_s = map(float, sys.argv[3:])
 piece = os.urandom(1 << 20)
 fd = os.open(folder + "/large", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 started, done, size = time.monotonic(), 0, 1
@@ -84,24 +87,26 @@ while True:
         break
 past_the_cache(folder + "/large", read_s, 1 << 17, "read")
 past_the_cache(folder + "/large", read_s, 1 << 20, "sequence")
-if source:
-    best, seen, until = (0, ""), 0, time.monotonic() + source_s / 2
-    folders = [source]
-    while folders and seen < 500 and time.monotonic() < until:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    seen += 1
-                    if seen >= 500 or time.monotonic() > until:
-                        break
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False):
-                        best = max(best, (entry.stat(follow_symlinks=False).st_size, entry.path))
-        except OSError:
-            pass
-    if best[1]:
-        past_the_cache(best[1], source_s / 2, 1 << 20, "source")
+"""
+_SOURCE = """
+source, source_s = sys.argv[1], float(sys.argv[2])
+best, seen, until = (0, ""), 0, time.monotonic() + source_s / 2
+folders = [source]
+while folders and seen < 500 and time.monotonic() < until:
+    try:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                seen += 1
+                if seen >= 500 or time.monotonic() > until:
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    best = max(best, (entry.stat(follow_symlinks=False).st_size, entry.path))
+    except OSError:
+        pass
+if best[1]:
+    past_the_cache(best[1], source_s / 2, 1 << 20, "source")
 """
 
 
@@ -120,7 +125,7 @@ class Speed(NamedTuple):
     """One file in order."""
 
 
-def measure(folder: str, source: str | None) -> Speed | None:
+def measure(folder: str, source: str | None, as_user: str | None = None) -> Speed | None:
     """Of the disk of `folder`, in which one is made and removed, and of SOURCE; None: there is no room for it. Raises
     OSError."""
     disk = os.statvfs(folder)
@@ -129,27 +134,31 @@ def measure(folder: str, source: str | None) -> Speed | None:
         return None
     made = tempfile.mkdtemp(dir=folder, prefix=".hfs-doctor-")
     try:
-        numbers = [str(each) for each in (_WRITE_S, _FILES_S, _READ_S, _SOURCE_S, most_bytes)]
-        output, _ = probe.answer(_CODE, [made, source or "", *numbers], _ALL_S)
+        numbers = [str(each) for each in (most_bytes, _WRITE_S, _FILES_S, _READ_S)]
+        output, _ = probe.answer(_COMMON + _DISK, [made, *numbers], _DISK_S)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return _speed(output)
+    found = _rates(output)
+    if source is not None:
+        output, _ = probe.answer(_COMMON + _SOURCE, [source, str(_SOURCE_S - 0.1)], _SOURCE_S, as_user)
+        found |= _rates(output)
+    return Speed(*(found.get(what) for what in ("write", "files", "read", "sequence", "source")))
 
 
-def _speed(output: bytes) -> Speed:
-    said = {}
+def _rates(output: bytes) -> dict[str, float]:
+    """Of what a child has said until it ended, or was ended."""
+    said: dict[str, list[float]] = {}
     for line in output.splitlines():
         try:
             said = json.loads(line)
         except ValueError:
             break  # the last one, cut short
-    rates = {what: count / seconds for what, (count, seconds) in said.items() if seconds > 0}
     if said.get("source", [0])[0] < _ENOUGH_BYTES:
-        rates.pop("source", None)
-    return Speed(*(rates.get(what) for what in ("write", "files", "read", "sequence", "source")))
+        said.pop("source", None)
+    return {what: count / seconds for what, (count, seconds) in said.items() if seconds > 0}
 
 
-def check(around: Surroundings, measured: Callable[[str, str | None], Speed | None] = measure) -> Iterator[CheckResult]:
+def check(around: Surroundings, measured: Callable[..., Speed | None] = measure) -> Iterator[CheckResult]:
     """Nothing where the cache cannot be used anyway, or where nothing is to be measured."""
     if around.cache is None or not around.measured:
         return
@@ -157,7 +166,7 @@ def check(around: Surroundings, measured: Callable[[str, str | None], Speed | No
     if isinstance(place, CheckResult):
         return
     try:
-        speed = measured(place.standing, around.source)
+        speed = measured(place.standing, around.source, around.as_user)
     except OSError:
         return  # `cache_place` says why
     if speed is not None:

@@ -81,9 +81,12 @@ say(names=names, denied=denied[:3], refused=len(denied), opened=private + (first
 """
 
 
-def look(path: str, answer_s: float) -> dict[str, Any]:
-    """What was found; without "done" or "errno" it did not answer, and "at" says where."""
-    output, _ = probe.answer(_CODE, [path, str(_LOOK_S)], answer_s + _LOOK_S)
+def look(path: str, answer_s: float, as_user: str | None = None) -> dict[str, Any]:
+    """What was found; without "done" or "errno" it did not answer, and "at" says where. "kept": the errno for which
+    nobody can become `as_user` here."""
+    output, _ = probe.answer(_CODE, [path, str(_LOOK_S)], answer_s + _LOOK_S, as_user)
+    if output.startswith(b"kept"):
+        return {"kept": int(output.split()[1])}
     said: dict[str, Any] = {"at": path}
     for line in output.splitlines():
         try:
@@ -93,13 +96,17 @@ def look(path: str, answer_s: float) -> dict[str, Any]:
     return said
 
 
-def check(around: Surroundings, look: Callable[[str, float], dict[str, Any]] = look) -> Iterator[CheckResult]:
+def check(around: Surroundings, look: Callable[..., dict[str, Any]] = look) -> Iterator[CheckResult]:
     """One finding. Nothing where no SOURCE is known."""
     path = around.source
     if path is None:
         return
-    said = look(path, around.answer_s)
-    if "errno" in said:
+    said = look(path, around.answer_s, around.as_user)
+    if "kept" in said:
+        why = os.strerror(said["kept"])
+        text = f"as-user: hfs cannot become user {around.reader_uid} here ({why})"
+        yield fault(_RIGHTS, text, "give it CAP_SETUID and CAP_SETGID, or mount as that user")
+    elif "errno" in said:
         yield _unreadable(around, path, int(said["errno"]), said.get("owner"))
     elif not said.get("done"):
         where = f"SOURCE {path}" if said["at"] == path else f"SOURCE {path}: {said['at']}"
@@ -109,7 +116,7 @@ def check(around: Surroundings, look: Callable[[str, float], dict[str, Any]] = l
     elif not said["names"]:
         yield limit(_NAME, f"SOURCE {path}: empty", "is its file system mounted on this node?")
     else:
-        yield good(_NAME, f"SOURCE {path} can be listed and read by user {around.uid}")
+        yield good(_NAME, f"SOURCE {path} can be listed and read by user {around.reader_uid}")
 
 
 def _unreadable(around: Surroundings, path: str, number: int, owner: int | None) -> CheckResult:
@@ -121,8 +128,8 @@ def _unreadable(around: Surroundings, path: str, number: int, owner: int | None)
         )
     if not isinstance(error, PermissionError):
         return fault(_NAME, f"SOURCE {path}: cannot be read ({why})", "is its file system up?")
-    if around.uid != 0:
-        return fault(_RIGHTS, f"SOURCE {path}: may not be read by user {around.uid}", "mount as a user who can list it")
+    if around.reader_uid != 0:
+        return fault(_RIGHTS, f"SOURCE {path}: may not be read by user {around.reader_uid}", _other_user(around))
     if owner is None:
         mount = mountinfo.enclosing(path, around.table)
         owner = None if mount is None else mount.owner_uid
@@ -132,13 +139,18 @@ def _unreadable(around: Surroundings, path: str, number: int, owner: int | None)
 
 def _refused(around: Surroundings, path: str, said: dict[str, Any]) -> CheckResult:
     name, owner = said["denied"][0]
-    if around.uid != 0:
-        text = f"SOURCE {path}: {said['refused']} of the first {said['names']:,} names are refused to user {around.uid}"
+    if around.reader_uid != 0:
+        many = f"{said['refused']} of the first {said['names']:,} names"
+        text = f"SOURCE {path}: {many} are refused to user {around.reader_uid}"
         return limit(
             _RIGHTS, f"{text}, such as {name}", "readers of the mount will be refused these, as they are without"
         )
     text = f"SOURCE {path}: root may not read {name}, as where servers take root for nobody"
     return (limit if said["opened"] else fault)(_RIGHTS, text, _as_user(owner))
+
+
+def _other_user(around: Surroundings) -> str:
+    return "mount as a user who can list it" if around.as_user is None else "give --as-user USER, who can list it"
 
 
 def _as_user(uid: int | None) -> str:

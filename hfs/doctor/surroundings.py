@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hfs.mounting import mountinfo
 from hfs.mounting.mountinfo import Mount
+from mountd.core.config.source_user import SourceUser
 
 ANSWER_S = 5.0
 """A busy metadata server answers within a second or two."""
@@ -33,6 +34,8 @@ class Surroundings:
     cache: str | None = None
     cache_size_bytes: int | None = None
     allow_other: bool = False
+    as_user: str | None = None
+    """Who SOURCE is read as, as the configuration has it; None: as `uid`."""
     measured: bool = True
     """The speed of the cache, and of `source`, is to be measured."""
     answer_s: float = ANSWER_S
@@ -46,6 +49,11 @@ class Surroundings:
     def may_mount(self) -> bool:
         """Whether mount(2) and passthrough are allowed here: CAP_SYS_ADMIN."""
         return bool(int(self.status.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
+
+    @property
+    def reader_uid(self) -> int:
+        """Who SOURCE is read as."""
+        return self.uid if self.as_user is None else SourceUser.of(self.as_user).uid
 
     @property
     def in_user_namespace(self) -> bool:
@@ -77,6 +85,7 @@ def here(
     *,
     cache_size_bytes: int | None = None,
     allow_other: bool = False,
+    as_user: str | None = None,
     measured: bool = True,
 ) -> Surroundings:
     """This process's."""
@@ -88,5 +97,6 @@ def here(
         cache=None if cache is None else os.path.abspath(cache),
         cache_size_bytes=cache_size_bytes,
         allow_other=allow_other,
+        as_user=as_user,
         measured=measured,
     )

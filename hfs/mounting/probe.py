@@ -21,11 +21,11 @@ from mountd.base.errors import MountError
 PROBE_S = 10.0
 """A busy metadata server answers a stat within a second or two; ten without an answer is no answer."""
 
-# Reads argv itself: it is another process's text. Answers "errno N", "ok FIELDS", or "kept N": it cannot become that
-# user.
-_CODE = """
+# These read argv themselves: they are another process's text. The first stands before each other: it becomes the user
+# that it is given, or answers "kept N".
+_BECOME = """
 import os, sys
-what, path, user = sys.argv[1], os.fsencode(sys.argv[2]), sys.argv[3]
+user = sys.argv.pop(1)
 if user:
     try:
         uid, gid, groups = user.split(":")
@@ -34,9 +34,13 @@ if user:
         os.setresuid(int(uid), int(uid), int(uid))
     except OSError as error:
         sys.exit(print("kept", error.errno))
+"""
+# Answers "errno N" or "ok FIELDS".
+_CODE = """
+what, path = sys.argv[1], os.fsencode(sys.argv[2])
 try:
     if what == "xattr":
-        print("ok", os.getxattr(path, sys.argv[4]).hex())
+        print("ok", os.getxattr(path, sys.argv[3]).hex())
     elif what == "real":
         print("ok", os.path.realpath(path).hex())
     else:
@@ -65,26 +69,27 @@ def look(path: str, as_user: str | None = None, *, limit_s: float = PROBE_S) -> 
 
     Raises OSError; TimeoutError when there is no answer; MountError where nobody can become that user.
     """
-    device, inode, entries = (int(field) for field in _ask(["list", path, as_user or ""], limit_s))
+    device, inode, entries = (int(field) for field in _ask(["list", path], limit_s, as_user))
     return Look(device, inode, bool(entries))
 
 
 def real_path(path: str, as_user: str) -> str:
     """The path without symlinks, as this user finds it. Raises as `look`."""
-    (found,) = _ask(["real", path, as_user], PROBE_S)
+    (found,) = _ask(["real", path], PROBE_S, as_user)
     return os.fsdecode(bytes.fromhex(found))
 
 
 def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:
     """The value of an extended attribute. Raises OSError; TimeoutError when there is no answer."""
-    return bytes.fromhex("".join(_ask(["xattr", path, "", name], limit_s)))
+    return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s)))
 
 
-def answer(code: str, arguments: Sequence[str], limit_s: float) -> tuple[bytes, int | None]:
+def answer(code: str, arguments: Sequence[str], limit_s: float, as_user: str | None = None) -> tuple[bytes, int | None]:
     """What an interpreter without site packages says when it runs this text, and its exit code; None: it did not end
-    within `limit_s`, and this is what it had said until then. Nothing waits for such a child any more."""
+    within `limit_s`, and this is what it had said until then. Nothing waits for such a child any more. One that cannot
+    become `as_user` says "kept N", with an errno."""
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", code, *arguments],
+        [sys.executable, "-I", "-S", "-c", _BECOME + code, as_user or "", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -103,9 +108,9 @@ def answer(code: str, arguments: Sequence[str], limit_s: float) -> tuple[bytes, 
         raise
 
 
-def _ask(arguments: list[str], limit_s: float) -> list[str]:
+def _ask(arguments: list[str], limit_s: float, as_user: str | None = None) -> list[str]:
     path = arguments[1]
-    output, code = answer(_CODE, arguments, limit_s)
+    output, code = answer(_CODE, arguments, limit_s, as_user)
     if code is None:
         raise TimeoutError(110, os.strerror(110), path)
     kind, *fields = output.decode().split() or ["lost"]
@@ -113,7 +118,7 @@ def _ask(arguments: list[str], limit_s: float) -> list[str]:
         number = int(fields[0])
         raise OSError(number, os.strerror(number), path)
     if kind == "kept":
-        why = f"user {arguments[2]} ({os.strerror(int(fields[0]))})"
+        why = f"user {as_user} ({os.strerror(int(fields[0]))})"
         raise MountError(f"as-user: hfs cannot become {why} here: it needs CAP_SETUID and CAP_SETGID")
     if kind != "ok":
         raise OSError(5, f"the look at it ended with exit code {code}", path)

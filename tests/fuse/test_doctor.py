@@ -19,7 +19,7 @@ import pytest
 
 from hfs.cli.exit_codes import CANNOT_WORK, LIMITS
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, run
+from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, kill, run
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import PROGRAM, SlowFs
 
@@ -293,10 +293,16 @@ def test_root_that_is_nobody_at_the_source_is_named_with_the_user_who_may(
     mounted = f"""
 mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse
 cp {PROGRAM} slowfs && chmod 755 . slowfs && mkdir own && chown {UID} own
-setpriv --reuid {UID} --regid {UID} --clear-groups ./slowfs ../source own > /dev/null
+setpriv --reuid {UID} --regid {UID} --clear-groups ./slowfs -f ../source own > /dev/null 2>&1 &
+echo $! > slowfs.pid
+until grep -q " $PWD/own " /proc/self/mountinfo; do :; done
 mount --bind own ../source
 """
-    seen = named(doctor.as_root(mounted), as_it_is["root"])
+    try:
+        seen = named(doctor.as_root(mounted), as_it_is["root"])
+    finally:
+        for told in doctor.folder.glob("*/slowfs.pid"):
+            kill(int(told.read_text()))
     assert (seen.check, seen.level) == ("source-rights", "fault"), seen
     assert "root may not list it" in seen.line
     assert "hfs mount --as-user nobody" in seen.line
@@ -304,11 +310,13 @@ mount --bind own ../source
 
 def test_a_server_that_takes_root_for_nobody_is_named(doctor: Doctor, slow_source: SlowSource) -> None:
     shutil.chown(doctor.source, UID, UID)
-    slow = slow_source(doctor.source)
+    slow = slow_source(doctor.source, at=doctor.folder / "slow")
     unbroken = doctor.as_root(source=slow.path)
     slow.order("squash")
     seen = named(doctor.as_root(source=slow.path), unbroken)
+    read_as_nobody = doctor.as_root(source=slow.path, before=("env", f"HFS_AS_USER={UID}:{UID}"))
     slow.order("clear")
+    assert read_as_nobody == unbroken
     assert (seen.check, seen.level) == ("source-rights", "fault"), seen
     assert "hfs mount --as-user nobody" in seen.line
 

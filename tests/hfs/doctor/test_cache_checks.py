@@ -90,12 +90,13 @@ def test_nothing_is_measured_where_there_is_no_room(tmp_path: Path, monkeypatch:
 
 
 def test_what_was_said_before_a_disk_hung_counts() -> None:
-    speed = cache_speed._speed(b'{"write": [1000, 0.5]}\n{"write": [3000, 0.5], "files": [10, 0.1]}\n{"write": [30')
-    assert speed == Speed(6000, 100)
+    said = b'{"write": [1000, 0.5]}\n{"write": [3000, 0.5], "files": [10, 0.1]}\n{"write": [30'
+    assert cache_speed._rates(said) == {"write": 6000, "files": 100}
 
 
 def test_little_of_the_source_says_nothing_about_its_speed() -> None:
-    assert cache_speed._speed(b'{"source": [1000, 0.000001]}\n').source_bytes_s is None
+    assert cache_speed._rates(b'{"source": [1000, 0.000001]}\n') == {}
+    assert cache_speed._rates(b'{"source": [8388608, 2]}\n') == {"source": 4194304}
 
 
 # -- caches and sockets -----------------------------------------------------------------------------------------------

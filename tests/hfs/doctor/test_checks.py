@@ -271,6 +271,20 @@ def test_what_is_said_of_the_source(
     assert text in told[check][1]
 
 
+def test_a_source_is_looked_at_as_the_user_whom_a_mount_would_read_it_as(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    around = made_up(tmp_path, uid=0, source=str(tmp_path), as_user="1:1:")
+    level, line = found(source.check(around, lambda *_: {"at": "", "errno": errno.EACCES}))["source-rights"]
+    assert (level, "may not be read by user 1; give --as-user USER" in line) == ("fault", True)
+    assert "user 1 here" in found(source.check(around, lambda *_: {"kept": errno.EPERM}))["source-rights"][1]
+    if os.geteuid() == 0:
+        tmp_path.chmod(0o700)
+        assert source.look(str(tmp_path), 5.0)["done"]
+        assert source.look(str(tmp_path), 5.0, "1:1:")["errno"] == errno.EACCES
+    else:
+        assert source.look(str(tmp_path), 5.0, "1:1:") == {"kept": errno.EPERM}
+
+
 def test_a_source_is_looked_at_by_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_text("x")
