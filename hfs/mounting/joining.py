@@ -18,9 +18,13 @@ from hfs.mounting.keeper import FoundKeeper, HeldMount
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import KEYS, Config
 from mountd.core.config.handover import dump
+from mountd.core.config.telling import Telling
 from mountd.ledger import CacheRoot
 
-_OWN = {"mountpoint", "source", "cache", "over", "foreground", "control", "log_level", "log_file", "linger_s"}
+_OWN = {
+    *("mountpoint", "source", "cache", "over", "foreground", "control", "linger_s"),
+    *Telling.__struct_fields__,
+}
 """Of the command, not of the mount."""
 _ENDING_S = 30.0
 """A daemon that ends writes what it holds for ten seconds at most."""

@@ -6,6 +6,7 @@ Records are written by a thread of their own, so a slow log disk never delays a 
 from __future__ import annotations
 
 import atexit
+import copy
 import logging
 import logging.handlers
 import os
@@ -15,11 +16,13 @@ import sys
 from io import TextIOWrapper
 from typing import BinaryIO
 
+from hfs.mounting.json_lines import JsonLines
 from mountd.core.cache_directory import LOGS, open_cache_directory
 from mountd.core.config import Config
 from mountd.core.socket_places import prefix_of
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_EXCEPTIONS = logging.Formatter()
 _FILE_BYTES = 16 * 1024**2
 _FILES = 10
 """160 MB in all: weeks of a quiet mount, and nothing that a cache disk would miss."""
@@ -82,6 +85,23 @@ def _in_cache(config: Config, path: str) -> bool:
     return os.path.dirname(path) == f"{config.cache}/{_folder(config)}"
 
 
+class _Queued(logging.handlers.QueueHandler):
+    """Hands records on with message and exception as two texts; the library's own makes them one."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """What may change meanwhile is made text now."""
+        message = record.getMessage()
+        record = copy.copy(record)
+        record.msg, record.args = message, None
+        if record.exc_info:
+            record.exc_text = record.exc_text or _EXCEPTIONS.formatException(record.exc_info)
+            record.exc_info = None
+        if record.stack_info:
+            record.exc_text = "\n".join(filter(None, (record.exc_text, record.stack_info)))
+            record.stack_info = None
+        return record
+
+
 def configure(config: Config) -> None:
     """Send all records from config.log_level on to config.log_file, or to stderr if there is none."""
     target: logging.Handler
@@ -95,12 +115,12 @@ def configure(config: Config) -> None:
             encoding="utf-8",
             errors="backslashreplace",
         )
-    target.setFormatter(logging.Formatter(_FORMAT))
+    target.setFormatter(JsonLines() if config.log_format == "json" else logging.Formatter(_FORMAT))
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     writer = logging.handlers.QueueListener(records, target)
     writer.start()
     atexit.register(writer.stop)
     root = logging.getLogger()
-    root.handlers[:] = [logging.handlers.QueueHandler(records)]
+    root.handlers[:] = [_Queued(records)]
     root.setLevel(config.log_level.upper())
     logging.captureWarnings(capture=True)

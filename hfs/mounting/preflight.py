@@ -61,7 +61,7 @@ def absolute(config: Config) -> Config:
         "mountpoint": mountinfo.canonical(config.mountpoint),
         "cache": real_path(config.cache, {mount.mountpoint for mount in mountinfo.hfs_mounts()}),
     }
-    for field in ("control", "log_file"):
+    for field in ("control", "log_file", "metrics_file"):
         value = getattr(config, field)
         if value is not None:
             paths[field] = os.path.abspath(value)

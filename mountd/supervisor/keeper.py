@@ -44,7 +44,7 @@ class Keeper:
         )
         self._socket = order.socket
         self._log_file = config.get("log_file")
-        self._log = Log(self._log_file, config.get("cache"))
+        self._log = Log(self._log_file, config.get("cache"), str(config.get("log_format")))
         self._loop = Loop()
         self._mount = KeptMount(config["mountpoint"], config["source"], options, resend=order.resend)
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)

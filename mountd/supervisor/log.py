@@ -6,17 +6,21 @@ directory above the cache must not choose what a keeper of root appends to.
 
 from __future__ import annotations
 
+import json
 import os
 import time
+
+_NAME = "mountd.supervisor"
 
 
 class Log:
     """Appends to `path`, or to stderr if there is none."""
 
-    def __init__(self, path: str | None, cache_dir: str | None = None) -> None:
+    def __init__(self, path: str | None, cache_dir: str | None = None, form: str = "text") -> None:
         self.name = path or "stderr"
         """Where to look, for people."""
         self._path = path
+        self._form = form
         self._flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._directory_fd: int | None = None
         if path is not None and cache_dir is not None and path.startswith(f"{cache_dir}/"):
@@ -36,6 +40,10 @@ class Log:
                 pass  # the disk of the log is full or gone; what we were started with may go on
         return os.dup(2)
 
+    def written_as(self, form: str) -> None:
+        """As the daemon that serves now writes its own lines: "text" or "json" (hfs/mounting/json_lines.py)."""
+        self._form = form
+
     def info(self, text: str) -> None:
         """What is as it should be."""
         self._write("INFO", text)
@@ -46,16 +54,26 @@ class Log:
 
     def _write(self, level: str, text: str) -> None:
         now = time.time()
-        stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
         try:
             descriptor = self.open()
             try:
-                line = f"{stamp} {level} mountd.supervisor: {' '.join(text.splitlines())}\n"
-                os.write(descriptor, line.encode("utf-8", "backslashreplace"))
+                os.write(descriptor, (_json_line if self._form == "json" else _text_line)(now, level, text))
             finally:
                 os.close(descriptor)
         except OSError:
             pass  # nowhere to say it
+
+
+def _text_line(now: float, level: str, text: str) -> bytes:
+    stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
+    line = f"{stamp} {level} {_NAME}: {' '.join(text.splitlines())}\n"
+    return line.encode("utf-8", "backslashreplace")
+
+
+def _json_line(now: float, level: str, text: str) -> bytes:
+    stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z"
+    shown = text.encode("utf-8", "backslashreplace").decode()
+    return json.dumps({"time": stamp, "level": level, "logger": _NAME, "message": shown}).encode() + b"\n"
 
 
 def _own_directory(path: str) -> int:

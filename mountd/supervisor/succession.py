@@ -141,6 +141,7 @@ class Succession:
         taking = self._taking
         if taking is not None and daemon is taking.given:
             self._program = daemon.program
+            self._log.written_as(str(self.config.get("log_format")))
             self._restarts.forgive()
             taking.reply({"ready": daemon.pid})
             self._taking = None

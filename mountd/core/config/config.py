@@ -2,7 +2,9 @@
 
 A key is a field of `Config`: its type and default, and beside them its `Key`: name, kind of value, what it means, and
 where the documentation has it. `config_loading` fills and checks it; the options of hfs, `hfs config`, `hfs status` and
-the tables of docs/configuration.md are made from it. A new key is a new field here and its user, nothing else.
+the tables of docs/configuration.md are made from it. A new key is a new field here and its user, nothing else. What a
+mount tells of itself, its log and metrics, stands in `telling`.
+
 Units are in the names of the fields: `_s` seconds, `_bytes`, `_bytes_s` bytes a second.
 """
 
@@ -10,15 +12,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
-
-from mountd.core.config.choices import Direct, Eviction, LogLevel, PeersWanted, PlacementWanted, VerifyWanted
+from mountd.core.config.choices import Direct, Eviction, PeersWanted, PlacementWanted, VerifyWanted
 from mountd.core.config.key import (
     ANSWER_THREADS,
     CHUNK,
     DIRECTORY,
     DURATION,
-    FILE,
     FLAG,
     IDENTITY,
     MIB,
@@ -32,11 +31,12 @@ from mountd.core.config.key import (
     choice,
 )
 from mountd.core.config.sections import FETCHED, KEPT, NODES, PLACES, READERS
+from mountd.core.config.telling import Telling
 from policies.cache.encoding import EncodingWanted
 from policies.iomode import Wanted
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class Config(Telling, frozen=True, kw_only=True):
     """What one mount was told. Paths are absolute once `hfs mount` hands it to the daemon; they may hold surrogates."""
 
     source: Annotated[
@@ -377,24 +377,3 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "read. A node whose cores are all busy may be silent for seconds.",
         ),
     ] = 10.0
-    log_level: Annotated[
-        LogLevel,
-        Key(
-            "log-level",
-            PLACES,
-            choice(LogLevel),
-            "What is logged: `debug`, `info`, `warning` or `error`.",
-            given="`-v` is `debug`",
-        ),
-    ] = "info"
-    log_file: Annotated[
-        str | None,
-        Key(
-            "log-file",
-            PLACES,
-            FILE,
-            "Write the daemon's log here. `hfs status` shows the file.",
-            option=True,
-            default="in `$XDG_STATE_HOME/hfs`, or `logs` in the cache directory; stderr in the foreground",
-        ),
-    ] = None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from mountd.core.config.address import parse_address
 from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.core.config.source_user import resolve
 
@@ -115,6 +116,10 @@ def _path(value: object) -> str:
     return value
 
 
+def _path_or_off(value: object) -> str | None:
+    return None if value is False or value == "off" else _path(value)
+
+
 def _socket_path(value: object) -> str:
     path = _path(value)
     if len(os.fsencode(os.path.abspath(path))) > MAX_SOCKET_PATH_BYTES:
@@ -130,6 +135,10 @@ def _identity(value: object) -> str:
 
 DIRECTORY = ValueKind(_path, "the path of a directory", "DIR")
 FILE = ValueKind(_path, "the path of a file", "PATH")
+FILE_OR_DIRECTORY = ValueKind(_path_or_off, "the path of a file or a directory, or off", "PATH")
+ADDRESS = ValueKind(
+    parse_address, "a port, ADDRESS:PORT or [ADDRESS]:PORT with an address in numbers, or off", "ADDRESS"
+)
 SOCKET = ValueKind(_socket_path, f"a path for the control socket, at most {MAX_SOCKET_PATH_BYTES} bytes", "PATH")
 FLAG = ValueKind(parse_flag, "true or false", show=lambda value: "on" if value else "off")
 SIZE = ValueKind(parse_size, "a size like 500G or 1.5TB (K=KiB=1024, KB=1000)", "SIZE", show_exactly)

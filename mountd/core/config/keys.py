@@ -10,17 +10,19 @@ import msgspec
 
 from mountd.core.config.config import Config
 from mountd.core.config.key import Key
+from mountd.core.config.telling import Telling
 
 
 def _keys() -> Iterator[Key]:
-    for field in msgspec.structs.fields(Config):
+    told_last = sorted(msgspec.structs.fields(Config), key=lambda field: field.name in Telling.__struct_fields__)
+    for field in told_last:
         (key,) = (found for found in get_args(field.type) if isinstance(found, Key))
         default = key.default or ("required" if field.required else key.kind.show(field.default))
         yield dataclasses.replace(key, field=field.name, default=default)
 
 
 KEYS: tuple[Key, ...] = tuple(_keys())
-"""In the order of the fields. `default` is what is taken where nothing is given, in words."""
+"""In the order of the fields, those of `Telling` last. `default` is what is taken where nothing is given, in words."""
 
 
 def describe(config: Config, origins: Mapping[str, str]) -> dict[str, dict[str, object]]:

@@ -59,6 +59,9 @@ GOOD = {  # key -> (text, value)
     "peer-timeout": ("500ms", 0.5),
     "log-level": ("debug", "debug"),
     "log-file": ("/var/log/x", "/var/log/x"),
+    "log-format": ("json", "json"),
+    "metrics": ("9567", "127.0.0.1:9567"),
+    "metrics-file": ("/var/lib/node_exporter", "/var/lib/node_exporter"),
 }
 BAD = {
     "source": ["", "a\0b"],
@@ -94,6 +97,22 @@ BAD = {
     "peer-timeout": ["0", "99ms", "2d"],
     "log-level": ["loud"],
     "log-file": [""],
+    "log-format": ["yaml", "JSON"],
+    # A colon alone means all addresses to other programs, so it has to be said which are meant.
+    "metrics": [
+        "",
+        ":9567",
+        "host:9567",
+        "1.2.3:9",
+        "[::1]",
+        "::1:9",
+        "127.0.0.1",
+        "70000",
+        "-1",
+        "1.2.3.4:70000",
+        "on",
+    ],
+    "metrics-file": [""],
 }
 
 
@@ -384,3 +403,26 @@ def test_any_text_is_a_value_or_an_error(text: str) -> None:
 )
 def test_durations(text: object, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        (9567, "127.0.0.1:9567"),
+        ("0", "127.0.0.1:0"),
+        ("localhost:9567", "127.0.0.1:9567"),
+        (" 0.0.0.0:65535 ", "0.0.0.0:65535"),
+        ("[0:0::1]:9567", "[::1]:9567"),
+        ("off", None),
+        (False, None),
+    ],
+)
+def test_addresses_of_metrics(given: object, address: str | None) -> None:
+    assert load({**PLACES, "metrics": given}, {}, [])[0].metrics == address
+
+
+def test_what_is_told_can_be_turned_off_again(tmp_path: Path) -> None:
+    """By a user, where the administrator's file turns it on."""
+    file = write(tmp_path / "f", 'metrics = "9567"\nmetrics-file = "/d"')
+    config, _ = load(PLACES, {"HFS_METRICS": "off", "HFS_METRICS_FILE": "off"}, [file])
+    assert (config.metrics, config.metrics_file) == (None, None)

@@ -1,0 +1,121 @@
+"""The log as JSON: an object a line, whatever is logged; and as text, as before."""
+
+import json
+import logging
+import logging.handlers
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfs.mounting import logs
+from hfs.mounting.json_lines import JsonLines
+from mountd.core.config import Config
+from mountd.supervisor.log import Log
+
+NAMES = ["plain", "caf\udce9\udcff", "a\nb\rc", "\u2028\x85", '"{}\\', "é€😀", "\0\x1b[31m", "\ud83d alone"]
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield root
+    root.handlers[:], level = before
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+
+
+def written(path: Path, monkeypatch: pytest.MonkeyPatch, form: str, *records: Any) -> bytes:
+    """What is in the file after these calls, each arguments of Logger.info."""
+    config = Config(
+        source="/s",
+        mountpoint="/m",
+        cache="/c",
+        log_file=str(path),
+        log_format="json" if form == "json" else "text",
+    )
+    stops: list[Any] = []
+    monkeypatch.setattr(logs.atexit, "register", stops.append)
+    logs.configure(config)
+    for arguments, keywords in records:
+        logging.getLogger("mountd.test").info(*arguments, **keywords)
+    for stop in stops:
+        stop()
+        for handler in stop.__self__.handlers:
+            handler.close()
+    for handler in logging.getLogger().handlers:
+        assert isinstance(handler, logging.handlers.QueueHandler)
+    return path.read_bytes()
+
+
+def objects(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.decode("ascii").splitlines()]
+
+
+def test_names_of_any_bytes(root: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = written(
+        tmp_path / "log",
+        monkeypatch,
+        "json",
+        *((("%s: %r", name, name.encode("utf-8", "surrogatepass")), {}) for name in NAMES),
+    )
+    found = objects(data)
+    assert len(found) == len(NAMES)
+    assert data.count(b"\n") == len(NAMES)
+    for line, name in zip(found, NAMES, strict=True):
+        assert list(line) == ["time", "level", "logger", "message"]
+        line["message"].encode()  # no surrogates: other programs refuse them
+        assert line["message"].startswith(name.encode("utf-8", "backslashreplace").decode() + ": ")
+    assert (found[0]["level"], found[0]["logger"]) == ("INFO", "mountd.test")
+
+
+def test_exceptions(root: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apart from the message; in one text with it where the log is text."""
+    try:
+        raise OSError(5, "broken", "caf\udce9")
+    except OSError:
+        record = (("failed",), {"exc_info": sys.exc_info()})
+    (line,) = objects(written(tmp_path / "json", monkeypatch, "json", record))
+    assert list(line) == ["time", "level", "logger", "message", "exception"]
+    assert line["message"] == "failed"
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert line["exception"].endswith("OSError: [Errno 5] broken: 'caf\\udce9'")
+    text = written(tmp_path / "text", monkeypatch, "text", record).decode()
+    first, *rest = text.splitlines()
+    assert first.endswith(" INFO mountd.test: failed")
+    assert rest[0] == "Traceback (most recent call last):"
+    assert rest[-1] == "OSError: [Errno 5] broken: 'caf\\udce9'"
+
+
+def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"), None, "json")
+    for name in NAMES:
+        log.warning(name)
+    log.written_as("text")
+    log.info("as before")
+    *lines, last = (tmp_path / "log").read_bytes().splitlines()
+    record = logging.makeLogRecord({"msg": "x", "name": "n", "levelname": "INFO"})
+    for line, name in zip(map(json.loads, lines), NAMES, strict=True):
+        assert list(line) == list(json.loads(JsonLines().format(record)))
+        assert line["message"] == name.encode("utf-8", "backslashreplace").decode()
+        assert (line["level"], line["logger"]) == ("WARNING", "mountd.supervisor")
+    assert last.endswith(b" INFO mountd.supervisor: as before")
+
+
+@pytest.mark.parametrize(
+    ("created", "time"),
+    [
+        (0.0, "1970-01-01T00:00:00.000Z"),
+        (1795493390.2559, "2026-11-24T04:09:50.255Z"),
+        (1.9999, "1970-01-01T00:00:01.999Z"),
+    ],
+)
+def test_times_are_rfc_3339_in_utc(created: float, time: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    record = logging.makeLogRecord({"msg": "x", "created": created, "msecs": created % 1 * 1000})
+    assert json.loads(JsonLines().format(record))["time"] == time
+    monkeypatch.setattr("mountd.supervisor.log.time.time", lambda: created)
+    Log(str(tmp_path / "log"), None, "json").info("x")
+    assert json.loads((tmp_path / "log").read_text())["time"] == time
