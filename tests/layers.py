@@ -33,6 +33,7 @@ RANKS = {
     "files": 7,
     "fuse": 8,
     "control": 8,
+    "monitoring": 8,
     "daemon": 9,
 }
 # Rooms within a room, lowest first; the room itself comes last. Nobody else imports them.
@@ -181,6 +182,7 @@ PATH_RIGHTS = (
     "mountd/core/config/loading.py",  # configuration files
     "mountd/control/listening.py",  # the control socket
     "mountd/core/socket_places.py",  # where it lies
+    "mountd/monitoring/textfile.py",  # the metrics as a file
     "mountd/kernel/*",  # /sys: kernel settings of the mount
     "mountd/daemon/*",  # SOURCE, the mountpoint
     "mountd/core/open_files.py",  # /proc, /sys, for others

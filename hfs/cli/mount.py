@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hfs.cli.metrics import tell_metrics
 from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
 from hfs.client.client import Client, find_socket
 from hfs.mounting import joining, mounting, view
@@ -55,6 +56,7 @@ def mount(take_over: bool, **arguments: Any) -> None:
                 if _joined(config, origins):  # of a command that was faster
                     return
                 mounting.start(config, origins, session=os.getsid(0)).leave()
+            tell_metrics(config, config.mountpoint)
             if verbose:
                 tell_parts(config.mountpoint)
             _mention_working_directory(config.mountpoint)
@@ -71,6 +73,7 @@ def _take_over(config: Config, origins: dict[str, str]) -> None:
     config = prepared(config)
     pid = mounting.take_over(config, origins)
     complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
+    tell_metrics(config, config.mountpoint)
 
 
 def _joined(config: Config, origins: dict[str, str]) -> bool:
@@ -98,6 +101,7 @@ def _joined(config: Config, origins: dict[str, str]) -> bool:
                 found.keeper.release_session()
             raise MountError(f"{config.mountpoint}: cannot be mounted on ({error.strerror})") from None
         complain(f"{config.mountpoint}: served by the daemon of {config.source} that is there already")
+        tell_metrics(config, config.mountpoint)
         return True
     return False
 

@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
+from hfs.cli.metrics import tell_metrics
 from hfs.cli.run_summary import summarize
 from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
 from hfs.client.client import Client, find_socket
@@ -71,6 +72,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
             use = use_mount(config, origins, place, shlex.join(command))
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.
             signal.pthread_sigmask(signal.SIG_BLOCK, commands.FORWARDED | {signal.SIGCHLD})
+        tell_metrics(config, use.mountpoint)
     except HfsError as error:
         complain(str(error))
         ctx.exit(RUN_FAILED)

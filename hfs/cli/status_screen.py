@@ -182,6 +182,7 @@ def _wrong(status: Mapping[str, Any]) -> Iterator[str]:
         yield _line("restarted", f"{keeper['restarts']} times, last because it {keeper.get('last_end') or 'ended'}")
     if faults := _faults(status):
         yield _line("faults", ", ".join(faults) + "; the log says more")
+    yield from _metrics(status.get("monitoring") or {})
     findings = found(situation_of(status))
     if not findings:
         yield _line("wrong", "nothing")
@@ -189,3 +190,14 @@ def _wrong(status: Mapping[str, Any]) -> Iterator[str]:
         yield _line("wrong", finding.what)
         yield _line("", f"seen: {finding.evidence}")
         yield _line("", f"change: {finding.remedy}")
+
+
+def _metrics(monitoring: Mapping[str, Any]) -> Iterator[str]:
+    """Where they are; where they are not though they were asked for, why."""
+    address = monitoring.get("address")
+    told = (
+        monitoring.get("error") or (f"http://{address}/metrics" if address else ""),
+        monitoring.get("file_error") or monitoring.get("file") or "",
+    )
+    if any(told):
+        yield _line("metrics", "; ".join(filter(None, told)))

@@ -18,7 +18,7 @@ KEYS = (
     *("io_mode", "opens", "source", "peers", "reads", "read_bytes", "readers", "readers_unknown", "hints"),
     *("source_wait_s", "staged", "scrub", "stage_encoding", "ahead", "queues", "memory", "descriptors", "open"),
     *("faults", "other_users", "background_faults", "evicted", "interrupted", "version_changes", "stale_served"),
-    *("page_cache", "data_plane", "leaves", "kernel", "config", "counters"),
+    *("page_cache", "data_plane", "leaves", "kernel", "monitoring", "config", "counters"),
 )
 """Of the whole object, in the order in which people read them."""
 

@@ -37,6 +37,8 @@ from mountd.daemon.storage import Storage
 from mountd.fetch import FetchStatus, Serving
 from mountd.files import FilesStatus
 from mountd.hints import HintsStatus
+from mountd.kernel import PlaneFigures
+from mountd.monitoring import MonitoringStatus
 from mountd.namespace import NamesStatus
 from mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
 from mountd.source import SourceStatus
@@ -59,16 +61,17 @@ async def open_control(
     names: NameService,
     files: FileService,
     ending: Ending,
+    monitoring: MonitoringStatus,
     nursery: trio.Nursery,
 ) -> AsyncIterator[ControlService]:
     """Answer until the block is left. Raises MountError."""
     metrics, cache = basics.metrics, storage.cache
     daemon = DaemonStatus(basics, ending, files.fetch.buffers)
     cluster = ClusterStatus(joined.view, cache, metrics)
-    counted = partial(_counted, metrics, files)
+    counted = partial(read_counts, metrics, files)
     traffic = Traffic(metrics, counted, lambda: cache.statistics().bytes, time.monotonic)
     commands = Commands(
-        _status(basics, storage, joined.view, names, files, daemon, traffic),
+        _status(basics, storage, joined.view, names, files, daemon, traffic, monitoring),
         _cache_commands(basics, storage, names, files),
         cluster,
         Recordings(files.recorder, files.delegations.recall_all),
@@ -118,9 +121,9 @@ def _cache_commands(basics: Basics, storage: Storage, names: NameService, files:
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 
-def _counted(metrics: Metrics, files: FileService) -> ReadCounts:
-    """What is known of what jobs have read."""
-    plane = files.plane.figures()
+def read_counts(metrics: Metrics, files: FileService, plane: PlaneFigures | None = None) -> ReadCounts:
+    """What is known of what jobs have read. `plane`: what the data plane says just now."""
+    plane = plane or files.plane.figures()
     return ReadCounts(
         cached_bytes=metrics["opened_cached_bytes"] + plane.cached_bytes - files.residency.looked_at_bytes,
         passed_bytes=metrics["opened_passed_bytes"] + plane.passed_bytes,
@@ -140,6 +143,7 @@ def _status(
     files: FileService,
     daemon: DaemonStatus,
     traffic: Traffic,
+    monitoring: MonitoringStatus,
 ) -> StatusReport:
     """What each room tells."""
     metrics, source, fetch = basics.metrics, storage.source, files.fetch
@@ -169,6 +173,7 @@ def _status(
                 files.plane,
                 files.delegations,
             ),
+            monitoring,
             CounterStatus(metrics),
         ],
         hints,

@@ -18,6 +18,7 @@ from mountd.daemon.basics import Basics
 from mountd.daemon.control import open_control
 from mountd.daemon.ending import Ending
 from mountd.daemon.files import FileService
+from mountd.daemon.monitoring import open_metrics
 from mountd.daemon.mount import fuse_of, mounted
 from mountd.daemon.names import NameService
 from mountd.daemon.status import DaemonStatus
@@ -86,7 +87,10 @@ async def open_service(
     Raises MountError.
     """
     ending = Ending(basics.config.mountpoint, basics.handover)
-    async with open_control(basics, storage, joined, names, files, ending, nursery) as control:
+    async with (
+        open_metrics(basics, storage, names, files, nursery) as monitoring,
+        open_control(basics, storage, joined, names, files, ending, monitoring, nursery) as control,
+    ):
         fuse = fuse_of(basics, storage, names, files, control, device, nursery)
         async with mounted(basics, storage, files, fuse, device, ending):
             believing = Believing(storage.cache, names.namespace, nursery)

@@ -224,9 +224,13 @@ class HintSession:
         if not all(0 <= time_s < _MAX_TIME_S for time_s in times) or waited.batches < 0:
             return  # nor NaN: what is shown and written as JSON are figures
         account = self._account(waited.epoch)
+        # A report is of the epoch so far; the counters, which only grow, are of all learners there have been.
+        self._metrics.add("learner_batches", max(0, waited.batches - account["batches"]))
         account["batches"] = waited.batches
-        for name in ("exposed_s", "compute_s", "other_s"):
-            account[name] = round(float(getattr(waited, name)), 6)
+        for name in ("exposed", "compute", "other"):
+            now_s = round(float(getattr(waited, f"{name}_s")), 6)
+            self._metrics.add(f"learner_{name}_ns", max(0, round((now_s - account[f"{name}_s"]) * 1e9)))
+            account[f"{name}_s"] = now_s
         self._note_wait()
 
     def _note_wait(self) -> None:

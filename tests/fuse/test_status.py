@@ -64,6 +64,7 @@ STATUS_KEYS = {
     ),
     "leaves": "known held look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",
+    "monitoring": "address error answered refused file file_error",
     "config": " ".join(key.name for key in KEYS),
     "counters": " ".join([*COUNTERS, *FORMER_COUNTERS]),
 }

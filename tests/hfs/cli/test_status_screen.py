@@ -75,6 +75,18 @@ def test_faults_and_crashes_are_told() -> None:
     assert "restarted     2 times, last because it fell" in text
 
 
+def test_metrics_have_a_line_where_they_were_asked_for() -> None:
+    off = {"address": None, "error": None, "answered": 0, "refused": 0, "file": None, "file_error": None}
+    for change, line in (
+        ({}, None),
+        ({"address": "127.0.0.1:1"}, "http://127.0.0.1:1/metrics"),
+        ({"error": "in use", "file": "/d/x.prom"}, "in use; /d/x.prom"),
+        ({"file": "/d/x.prom", "file_error": "gone"}, "gone"),
+    ):
+        lines = screen({**STATUS, "monitoring": {**off, **change}})
+        assert [found.split(maxsplit=1)[1] for found in lines if found.startswith("metrics ")] == [line][: bool(line)]
+
+
 def test_a_run_ends_with_five_lines_at_most() -> None:
     lines = run_lines(STATUS)
     assert lines == [

@@ -292,6 +292,24 @@ async def test_the_figures_of_epochs_are_kept_when_the_learner_has_gone() -> Non
         assert (epoch["epoch"], epoch["exposed_s"], epoch["compute_s"], epoch["batches"]) == (3, 0.5, 10.0, 7)
 
 
+async def test_counters_of_learners_only_grow() -> None:
+    """What each report adds to the one before, of all epochs and learners; a report that takes back changes nothing."""
+    async with daemon(source_of(2)) as parts:
+        names = ("learner_exposed_ns", "learner_compute_ns", "learner_other_ns", "learner_batches")
+        for _ in range(2):
+            learner = await joined(parts, list_of(2))
+            await told(learner, order([0, 1], 3))
+            for report in (Waited(3, 0.5, 10.0, 0.25, 7), Waited(3, 1.5, 20.0, 0.25, 9), Waited(4, 1.0, 1.0, 1.0, 1)):
+                await told(learner, report)
+            learner.leave()
+        assert [parts.metrics[name] for name in names] == [5 * 10**9, 42 * 10**9, 2_500_000_000, 20]
+        learner = await joined(parts, list_of(2))
+        await told(learner, order([0, 1], 3))
+        for report in (Waited(3, 0.5, 0.5, 0.5, 2), Waited(3, 0.0, 0.0, 0.0, 0), Waited(3, float("nan"), 0.0, 0.0)):
+            await told(learner, report)
+        assert [parts.metrics[name] for name in names] == [5_500_000_000, 42_500_000_000, 3 * 10**9, 22]
+
+
 REFUSED = [
     (order([0, 9]), "names sample 9 of 2"),
     (order([-1]), "names sample -1 of 2"),

@@ -1,0 +1,54 @@
+"""What a command that mounts says of the metrics that were asked for: where they are, or why there are none.
+
+They never keep a mount from being made, so this is the moment in which somebody can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hfs.cli.shared import complain
+from hfs.client.client import Client, find_socket
+from mountd.base.errors import HfsError
+from mountd.core.config import Config
+from mountd.core.config.address import address_of
+
+
+def tell_metrics(config: Config, mountpoint: str) -> None:
+    """Say it on stderr. `mountpoint`: of the mount that was made, or joined."""
+    if config.metrics is None and config.metrics_file is None:
+        return
+    try:
+        status = Client(find_socket(mountpoint)).status()
+    except HfsError as error:  # mounted it is all the same
+        complain(f"metrics: not known whether there are any: {error}")
+        return
+    for line in notes(config, status):
+        complain(line)
+
+
+def notes(config: Config, status: Mapping[str, Any]) -> Iterator[str]:
+    """The lines."""
+    told, made = status.get("monitoring", {}), status.get("config", {})
+    for key, wanted, error in (
+        ("metrics", config.metrics, told.get("error")),
+        ("metrics-file", config.metrics_file, told.get("file_error")),
+    ):
+        has = made.get(key, {}).get("value")
+        if wanted is None:
+            continue
+        if has != wanted:
+            yield f"{key}: the mount that is there has {has or 'none'}, and keeps that; {wanted} is not used"
+        elif error is not None:
+            yield f"metrics: {error}"
+        elif key == "metrics":
+            yield from _where(wanted, str(told.get("address")))
+
+
+def _where(wanted: str, found: str) -> Iterator[str]:
+    address = address_of(wanted)
+    if address.port == 0:
+        yield f"metrics are at http://{found}/metrics"
+    if not address.is_loopback:
+        yield f"metrics: whoever reaches {found} over the network can read them, and the paths of SOURCE and MOUNTPOINT"
