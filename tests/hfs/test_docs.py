@@ -31,7 +31,7 @@ FOREIGN = {
     *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
-    *("--nonblocking", "--vfs-cache-mode"),  # of py-spy, of rclone
+    *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
 }
 
 
