@@ -29,6 +29,7 @@ from scripts.benchmarks import (
     node,
     peers,
     planes,
+    status,
     table,
     trust,
     why,
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "node": node,
     "peers": peers,
     "planes": planes,
+    "status": status,
     "trust": trust,
     "why": why,
 }

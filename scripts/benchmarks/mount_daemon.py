@@ -45,7 +45,7 @@ LARGE_BYTES, LARGE_BYTES_QUICK = 890_000_000, 89_000_000
 SAMPLE_S = 0.05
 
 
-def _hang_folder(work: Work) -> Path:
+def hang_folder(work: Work) -> Path:
     def make(root: Path) -> None:
         for name, count, size in (("stuck", HUNG, HUNG_BYTES), ("staged", STAGED, STAGED_BYTES)):
             (root / name).mkdir()
@@ -56,7 +56,7 @@ def _hang_folder(work: Work) -> Path:
     return data.stamped(work.data / "hang", spec, make)
 
 
-def _all_hang(crowd: Reader, source: SlowFs) -> int:
+def all_hang(crowd: Reader, source: SlowFs) -> int:
     """Wait until every reader has its file open and nothing new gets stuck in the source; how many requests are.
 
     Raises BenchError when that does not come, or when a reader ends.
@@ -78,7 +78,7 @@ def _all_hang(crowd: Reader, source: SlowFs) -> int:
 
 def hang(work: Work, options: Options, command: str) -> list[Row]:
     """128 readers, each of a file of its own, whose bytes the source does not give."""
-    folder = _hang_folder(work)
+    folder = hang_folder(work)
     got: dict[str, list[float]] = {}
 
     def add(**values: float) -> None:
@@ -101,7 +101,7 @@ def hang(work: Work, options: Options, command: str) -> list[Row]:
                 _drop(mount, paths)
                 source.tell("fault read hang path /stuck/")
                 crowd.do(do="start")
-                parked = _all_hang(crowd, source)
+                parked = all_hang(crowd, source)
                 times = [_time(client.status) for _ in range(STATUS_REPEATS)]
                 add(status=max(times), command=_time(mount.status), parked=parked)
                 served = _served(client)
