@@ -32,7 +32,7 @@ def bundle(mount: str | None, output: str | None, with_names: bool) -> None:
     of the mount that it lies in.
     """
     from hfs.cli.doctor import report, surroundings
-    from hfs.cli.render import size
+    from hfs.cli.figures import size
     from hfs.doctor import examine
     from hfs.doctor.bundle import Collector, write
     from mountd.core.config import describe
