@@ -8,7 +8,8 @@ What a kill costs is that the source is asked once more. Event loop only.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal, NamedTuple, TypeVar
 
 import trio
@@ -18,6 +19,7 @@ from mountd.base.kept_page import KeptFile, KeptPage
 from mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
 from mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
 from mountd.cache.objects import CacheContext, StagedFile
+from mountd.cache.objects.number_set import NumberSet
 from mountd.cache.reading.objects_ahead import ObjectsAhead
 
 AttributesWanted = Literal["kept", "forgotten", "left"]
@@ -55,25 +57,6 @@ class SeenObject(NamedTuple):
     """As in `base.seen`, of a file that is plain, on the file system of its directory."""
 
 
-class _Objects:
-    """A set of numbers, a bit for each below the largest."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray()
-
-    def __contains__(self, number: int | None) -> bool:
-        if number is None:
-            return False
-        byte, bit = divmod(number, 8)
-        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
-
-    def add(self, number: int) -> None:
-        byte, bit = divmod(number, 8)
-        if byte >= len(self._bits):
-            self._bits.extend(bytes(byte + 1 + (1 << 10) - len(self._bits)))
-        self._bits[byte] |= 1 << bit
-
-
 class KeptAttributes:
     """`run` is a task of the cache's nursery."""
 
@@ -86,18 +69,21 @@ class KeptAttributes:
         self._waiting: dict[StagedFile, _Noted] = {}
         self._objects: dict[int, SeenObject] = {}
         """The same of those without a StagedFile, by number."""
-        self._written = _Objects()
+        self._written = NumberSet()
         """Kept already, as far as we know."""
-        self._told = _Objects()
+        self._told = NumberSet()
         """Their numbers may be known to the kernel: what is kept of them stays as long as this mount."""
         self._changed: list[int] = []
         """May have gone since the last flush."""
+        self._forgetting = 0
+        """Somebody has some forgotten: none is noted or found meanwhile."""
+        self._flushing = trio.Lock()
         self._identity: int | None = None
         self._is_fresh = False
 
     def note(self, file: StagedFile, directory: Attributes, name: bytes, attributes: Attributes) -> None:
         """`file` has these attributes and this name in `directory`, and the source says so."""
-        if not self.on or file in self._waiting or file.object_id in self._written:
+        if not self.on or self._forgetting or file in self._waiting or file.object_id in self._written:
             return
         is_of_file = attributes.version(file.version.source_id) == file.version
         if is_of_file and is_plain(attributes) and not attributes.file_system and not directory.file_system:
@@ -107,7 +93,7 @@ class KeptAttributes:
 
     def note_object(self, one: SeenObject) -> None:
         """As `note`."""
-        if self.on and one.number not in self._written and not one.directory.file_system:
+        if self.on and not self._forgetting and one.number not in self._written and not one.directory.file_system:
             self._objects[one.number] = one
             if len(self._objects) > _MAX_WAITING:
                 del self._objects[next(iter(self._objects))]
@@ -127,6 +113,8 @@ class KeptAttributes:
 
     async def page(self, folder: Folder, device: int, after_name: bytes) -> KeptPage | None:
         """The next names in this directory; None: there are no more."""
+        if self._forgetting:
+            return None
         if not after_name:
             self._ahead.add(folder.number)
         asked = self._ask(self._context.index.attributes.after, folder.number, after_name, _AT_ONCE)
@@ -144,6 +132,8 @@ class KeptAttributes:
 
     def named_nowait(self, folder: Folder, device: int, name: bytes) -> Attributes | None:
         """Of the file with this name in this directory."""
+        if self._forgetting:
+            return None
         try:
             row = self._context.index.attributes.named_nowait(folder.number, name)
         except IndexFailed as error:
@@ -167,19 +157,47 @@ class KeptAttributes:
     async def flush(self) -> None:
         """Tell the index what was noted, of files that are complete, and what has gone. A failure is counted, and the
         notes are lost."""
-        if self._identity is None:
-            return
+        if self._identity is not None:
+            async with self._flushing:
+                await self._flush(self._identity)
+
+    async def _flush(self, identity: int) -> None:
         changed, self._changed = self._changed, []
         await self._drop_those(changed)
         ready = [file for file in self._waiting if file.has_row and file.complete]
         for start in range(0, len(ready), _AT_ONCE):
-            rows = [row for file in ready[start : start + _AT_ONCE] if (row := self._take(file, self._identity))]
+            rows = [row for file in ready[start : start + _AT_ONCE] if (row := self._take(file, identity))]
             await self._keep(rows)
         waiting = list(self._objects)
         for start in range(0, len(waiting), _AT_ONCE):
             entered = await self._ask(self._context.index.reader.entered, waiting[start : start + _AT_ONCE]) or ()
             found = [self._objects.pop(number, None) for number in entered]
-            await self._keep([_row(one, self._identity) for one in found if one is not None])
+            await self._keep([_row(one, identity) for one in found if one is not None])
+
+    @asynccontextmanager
+    async def forgetting_below(self, path: bytes, source_id: str) -> AsyncIterator[None]:
+        """What is kept of files at and below this path is not found by its name any more, nor later. Until the block
+        ends nothing is noted or found. Raises IndexFailed."""
+        self._forgetting += 1
+        try:
+            async with self._flushing:
+                self._waiting.clear()
+                self._objects.clear()
+                identity, after = self._identity, 0
+                rows, threads = self._context.index.attributes, self._context.threads
+                while identity is not None and (
+                    found := await threads.ask_index(rows.below, path.strip(b"/"), after, _AT_ONCE)
+                ):
+                    after = found[-1].object_id
+                    # Those whose numbers the kernel may know are found by these: see `KeptOfSource.of_object_nowait`.
+                    hidden = [_nowhere(row, identity, source_id) for row in found if row.object_id in self._told]
+                    untold = [row.object_id for row in found if row.object_id not in self._told]
+                    await threads.change_index(rows.replace, hidden, untold)
+                    for row in found:
+                        self._written.discard(row.object_id)
+                yield
+        finally:
+            self._forgetting -= 1
 
     async def _keep(self, rows: Sequence[AttributesRow]) -> None:
         if rows and await self._change(self._context.index.attributes.keep, rows):
@@ -255,6 +273,10 @@ class KeptOfSource:
         """The next names in this directory; None: there are no more."""
         return await self._kept.page(self._folder(directory), self._device, after_name)
 
+    def forgetting_below(self, path: bytes) -> AbstractAsyncContextManager[None]:
+        """Names at and below this path are not found any more, in this mount nor in later ones."""
+        return self._kept.forgetting_below(path, self._source_id)
+
     def named_nowait(self, directory: Attributes, name: bytes) -> Attributes | None:
         """Of the file with this name in this directory, if they are kept."""
         return self._kept.named_nowait(self._folder(directory), self._device, name)
@@ -283,3 +305,8 @@ def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes |
         return None
     found = attributes_of(row.seen, 0)
     return found._replace(device=device) if found is not None else None
+
+
+def _nowhere(row: AttributesRow, identity: int, source_id: str) -> AttributesRow:
+    """The same, in no directory that there is."""
+    return Folder.nowhere(identity, source_id, row).row(row.object_id, row.name, row.seen)

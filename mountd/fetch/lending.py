@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -67,6 +67,7 @@ class Lending:
         self._arrivals = arrivals
         self._lent: OrderedDict[int, tuple[Node, float]] = OrderedDict()
         """By node id: each directory, and when it is to be lent anew. The one lent last at the end."""
+        self._recalls = 0
         self._coming: dict[Node, trio.Event] = {}
         """Those that are being lent, and the end of that."""
         self._young: OrderedDict[Node, float] = OrderedDict()
@@ -145,9 +146,12 @@ class Lending:
         return self.terms.is_wanted() and not self._namespace.lookups.may_be_kept(directory)
 
     async def _lend(self, directory: Node) -> None:
+        recalls = self._recalls
         try:
             await self._permissions.learn(directory)
-            self._lend_now(directory, await self._source.lend(directory.path))
+            loan = await self._source.lend(directory.path)
+            if recalls == self._recalls:  # else it may be what is no more at this path
+                self._lend_now(directory, loan)
         except HfsError:
             pass  # who looks names up there hears why
         finally:
@@ -211,6 +215,13 @@ class Lending:
                 start_guarded(self._nursery, "loan of a directory", self._lend, directory)
             elif now_s >= renew_s + self.terms.ttl_s / 2:
                 self._unlend(directory_id)
+
+    def recall(self, directories: Collection[Node]) -> None:
+        """In these no file is looked at or fetched without us any more, until they are lent anew."""
+        self._recalls += 1
+        for directory in directories:
+            if directory.id in self._lent:
+                self._unlend(directory.id)
 
     def recall_all(self) -> None:
         """No file is fetched without us any more."""

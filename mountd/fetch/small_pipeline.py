@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import trio
@@ -131,6 +131,10 @@ class SmallPipeline:
     def lend_soon(self, directory: Node) -> None:
         """The same, without waiting for it."""
         self._lending.lend_soon(directory)
+
+    def recall(self, directories: Collection[Node]) -> None:
+        """See `Lending.recall`."""
+        self._lending.recall(directories)
 
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is

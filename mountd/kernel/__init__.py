@@ -6,7 +6,7 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 
 from mountd.kernel import fastpath
 from mountd.kernel.leaves import LeafFigures, PlaneLeaves
-from mountd.kernel.names import forget_all_names, forget_names
+from mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
 from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
 from mountd.kernel.residency import resident
 from mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
@@ -26,8 +26,10 @@ __all__ = [
     "ReadProgress",
     "SmallFetches",
     "StagedObject",
+    "expire_names",
     "fastpath",
     "forget_all_names",
+    "forget_attributes",
     "forget_names",
     "resident",
     "tune",

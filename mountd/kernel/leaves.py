@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
@@ -13,6 +14,10 @@ from mountd.kernel.plane import DataPlane
 
 _LONGEST_S = 86_400.0 * 365 * 100
 """In nanoseconds it has room in 63 bits; the kernel is told of a day at most."""
+
+_SHARDS = 1024
+"""LEAF_SHARDS in mountd/native/plane/plane.h: so many calls go over all of the table."""
+_HELD = struct.Struct("=QB")
 
 _Taken = tuple[int, int, bytes, int, int, bytes, int, int]
 
@@ -31,6 +36,10 @@ class _Extension(Protocol):
     def plane_leaves_take_id(self, node: int, /) -> _Taken | None: ...
 
     def plane_leaves_unknown(self, directory: int, names: list[bytes], /) -> list[bytes]: ...
+
+    def plane_leaves_seen(self, directory: int, names: list[bytes], /) -> bytes: ...
+
+    def plane_leaves_expire(self, shard: int, directories: array[int], /) -> bytes: ...
 
     def plane_leaves_sweep(self, at_most: int, /) -> bytes: ...
 
@@ -105,6 +114,24 @@ class PlaneLeaves:
         if self._extension is None:
             return list(names)
         return self._extension.plane_leaves_unknown(directory_id, list(names))
+
+    def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes | None:
+        """See `LeafTable`."""
+        return self._extension.plane_leaves_seen(directory_id, list(names)) if self._extension is not None else None
+
+    def expire(self, directory_ids: Sequence[int]) -> list[tuple[int, list[bytes]]]:
+        """See `LeafTable`."""
+        held: dict[int, list[bytes]] = {}
+        directories = array("Q", sorted(directory_ids))
+        for shard in range(_SHARDS if self._extension is not None else 0):
+            assert self._extension is not None
+            found = self._extension.plane_leaves_expire(shard, directories)
+            at = 0
+            while at < len(found):
+                directory_id, size = _HELD.unpack_from(found, at)
+                at += _HELD.size + size
+                held.setdefault(directory_id, []).append(found[at - size : at])
+        return list(held.items())
 
     def sweep(self, at_most: int) -> list[int]:
         """See `LeafTable`."""

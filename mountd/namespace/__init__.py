@@ -12,6 +12,7 @@ from mountd.namespace.nodes.links import by_any_name
 from mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall
 from mountd.namespace.nodes.table import ROOT_ID
 from mountd.namespace.permissions import Asker, Permissions, wanted_by
+from mountd.namespace.refreshing import Refreshed, Refreshing
 from mountd.namespace.statahead import EXPECTED
 from mountd.namespace.status import NamesStatus
 from mountd.namespace.xattrs import Xattrs
@@ -29,6 +30,8 @@ __all__ = [
     "Namespace",
     "Node",
     "Permissions",
+    "Refreshed",
+    "Refreshing",
     "Xattrs",
     "by_any_name",
     "expire",

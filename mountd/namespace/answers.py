@@ -10,6 +10,7 @@ Event loop only; asks nothing itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -82,6 +83,13 @@ class Answers:
         node.answers[key] = answer
         if len(node.answers) > _MAX_ANSWERS:
             del node.answers[next(iter(node.answers))]
+
+
+def expire_answers(node: Node) -> None:
+    """What the source has said of `node` is asked for again; what it said last is served while it is silent."""
+    for key, answer in (node.answers or {}).items():
+        assert node.answers is not None
+        node.answers[key] = answer._replace(expires_s=-math.inf)
 
 
 def _held(node: Node, key: Hashable) -> _Answer | None:

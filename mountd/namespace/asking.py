@@ -31,7 +31,7 @@ _AHEAD_THREADS = 32
 class Flight:
     """Names of one directory that are being asked for together."""
 
-    __slots__ = ("_landed", "as_leaves", "directory", "failed", "names")
+    __slots__ = ("_landed", "as_leaves", "directory", "failed", "names", "void")
 
     def __init__(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> None:
         """`as_leaves`: whoever wants them needs no nodes, as far as is known."""
@@ -40,6 +40,8 @@ class Flight:
         self.as_leaves = as_leaves
         self.failed = True
         """It brought no answer: who has waited asks for itself, and hears why."""
+        self.void = False
+        """What it brings may be older than what somebody knows."""
         self._landed = trio.Event()
 
     def land(self) -> None:
@@ -78,6 +80,8 @@ class Asking:
         self._leaves = leaves
         self._silence = silence
         self._shared = shared
+        self.voided_s = -math.inf
+        """What was asked for before may be older than a change that somebody knows of."""
         self._flights: dict[Node, dict[bytes, Flight]] = {}
         """By directory and name."""
         self._ahead_limiter = trio.CapacityLimiter(_AHEAD_THREADS)
@@ -101,13 +105,15 @@ class Asking:
 
     async def one(self, directory: Node, name: bytes, *, limit_s: float | None) -> Attributes:
         """The attributes of `name`, which the caller passes on. Raises SourceError, SourceTimeout."""
-        flight = self._take_off(directory, [name])
-        try:
-            attributes = await self._metadata.stat(directory.path, name, limit_s=limit_s)
-            flight.failed = False
-            return attributes
-        finally:
-            self._land(flight)
+        while True:
+            flight = self._take_off(directory, [name])
+            try:
+                attributes = await self._metadata.stat(directory.path, name, limit_s=limit_s)
+                if not flight.void:
+                    flight.failed = False
+                    return attributes
+            finally:
+                self._land(flight)
 
     async def many(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         """Ask for `names`, in many threads. Raises SourceError."""
@@ -152,9 +158,11 @@ class Asking:
         try:
             if flight.as_leaves and self._leaves.may_be_in(directory):
                 found = await self._metadata.look(directory.path, flight.names)
-                answers = self._leaves.put(directory, found, told=told)
+                answers = self._leaves.put(directory, found, told=told) if not flight.void else []
             else:
                 answers = list(zip(flight.names, await self._metadata.stats(directory.path, flight.names), strict=True))
+            if flight.void:
+                return
             for name, attributes in answers:
                 if attributes is None:
                     self._tree.absent(directory, name)
@@ -163,6 +171,15 @@ class Asking:
             flight.failed = False
         finally:
             self._land(flight)
+
+    def void(self) -> None:
+        """What is on its way is entered nowhere: it may be older than a change that somebody knows of. Who waits for it
+        asks again."""
+        self.voided_s = trio.current_time()
+        flights, self._flights = self._flights, {}
+        for here in flights.values():
+            for flight in here.values():
+                flight.void = True
 
     def _take_off(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> Flight:
         flight = Flight(directory, names, as_leaves=as_leaves)

@@ -10,8 +10,10 @@ was noted nowhere. Event loop only.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
@@ -46,6 +48,10 @@ class KeptFiles(Protocol):
     def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
         """Of the staged file with this name."""
 
+    def forgetting_below(self, path: bytes, /) -> AbstractAsyncContextManager[None]:
+        """Names at and below this path are not found any more, in this mount nor in later ones. Until the block ends
+        nothing is kept, and none is found."""
+
     def of_object_nowait(self, object_id: int, /) -> KeptFile | None:
         """The file that is, or was, staged as this object, where it was seen."""
 
@@ -53,6 +59,8 @@ class KeptFiles(Protocol):
 class _Loading:
     def __init__(self) -> None:
         self.ended = False
+        self.void = False
+        """What comes is not to be believed."""
         self.grown = trio.Event()
 
     def wake(self) -> None:
@@ -98,6 +106,18 @@ class KeptNames:
             while not loading.ended and not is_enough():
                 await loading.grown.wait()
 
+    def forgetting_below(self, path: bytes) -> AbstractAsyncContextManager[None]:
+        """What the index has of names at and below this path is not to be believed any more. In the block what was
+        brought in of it is `void`."""
+        return contextlib.nullcontext() if self._kept is None else self._kept.forgetting_below(path)
+
+    def void(self, directory: Node) -> None:
+        """What is being brought in of this directory was read before that."""
+        loading = self._directories.get(directory)
+        if loading is not None:
+            loading.void = loading.ended = True
+            loading.wake()
+
     def _loading(self, kept: KeptFiles, directory: Node) -> _Loading:
         loading = self._directories.get(directory)
         if loading is None:
@@ -110,7 +130,7 @@ class KeptNames:
     async def _load(self, kept: KeptFiles, directory: Node, loading: _Loading) -> None:
         last_name = b""
         try:
-            while (page := await kept.page(directory.attributes, last_name)) is not None:
+            while (page := await kept.page(directory.attributes, last_name)) is not None and not loading.void:
                 self._put(directory, page)
                 last_name = page.last_name
                 loading.wake()

@@ -116,6 +116,21 @@ class Lookups:
         no_leaves += [name for name in names if name in children]
         return {name: self._names.remembered(parent, name) or await self.child(parent, name) for name in no_leaves}
 
+    async def attributes(self, parent: Node, names: Sequence[bytes]) -> list[Node | Attributes | None]:
+        """What `names` in `parent` are now; leaves stay leaves, and of them these are the attributes."""
+        if not parent.id:
+            self._nodes.identify(parent)  # leaves are known by it; the kernel has not asked for it yet
+        dentries = await self.held(parent, names)
+        leaves = [name for name in names if name not in dentries]
+        found = dict(zip(leaves, self._names.leaves_seen(parent, leaves), strict=True))
+        answers: list[Node | Attributes | None] = []
+        for name in names:
+            dentry = dentries.get(name)
+            if dentry is None and found[name] is None:  # it was taken, or is past its time, since
+                dentry = await self.child(parent, name)
+            answers.append(dentry.node if dentry is not None else found[name])
+        return answers
+
     async def _learn(self, parent: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
         asking = self._asking
         await self._kept.wait(parent, lambda: not self._names.unknown_nowait(parent, names))
@@ -129,6 +144,9 @@ class Lookups:
 
     def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
         """`name` was opened at the source, not before `asked_s`, and was this. None if something newer may be known."""
+        if asked_s <= self._asking.voided_s:
+            dentry = self._names.known_nowait(parent, name)
+            return dentry.node if dentry is not None else None
         known = self._names.remembered(parent, name)
         is_news = known is None or known.expires_s < self._tree.expires_s(asked_s)
         if is_news and not self._asking.is_coming(parent, name):

@@ -391,7 +391,7 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fastpath(void) {
     PyObject *self = PyModule_Create(&module);
-    if (self && (PyModule_AddFunctions(self, plane_fetch_methods) < 0 || PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
+    if (self && (PyModule_AddFunctions(self, plane_fetch_methods) < 0 || PyModule_AddFunctions(self, plane_leaves_methods) < 0 || PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
                  PyModule_AddStringConstant(self, "LIBFUSE", fuse_pkgversion()) < 0 ||
                  PyModule_AddObjectRef(self, "NAME_ONLY", PyLong_FromUnsignedLongLong(NAME_ONLY)) < 0)) {
         Py_CLEAR(self);

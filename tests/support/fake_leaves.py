@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,8 @@ from mountd.namespace.journal import Journal
 from mountd.namespace.nodes.leaves import Leaves
 from mountd.namespace.nodes.table import NodeTable
 from tests.support.fake_source import FakeSource
+
+_NOT_SEEN = struct.pack("=i", errno.ENOENT) + bytes(SEEN_BYTES - 4)
 
 
 @dataclass
@@ -91,6 +96,19 @@ class FakeLeafTable:
 
     def _is_told(self, kept: Kept) -> bool:
         return kept.until_s > self._clock() and (not self.ended or self._is_kept(kept))
+
+    def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
+        known = [self.leaves.get((directory_id, name)) for name in names]
+        return b"".join(kept.seen if kept is not None and kept.until_s > self._clock() else _NOT_SEEN for kept in known)
+
+    def expire(self, directory_ids: Sequence[int]) -> list[tuple[int, list[bytes]]]:
+        held: dict[int, list[bytes]] = {}
+        for (directory_id, name), kept in self.leaves.items():
+            if directory_id in directory_ids:
+                kept.until_s = -math.inf
+                if kept.look_ups:
+                    held.setdefault(directory_id, []).append(name)
+        return list(held.items())
 
     def sweep(self, at_most: int) -> list[int]:
         """All of it at once, one time in 1024."""

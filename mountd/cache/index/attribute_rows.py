@@ -20,10 +20,14 @@ from mountd.cache.index.database import IndexDatabase
 from mountd.cache.index.schema import signed, unsigned
 
 _DIRECTORY = struct.Struct("<Qqq")
+_NEVER = (-(1 << 63), -(1 << 63))
+"""The mtime and ctime of no directory."""
 _NUMBER = struct.Struct("<Q")
 
 _COLUMNS = "file, folder, directory, name, seen, attributes.proof FROM attributes"
 _OF_WHOLE = "JOIN files ON id = file WHERE complete = 1 AND folder = ? AND name"
+
+_KEEP = "INSERT OR REPLACE INTO attributes SELECT id, ?, ?, ?, ?, ? FROM files WHERE id = ?"
 
 
 class AttributesRow(NamedTuple):
@@ -59,6 +63,11 @@ class Folder:
     def then(cls, identity: int, source_id: str, row: AttributesRow) -> Folder:
         """That of a row."""
         return cls(identity, f"{source_id} ".encode(), row.directory)
+
+    @classmethod
+    def nowhere(cls, identity: int, source_id: str, row: AttributesRow) -> Folder:
+        """That of a row which no directory is to have any more."""
+        return cls(identity, f"{source_id} ".encode(), _DIRECTORY.pack(inode_of(row), *_NEVER))
 
     def row(self, object_id: int, name: bytes, seen: bytes) -> AttributesRow:
         """What is to be kept of a file in it."""
@@ -99,12 +108,8 @@ class AttributeRows:
 
     def keep(self, rows: Sequence[AttributesRow]) -> None:
         """Those of files that have a row; all others are ignored."""
-        sql = "INSERT OR REPLACE INTO attributes SELECT id, ?, ?, ?, ?, ? FROM files WHERE id = ?"
-        values = [
-            (signed(row.folder), row.directory, row.name, row.seen, signed(row.proof), row.object_id) for row in rows
-        ]
         with self._database.transaction(durable=False) as database:
-            database.executemany(sql, values)
+            database.executemany(_KEEP, map(_values, rows))
 
     def after(self, folder: int, name: bytes, limit: int) -> list[AttributesRow]:
         """The next of the complete files in this directory, by name, after `name`."""
@@ -112,6 +117,23 @@ class AttributeRows:
         with self._database.guarded():
             found = self._database.reader.execute(sql, (signed(folder), name, limit)).fetchall()
         return [_row(*columns) for columns in found]
+
+    def below(self, path: bytes, after_object: int, limit: int) -> list[AttributesRow]:
+        """The next of the files at or below this path (empty: all), by object number."""
+        sql = f"SELECT {_COLUMNS} JOIN files ON id = file WHERE file > ?"
+        values: list[object] = [after_object]
+        if path:
+            sql += " AND (path = ? OR (path > ? AND path < ?))"
+            values += [path, path + b"/", path + b"0"]  # which comes behind the slash
+        with self._database.guarded():
+            found = self._database.reader.execute(f"{sql} ORDER BY file LIMIT ?", (*values, limit)).fetchall()
+        return [_row(*columns) for columns in found]
+
+    def replace(self, rows: Sequence[AttributesRow], gone: Sequence[int]) -> None:
+        """These are what is kept of their files, and of these objects nothing is, durably."""
+        with self._database.transaction(durable=True) as database:
+            database.executemany(_KEEP, map(_values, rows))
+            database.executemany("DELETE FROM attributes WHERE file = ?", [(number,) for number in gone])
 
     def named_nowait(self, folder: int, name: bytes) -> AttributesRow | None:
         """That of the complete file with this name."""
@@ -153,3 +175,8 @@ class AttributeRows:
 
 def _row(object_id: int, folder: int, directory: bytes, name: bytes, seen: bytes, proof: int) -> AttributesRow:
     return AttributesRow(object_id, unsigned(folder), bytes(directory), bytes(name), bytes(seen), unsigned(proof))
+
+
+def _values(row: AttributesRow) -> tuple[object, ...]:
+    """For `_KEEP`."""
+    return signed(row.folder), row.directory, row.name, row.seen, signed(row.proof), row.object_id

@@ -58,7 +58,8 @@ class Leaves:
         """`table`: None where there is no data plane. `at_most`: how many are kept that the kernel does not hold.
         `ttl_s`: for how long an answer is good. `identity`: of the index whose objects they have; None: of none.
         `opened` is told of each leaf that is open when it becomes a node, and where it is counted how often."""
-        self._table = table
+        self.table = table
+        """What needs no node asks it."""
         self._first_kept_id = 0 if identity is None else FIRST_KEPT_ID + (identity << _KEPT_BITS)
         self._nodes = nodes
         self._rewritten = source.doubts.rewritten
@@ -80,7 +81,7 @@ class Leaves:
         return not self.ended and self._may_have_any_in(directory)
 
     def _may_have_any_in(self, directory: Node) -> bool:
-        if self._table is None or not self._table.runs:
+        if self.table is None or not self.table.runs:
             return False
         return directory.id != 0 and directory.children is not None and self._ttl_s > 0
 
@@ -88,8 +89,8 @@ class Leaves:
         """From now on each file that the kernel is told of is to be a node: in a stateless mount all are noted in the
         journal."""
         self.ended = True
-        if self._table is not None:
-            self._table.end()
+        if self.table is not None:
+            self.table.end()
 
     def put(
         self,
@@ -103,7 +104,7 @@ class Leaves:
 
         `told`: names whose look-ups are to come to us. `objects`: the numbers of what is staged of them.
         """
-        if self._table is None or not (self.may_be_in(directory) or (objects and self._may_have_any_in(directory))):
+        if self.table is None or not (self.may_be_in(directory) or (objects and self._may_have_any_in(directory))):
             return [(name, found.attributes(index)) for index, name in enumerate(found.names)]
         skip = found.plain.translate(_NOT)
         if directory.children or told:
@@ -115,73 +116,73 @@ class Leaves:
             for index in range(len(found.names)):
                 if not skip[index] and self._is_rewritten(found.attributes(index)):
                     skip[index] = 1
-        added, left = self._table.put(directory.id, found, skip, valid_s=self._ttl_s, objects=objects)
+        added, left = self.table.put(directory.id, found, skip, valid_s=self._ttl_s, objects=objects)
         if added:
             if directory not in self._counts:
                 directory.holds += 1
             self._counts[directory] += added
-        if self._table.unheld > self._at_most + _MOST_OVER:
-            self._sweep_some(self._table)
+        if self.table.unheld > self._at_most + _MOST_OVER:
+            self._sweep_some(self.table)
         return [(found.names[index], found.attributes(index)) for index in left]
 
     # -- directories that are lent ------------------------------------------------------------------------------------
 
     def lend(self, directory: Node) -> None:
         """Others are about to put leaves in `directory`, but for the names that are known here."""
-        assert self._table is not None
+        assert self.table is not None
         if not directory.lent:
             if directory not in self._counts:
                 directory.holds += 1
             self._counts[directory] += 1
             directory.lent = True
-            self._table.own(directory.id, list(directory.children or ()))  # `Names` says which come and go
+            self.table.own(directory.id, list(directory.children or ()))  # `Names` says which come and go
 
     def unlend(self, directory: Node) -> None:
         """They do not any more."""
-        if self._table is None or not directory.lent:
+        if self.table is None or not directory.lent:
             return
         directory.lent = False
-        self._counts[directory] += self._table.unlend(directory.id) - 1
-        self._table.disown(directory.id, list(directory.children or ()))
+        self._counts[directory] += self.table.unlend(directory.id) - 1
+        self.table.disown(directory.id, list(directory.children or ()))
 
     def own(self, directory: Node, name: bytes) -> None:
         """`name` in a lent directory becomes a node's now. A leaf that was put meanwhile lives on for who knows it."""
-        if self._table is not None:
-            self._table.own(directory.id, [name])
+        if self.table is not None:
+            self.table.own(directory.id, [name])
             self.take(directory, name)
 
     def claim(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
         """The files of these names in a lent directory are about to be fetched here: nobody else does so from now on.
         But those that others have fetched, or are fetching: these names are given."""
-        return self._table.claim(directory.id, names) if self._table is not None else []
+        return self.table.claim(directory.id, names) if self.table is not None else []
 
     def disown(self, directory: Node, name: bytes) -> None:
         """Nothing is remembered of it any more."""
-        if self._table is not None:
-            self._table.disown(directory.id, [name])
+        if self.table is not None:
+            self.table.disown(directory.id, [name])
 
     def _count(self, directory: Node) -> None:
         """Those that others have put are counted too."""
-        if directory.lent and self._table is not None:
-            self._counts[directory] += self._table.lent_leaves(directory.id)
+        if directory.lent and self.table is not None:
+            self._counts[directory] += self.table.lent_leaves(directory.id)
 
     # -- who needs a node ---------------------------------------------------------------------------------------------
 
     def unknown(self, directory: Node, names: list[bytes]) -> list[bytes]:
         """Those of `names` that are not leaves, or past their time."""
-        if self._table is None or not self._counts[directory] or not names:
+        if self.table is None or not self._counts[directory] or not names:
             return names
-        return self._table.unknown(directory.id, names)
+        return self.table.unknown(directory.id, names)
 
     def take(self, directory: Node, name: bytes) -> tuple[Node, float] | None:
         """The node of the leaf that has this name, if one has, and until when the name is good."""
-        if self._table is None or not self._counts.get(directory):
+        if self.table is None or not self._counts.get(directory):
             return None
-        return self._become(self._table.take(directory.id, name))
+        return self._become(self.table.take(directory.id, name))
 
     def take_id(self, node_id: int) -> tuple[Node, float] | None:
         """The same, by the id that the kernel knows."""
-        return self._become(self._table.take_id(node_id)) if self._table is not None else None
+        return self._become(self.table.take_id(node_id)) if self.table is not None else None
 
     def _become(self, leaf: Leaf | None) -> tuple[Node, float] | None:
         if leaf is None:
@@ -193,7 +194,10 @@ class Leaves:
         assert attributes is not None
         version = attributes.version(self.source_id)
         node = Node(attributes, version, directory, leaf.name)
-        node.expires_s = self._clock() + leaf.valid_s if self._ttl_s < math.inf else math.inf
+        if leaf.valid_s <= 0:
+            node.expires_s = -math.inf
+        else:
+            node.expires_s = self._clock() + leaf.valid_s if self._ttl_s < math.inf else math.inf
         node.lookups = leaf.look_ups
         node.without_acl = has_no_acl(leaf.seen)
         if leaf.look_ups:
@@ -238,11 +242,11 @@ class Leaves:
 
     async def sweep(self) -> list[Node]:
         """Let go of those that nobody needs. The directories that have none any more: each is to be released."""
-        if self._table is None:
+        if self.table is None:
             return []
         end_s = self._stopwatch() + _SLICE_S
         for _ in range(_SHARDS):
-            self._sweep_some(self._table)
+            self._sweep_some(self.table)
             if self._stopwatch() >= end_s:
                 await trio.sleep(_REST_S)
                 end_s = self._stopwatch() + _SLICE_S

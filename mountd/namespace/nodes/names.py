@@ -21,7 +21,9 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceError
+from mountd.base.seen import attributes_of
 from mountd.namespace.nodes.leaves import Leaves
 from mountd.namespace.nodes.node import Dentry, Node
 
@@ -73,6 +75,8 @@ class Names:
         self._ring: deque[Dentry] = deque()
         """Each name once, and those that have gone since the hand came by."""
         self._count = 0
+        self.is_partial = False
+        """Some were let go before their time that the kernel may remember as not existing."""
 
     def __len__(self) -> int:
         return self._count
@@ -120,6 +124,12 @@ class Names:
         unknown = [name for name in names if name not in children]
         past = [name for name in names if name in children and self.known_nowait(directory, name) is None]
         return self._leaves.unknown(directory, unknown) + past
+
+    def leaves_seen(self, directory: Node, names: list[bytes]) -> list[Attributes | None]:
+        """The attributes of those of `names` that are leaves, and stay leaves."""
+        table = self._leaves.table
+        found = table.seen(directory.id, names) if table is not None and directory.id and names else None
+        return [attributes_of(found, index) if found is not None else None for index in range(len(names))]
 
     def put(self, directory: Node, name: bytes, node: Node | None, expires_s: float) -> Dentry:
         """`name` in `directory` leads to `node` until `expires_s`, or to nothing. What it led to before loses it."""
@@ -229,6 +239,7 @@ class Names:
             if dentry.directory is None:
                 continue
             if crowded and not dentry.used and _may_go(dentry):
+                self.is_partial |= dentry.node is None and dentry.expires_s > self._clock()
                 self.drop(dentry)
             else:
                 dentry.used = dentry.used and not crowded

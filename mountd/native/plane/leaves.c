@@ -13,7 +13,7 @@
 
 #define FIRST_BUCKETS 8
 #define SHARD_BITS 10
-#define SHARDS (1 << SHARD_BITS) /* so many that one of millions of leaves is swept, or grows, within a millisecond */
+#define SHARDS LEAF_SHARDS /* so many that one of millions of leaves is swept, or grows, within a millisecond */
 #define IDS_BITS 38  /* how many ids there are, see mountd/namespace/nodes/table.py */
 #define KEPT_BITS 40 /* and of those that are made of the number of an object */
 
@@ -263,6 +263,19 @@ size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories
     return count;
 }
 
+int leaves_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held) {
+    int error = 0;
+    lock_to_change(shard, 1);
+    for (size_t i = 0; i < shards[shard].bucket_count; i++)
+        for (struct leaf *leaf = shards[shard].by_name[i]; leaf; leaf = leaf->next_by_name) {
+            if (!ids_have(directories, count, leaf->directory)) continue;
+            leaf->facts.until_ns = 0;
+            if (leaf->lookups && names_add(held, leaf->directory, leaf->name, leaf->name_size)) error = ENOMEM;
+        }
+    unlock(shard);
+    return error;
+}
+
 size_t leaves_count(void) { return __atomic_load_n(&leaf_count, __ATOMIC_RELAXED); }
 
 size_t leaves_held(void) { return __atomic_load_n(&held_count, __ATOMIC_RELAXED); }
@@ -350,6 +363,18 @@ int leaves_place(uint64_t id, int64_t now_ns, struct leaf_place *place) {
 }
 
 uint64_t leaves_object(uint64_t id) { return is_kept(id) ? (id - first_kept_id) / SHARDS : 0; }
+
+int leaves_seen(uint64_t directory, const char *name, size_t size, int64_t now_ns, struct seen *seen) {
+    if (!leaves_count()) return 0;
+    uint64_t hash = leaves_key(directory, name, size);
+    unsigned shard = (unsigned)(hash % SHARDS);
+    lock_to_answer(&shards[shard].lock);
+    struct leaf **at = place_of_name(shard, hash, directory, name, size);
+    int good = at && *at && (*at)->facts.until_ns > now_ns;
+    if (good) *seen = (*at)->facts.seen;
+    unlock(shard);
+    return good;
+}
 
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns) {
     if (!leaves_count()) return 0;

@@ -7,6 +7,7 @@
  *   opens.c     nodes whose opens are answered here, and how
  *   reads.c     nodes whose reads are
  *   leaves.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
+ *   names.c     runs of names, for Python
  *   staged.c    reads of leaves whose bytes are staged
  *   object.c    what both are answered with
  *   splice.c    replies to large reads that are copied once
@@ -219,6 +220,22 @@ size_t leaves_count(void);
 size_t leaves_held(void); /* by the kernel */
 int leaves_is_id(uint64_t id); /* whether it is, or was, one of theirs */
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns);
+/* 1: it is there, and not past its time. */
+int leaves_seen(uint64_t directory, const char *name, size_t size, int64_t now_ns, struct seen *seen);
+#define LEAF_SHARDS 1024
+
+/* In names.c: */
+struct name_run { /* each behind the node id of its directory (8 bytes) and its length (1 byte) */
+    char *bytes;  /* from malloc */
+    size_t size, room;
+};
+
+int names_add(struct name_run *run, uint64_t directory, const char *name, uint8_t name_size); /* 0, or ENOMEM */
+int ids_have(const uint64_t *ascending, size_t count, uint64_t id);
+
+/* Those of one shard in these directories, which ascend, are past their time from now on. `held`: and of these the names
+ * that the kernel holds. 0, or ENOMEM: some names are missing there. */
+int leaves_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held);
 /* 1: answered. Of a look-up one more is counted, if `reply` returns 0. */
 int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
                    int (*reply)(const struct leaf_facts *, void *), void *context);

@@ -32,6 +32,7 @@ PyObject *plane_leaves_sweep(PyObject *self, PyObject *args);
 PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs);
 PyObject *plane_figures(PyObject *self, PyObject *noargs);
 extern PyMethodDef plane_fetch_methods[]; /* in python_fetch.c */
+extern PyMethodDef plane_leaves_methods[]; /* in python_leaves.c, with those above */
 
 #pragma GCC visibility pop
 

@@ -7,6 +7,7 @@
 #include "fetch.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SWEPT_AT_MOST 4096 /* leaves of one shard: a millisecond */
@@ -127,6 +128,45 @@ PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
     return unknown;
 }
 
+static PyObject *plane_leaves_seen(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long directory;
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(names);
+    struct seen none = {.error = ENOENT};
+    PyObject *found = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof none);
+    int64_t now_ns = monotonic_ns();
+    for (Py_ssize_t i = 0; found && i < count; i++) {
+        char *text;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &text, &size) < 0) {
+            Py_CLEAR(found);
+            break;
+        }
+        struct seen seen;
+        if (!leaves_seen(directory, text, (size_t)size, now_ns, &seen)) seen = none;
+        memcpy(PyBytes_AS_STRING(found) + i * (Py_ssize_t)sizeof seen, &seen, sizeof seen);
+    }
+    return found;
+}
+
+static PyObject *plane_leaves_expire(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned shard;
+    Py_buffer directories;
+    if (!PyArg_ParseTuple(args, "Iy*", &shard, &directories)) return NULL;
+    struct name_run held = {0};
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = leaves_expire(shard % LEAF_SHARDS, directories.buf, (size_t)directories.len / sizeof(uint64_t), &held);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&directories);
+    PyObject *found = error ? PyErr_NoMemory() : PyBytes_FromStringAndSize(held.bytes, (Py_ssize_t)held.size);
+    free(held.bytes);
+    return found;
+}
+
 PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
     (void)self;
     static uint64_t found[SWEPT_AT_MOST]; /* with the GIL held */
@@ -142,3 +182,10 @@ PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
                          (long long)__atomic_load_n(&answered.look_ups, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.attributes, __ATOMIC_RELAXED));
 }
+
+PyMethodDef plane_leaves_methods[] = {
+    {"plane_leaves_seen", plane_leaves_seen, METH_VARARGS, "plane_leaves_seen(directory, names) -> bytes: a struct seen of each; ENOENT of those that are not leaves, or past their time."},
+    {"plane_leaves_expire", plane_leaves_expire, METH_VARARGS, "plane_leaves_expire(shard, directories) -> bytes: leaves in these (uint64, ascending) are past their time from now on, those"
+     " of one of 1024 shards; names that the kernel holds, each behind its directory (uint64) and its length (uint8)."},
+    {NULL, NULL, 0, NULL},
+};

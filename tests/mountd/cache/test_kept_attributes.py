@@ -259,3 +259,36 @@ async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monk
         staging.ahead.begin(2 * 4096 + 1)
         await trio.sleep(1)
         assert len(answers.objects) == 3
+
+
+async def test_what_is_said_to_have_changed_is_found_by_no_name_any_more(tmp_path: Path) -> None:
+    """Also by later mounts; whose number the kernel knows is still found by that."""
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        kept_of(staging)
+        files = [await stage(staging, seed) for seed in (1, 2, 3)]
+        await staging.attributes.flush()
+        number = files[0].object_id
+        assert number is not None
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        kept = kept_of(staging)
+        assert set(await names(kept)) == {b"1", b"2", b"3"}
+        async with kept.forgetting_below(b"d/1"):
+            assert not await names(kept), "nothing is believed meanwhile"
+            assert kept.named_nowait(DIRECTORY, b"2") is None
+            staging.attributes.note(files[1], DIRECTORY, b"2", attributes(2, 3000))
+        assert set(await names(kept)) == {b"2", b"3"}
+        assert kept.named_nowait(DIRECTORY, b"1") is None
+        of_object = kept.of_object_nowait(number)
+        assert of_object is not None
+        assert (of_object.directory, of_object.name) == (DIRECTORY.inode, b"1")
+    async with healthy_staging(tmp_path, attributes="kept") as staging:
+        kept = kept_of(staging)
+        assert set(await names(kept)) == {b"2", b"3"}
+        file = await staging.files.get(version_of(1, 3000), b"d/1")
+        staging.attributes.note(file, DIRECTORY, b"1", attributes(1, 3000))
+        await staging.attributes.flush()
+        assert set(await names(kept)) == {b"1", b"2", b"3"}, "it was seen again"
+        async with kept.forgetting_below(b""):
+            pass
+        assert not await names(kept)
+        assert kept.of_object_nowait(number) is not None

@@ -135,6 +135,39 @@ def test_past_its_time_it_is_asked_for_and_swept(served: tuple[DataPlane, Kernel
     assert kernel.look_up(3, b"a") is None, "an answer may be shorter than the one before"
 
 
+def test_those_of_some_directories_are_past_their_time_at_once(served: tuple[DataPlane, Kernel]) -> None:
+    """And it is told which of them the kernel knows. The others are answered as before."""
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST, 0)
+    for directory in (3, 4, 5):
+        for number in range(200):
+            put(leaves, directory, b"%d" % number, of(1000 * directory + number, 6), 1000)
+    for number in range(0, 200, 2):
+        assert kernel.look_up(3, b"%d" % number)
+        assert kernel.look_up(4, b"%d" % number)
+    seen = leaves.seen(3, [b"7", b"none"])
+    assert seen is not None
+    assert attributes_of(seen, 0) == of(3007, 6)
+    assert attributes_of(seen, 1) is None
+    held = dict(leaves.expire([5, 3]))
+    assert set(held) == {3}
+    assert set(held[3]) == {b"%d" % number for number in range(0, 200, 2)}
+    names = [b"%d" % number for number in range(200)]
+    assert (leaves.unknown(3, names), leaves.unknown(4, names), leaves.unknown(5, names)) == (names, [], names)
+    assert kernel.look_up(3, b"2") is None
+    assert kernel.look_up(4, b"2")
+    leaf = leaves.take(3, b"2")
+    assert leaf is not None
+    assert (leaf.look_ups, leaf.valid_s < 0) == (1, True)
+    seen = leaves.seen(3, [b"7"])
+    assert seen is not None
+    assert attributes_of(seen, 0) is None
+    assert put(leaves, 3, b"7", of(3007, 6), 1000) == (0, []), "the same version: as good as new"
+    assert kernel.look_up(3, b"7")
+    assert leaves.expire([]) == []
+
+
 def test_another_mount_begins_with_none(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     leaves = PlaneLeaves(plane)

@@ -1,0 +1,151 @@
+"""Refreshing: what is known at and below a path is past its time, because somebody says that the source has changed.
+
+Names (also those that did not exist), attributes, listings, leaves, what the source has said of nodes besides, and what
+the index knows of names: all of it is asked for again at the next look, as after its time-to-live. So what has changed
+is seen, and what has not keeps its node, its pages and what is staged of it. Answers that are on their way, and may be
+older, count for nothing.
+
+Nothing is asked here, and the kernel is not told: `Refreshed` says of what it may know. Event loop only; leaves are
+gone over in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from mountd.namespace.answers import expire_answers
+from mountd.namespace.namespace import Namespace
+from mountd.namespace.nodes.node import Dentry, Node, expire
+
+_AT_ONCE = 500
+"""Names between two turns of the event loop: some 2 ms."""
+
+
+@dataclass(slots=True)
+class Refreshed:
+    """What is to be told to the kernel, which may know it."""
+
+    names: dict[int, list[bytes]] = field(default_factory=dict)
+    """By node id of their directory."""
+    directories: list[int] = field(default_factory=list)
+    """Whose attributes it may remember."""
+    count: int = 0
+    """Names that are past their time now."""
+    is_partial: bool = False
+    """It may know more of them."""
+
+    def add(self, directory: Node, names: Sequence[bytes]) -> None:
+        """It may know these names of a directory."""
+        if directory.id and names:
+            self.names.setdefault(directory.id, []).extend(names)
+
+
+class Refreshing:
+    """Of one mount."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._nodes = namespace.nodes
+        self._names = namespace.names
+        self._leaf_table = namespace.leaves.table
+        self._listings = namespace.listings
+        self._asking = namespace.asking
+        self._kept = namespace.kept
+
+    async def refresh(
+        self,
+        path: bytes,
+        unlend: Callable[[Collection[Node]], object],
+        run_in_thread: Callable[..., Awaitable[Any]],
+    ) -> Refreshed:
+        """What is known at `path`, relative to the root, and below is past its time when this returns.
+
+        `unlend`: others put no leaves in these directories any more. `run_in_thread`: as trio.to_thread.run_sync.
+        Raises StagingError where the index does not forget what it knows of names.
+        """
+        refreshed = Refreshed(is_partial=self._names.is_partial)
+        async with self._kept.forgetting_below(path):
+            node = self._find(path, refreshed)
+            if node is not None:
+                unlend(await self._directories(node))
+            # From here on what is on its way is not entered any more, and what is asked for is newer than the change.
+            self._asking.void()
+            if node is not None:
+                await self._expire_below(node, refreshed, run_in_thread)
+        return refreshed
+
+    async def _expire_below(
+        self, node: Node, refreshed: Refreshed, run_in_thread: Callable[..., Awaitable[Any]]
+    ) -> None:
+        directories = await self._directories(node)
+        for directory in directories:
+            self._kept.void(directory)
+            self._listings.drop(directory)
+            expire(directory)
+            expire_answers(directory)
+            if directory.id:
+                refreshed.directories.append(directory.id)
+            await self._names_in(directory, refreshed)
+        if node.children is None:
+            expire(node)
+            expire_answers(node)
+        ids = [directory.id for directory in directories if directory.id]
+        held = await run_in_thread(self._leaf_table.expire, ids) if self._leaf_table is not None else ()
+        for directory_id, names in held:
+            refreshed.names.setdefault(directory_id, []).extend(names)
+            refreshed.count += len(names)
+
+    def _find(self, path: bytes, refreshed: Refreshed) -> Node | None:
+        """What is known to be there. Its name is past its time, and so is one on the way that is known not to exist."""
+        node = self._nodes.root
+        parts = [name for name in path.split(b"/") if name]
+        for depth, name in enumerate(parts, 1):
+            dentry = self._names.remembered(node, name)
+            is_last = depth == len(parts)
+            if is_last or dentry is None or dentry.node is None:
+                refreshed.add(node, [name])
+            if dentry is None:
+                return None
+            if is_last or dentry.node is None:
+                _expire_name(dentry)
+                refreshed.count += 1
+            if dentry.node is None:
+                return None
+            node = dentry.node
+        return node
+
+    async def _directories(self, top: Node) -> list[Node]:
+        """Those that are known at and below `top`."""
+        found: list[Node] = [top] if top.children is not None else []
+        looked = 0
+        for directory in found:  # which grows
+            for dentry in list((directory.children or {}).values()):
+                if dentry.node is not None and dentry.node.children is not None:
+                    found.append(dentry.node)
+                looked += 1
+                if looked % _AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+        return found
+
+    async def _names_in(self, directory: Node, refreshed: Refreshed) -> None:
+        dentries = list((directory.children or {}).values())
+        for start in range(0, len(dentries), _AT_ONCE):
+            told: list[bytes] = []
+            for dentry in dentries[start : start + _AT_ONCE]:
+                node = dentry.node
+                _expire_name(dentry)
+                if node is None or node.lookups:
+                    told.append(dentry.name)
+                if node is not None and node.children is None:
+                    expire(node)
+                    expire_answers(node)
+            refreshed.add(directory, told)
+            refreshed.count += len(dentries[start : start + _AT_ONCE])
+            await trio.lowlevel.checkpoint()
+
+
+def _expire_name(dentry: Dentry) -> None:
+    dentry.expires_s = float("-inf")

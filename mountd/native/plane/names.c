@@ -1,0 +1,39 @@
+/* A run of names, each behind its directory, for Python; and sets of node ids that ascend.
+ *
+ * A part of the data plane, see plane.h. Locks nothing.
+ */
+#include "plane.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int ids_have(const uint64_t *ascending, size_t count, uint64_t id) {
+    size_t first = 0, end = count;
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        if (ascending[middle] == id) return 1;
+        if (ascending[middle] < id)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return 0;
+}
+
+int names_add(struct name_run *run, uint64_t directory, const char *name, uint8_t name_size) {
+    size_t more = sizeof directory + 1 + name_size;
+    if (run->size + more > run->room) {
+        size_t room = (run->size + more) * 2;
+        char *bytes = realloc(run->bytes, room);
+        if (!bytes) return ENOMEM;
+        run->bytes = bytes;
+        run->room = room;
+    }
+    char *at = run->bytes + run->size;
+    memcpy(at, &directory, sizeof directory);
+    at[sizeof directory] = (char)name_size;
+    memcpy(at + sizeof directory + 1, name, name_size);
+    run->size += more;
+    return 0;
+}

@@ -1,0 +1,162 @@
+"""Refreshing: what is known at and below a path is asked for anew, and nothing else is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from mountd.base.attributes import Attributes
+from mountd.namespace import Namespace, Node, Refreshed, Refreshing
+from tests.support.fake_leaves import FakeLeafTable
+from tests.support.fake_source import FakeSource
+from tests.support.small_namespace import looked_up, made
+
+IMMUTABLE = math.inf
+
+
+async def at_once(function: Callable[..., Any], *args: Any) -> Any:
+    await trio.lowlevel.checkpoint()
+    return function(*args)
+
+
+async def refresh(namespace: Namespace, path: bytes) -> Refreshed:
+    return await Refreshing(namespace).refresh(path, lambda _directories: None, at_once)
+
+
+def tree() -> FakeSource:
+    source = FakeSource()
+    for number, directory in enumerate((b"d", b"d/e", b"other")):
+        source.directory(directory, 3 + number)
+        for index, name in enumerate((b"a", b"b", b"c")):
+            source.file(directory + b"/" + name, 100 * (number + 1) + index, 50)
+    return source
+
+
+async def names_known(namespace: Namespace, directory: Node, *names: bytes) -> list[bytes]:
+    unknown = namespace.names.unknown_nowait(directory, list(names))
+    return [name for name in names if name not in unknown]
+
+
+async def test_what_has_changed_is_seen_at_once_and_the_rest_keeps_its_node() -> None:
+    source = tree()
+    changed: list[Node] = []
+    namespace, _ = await made(source, IMMUTABLE, changed=changed.append)
+    a, b = await looked_up(namespace, b"d/a"), await looked_up(namespace, b"d/b")
+    other = await looked_up(namespace, b"other/a")
+    d = await looked_up(namespace, b"d")
+    assert (await namespace.lookups.child(d, b"none")).node is None
+    assert list(await namespace.listings.whole(d)) == [b"a", b"b", b"c", b"e"]
+    source.file(b"d/a", 100, 70, time_ns=9)
+    source.file(b"d/none", 900, 5)
+    del source.tree[b"d/b"]
+    refreshed = await refresh(namespace, b"d")
+    asked = len(source.calls)
+    assert (await namespace.lookups.child(d, b"none")).node is not None
+    assert (await namespace.lookups.child(d, b"b")).node is None
+    now = (await namespace.lookups.child(d, b"a")).node
+    assert now is not None
+    assert (now.attributes.size, now is a, a.stale, changed) == (70, False, True, [b, a])
+    assert b"none" in list(await namespace.listings.whole(d))
+    assert len(source.calls) > asked
+    asked = len(source.calls)
+    assert (await namespace.lookups.resolve(b"other/a")) is other
+    assert len(source.calls) == asked, "nobody has said anything of what is not below"
+    assert set(refreshed.names[d.id]) == {b"a", b"b", b"none"}
+    assert d.id in refreshed.directories
+
+
+async def test_a_name_that_did_not_exist_and_one_that_nobody_knows() -> None:
+    source = tree()
+    namespace, _ = await made(source, IMMUTABLE)
+    root = namespace.root
+    assert (await namespace.lookups.child(root, b"new")).node is None
+    source.directory(b"new", 70)
+    source.file(b"new/x", 71, 1)
+    refreshed = await refresh(namespace, b"new/x")
+    assert refreshed.names == {root.id: [b"new"]}
+    assert (await namespace.lookups.resolve(b"new/x")).attributes.size == 1
+    assert (await refresh(namespace, b"never/heard/of")).names == {root.id: [b"never"]}
+
+
+async def test_leaves_are_past_their_time_and_become_what_they_are_now() -> None:
+    source = tree()
+    table = FakeLeafTable()
+    changed: list[Node] = []
+    namespace, _ = await made(source, IMMUTABLE, leaf_table=table, changed=changed.append)
+    d, other = await looked_up(namespace, b"d"), await looked_up(namespace, b"other")
+    for directory in (d, other):
+        namespace.asking.ahead_nowait(directory, [b"a", b"b", b"c"])
+    await trio.sleep(0.5)
+    kept = table.look_up(d.id, b"a")
+    assert kept is not None
+    source.file(b"d/a", 100, 70, time_ns=9)
+    refreshed = await refresh(namespace, b"d")
+    assert refreshed.names[d.id] == [b"a"], "the only leaf that the kernel holds"
+    assert await names_known(namespace, d, b"a", b"b", b"c") == []
+    assert await names_known(namespace, other, b"a", b"b", b"c") == [b"a", b"b", b"c"]
+    now = (await namespace.lookups.child(d, b"a")).node
+    assert now is not None
+    assert now.attributes.size == 70
+    assert [node.id for node in changed] == [kept.node_id]
+    same = await namespace.lookups.child(d, b"b")
+    assert same.node is not None
+    assert namespace.names.known_nowait(d, b"b") is same, "asked for once, and good again for ever"
+
+
+class Early(FakeSource):
+    """Answers what was there when it was asked."""
+
+    async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
+        found = self.tree[directory + b"/" + name if directory else name]
+        await super().stat(directory, name, limit_s=limit_s)
+        return found
+
+
+async def test_an_answer_on_its_way_is_asked_for_again() -> None:
+    """It may be of before the change, and would be good for ever."""
+    source = Early()
+    source.tree = tree().tree
+    namespace, _ = await made(source, IMMUTABLE)
+    d = await looked_up(namespace, b"d")
+    found: list[Node | None] = []
+    source.delay_s = 5.0
+
+    async def look() -> None:
+        found.append((await namespace.lookups.child(d, b"a")).node)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await trio.sleep(1)
+        source.file(b"d/a", 100, 70, time_ns=9)
+        await refresh(namespace, b"d")
+    (node,) = found
+    assert node is not None
+    assert node.attributes.size == 70
+    before = namespace.names.known_nowait(d, b"b")
+    assert before is None
+    asked_s = trio.current_time()
+    await trio.sleep(1)
+    await refresh(namespace, b"d")
+    assert namespace.lookups.found(d, b"b", source.tree[b"d/b"], asked_s) is None
+
+
+async def test_what_leaves_are_is_told_without_making_nodes_of_them() -> None:
+    source = tree()
+    table = FakeLeafTable()
+    namespace, _ = await made(source, IMMUTABLE, leaf_table=table)
+    d = await namespace.lookups.resolve(b"d")
+    assert d.id == 0
+    answers = await namespace.lookups.attributes(d, [b"a", b"e", b"none", b"c"])
+    assert [getattr(one, "attributes", one) for one in answers] == [
+        source.tree[b"d/a"],
+        source.tree[b"d/e"],
+        None,
+        source.tree[b"d/c"],
+    ]
+    assert {name for _, name in table.leaves} == {b"a", b"c"}
+    asked = len(source.calls)
+    assert (await namespace.lookups.attributes(d, [b"a", b"c"])) == [source.tree[b"d/a"], source.tree[b"d/c"]]
+    assert len(source.calls) == asked
