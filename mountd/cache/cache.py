@@ -10,6 +10,7 @@ cache` uses the same parts, with or without a mount.
     checker,       all of it, read again            evictions          what is said to go
       scrub                                         reclaimer          carries it out
     listing        what is there                    reclaim_queue      what waits for that
+    pinned         what stays                       expiry             what is too old
 
 Below them lie `index`, the database, and `objects`: their numbers (`ids`), system calls (`disk`), reads in threads
 (`objects`), the codec, and who has changed one (`stamps`).
@@ -41,6 +42,7 @@ from mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
 from mountd.cache.known_objects import KnownObjects
 from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.pins import Pins
 from mountd.cache.reading.findings import Findings
 from mountd.cache.reading.lender import ObjectLender
 from mountd.cache.reading.objects_ahead import ObjectsAhead
@@ -111,6 +113,7 @@ class Cache:
         self.object_ids = ObjectIdAllocator(context)
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         doomed = DoomedRows()
+        self.pinned = Pins(context)
         self.ahead = ahead = ObjectsAhead(context, context.answers)
         self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
         self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, (ahead.take, attributes.changing))
@@ -118,9 +121,11 @@ class Cache:
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )
-        self.reclaimer = Reclaimer(context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates)
+        self.reclaimer = Reclaimer(
+            context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates, self.pinned
+        )
         self.known = KnownObjects(context, settings.kept_source)
-        self.committer = Committer(context, self.object_ids, queue, self.known)
+        self.committer = Committer(context, self.object_ids, queue, self.known, self.pinned, self.files)
         self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction, grants)
         self.admission = Admission(context, self.evictor, self.ready)
         self.writer = StagedWriter(
@@ -142,7 +147,7 @@ class Cache:
         self.lender = ObjectLender(context, findings)
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
-        self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue)
+        self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue, self.pinned)
         self.expiry = Expiry(context, self.evictions, self.ready, settings.expire_s)
         self.checker = Checker(context, self.files, self.committer, queue, self.updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
@@ -186,6 +191,7 @@ class Cache:
             self.committer,
             self.writer,
             self.admission,
+            pinned_files=len(self.pinned),
             granted_bytes=self.arrivals.granted_bytes,
             is_ready=self.ready.is_set(),
         )

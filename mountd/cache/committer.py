@@ -19,6 +19,8 @@ from mountd.cache.index import Committed, IndexFailed
 from mountd.cache.known_objects import KnownObjects
 from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.pins import Pins
+from mountd.cache.table.files import StagedFileTable
 from mountd.cache.writing import WriteJob
 from mountd.core.background import note_fault
 
@@ -45,9 +47,13 @@ class Committer:
         object_ids: ObjectIdAllocator,
         reclaim_queue: ReclaimQueue,
         known: KnownObjects,
+        pins: Pins,
+        files: StagedFileTable,
     ) -> None:
         self._context = context
         self._known = known
+        self._pins = pins
+        self._files = files
         self._object_ids = object_ids
         self._reclaim_queue = reclaim_queue
         self._held: dict[Version, list[WriteJob]] = {}
@@ -209,6 +215,8 @@ class Committer:
             for file, row in rows.items():
                 file.recorded = row.stamp
             self._known.entered(rows.values())
+            for version in await self._pins.replaced([*rows.values(), *new]):
+                await self._files.supersede(version)
             if entered or new:
                 self._context.health.succeeded()
         for number, whole, tell in arrived:

@@ -1,6 +1,7 @@
 """Evictions by name: what people, the source's changes and plans say is to go, in contrast to what the policy chooses.
 
-What is open stays, and what is not durable yet: only what the index has can be named.
+What is open stays, and what is not durable yet: only what the index has can be named. What is pinned goes only where
+people name it, not by an age, nor for a plan.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mountd.cache.committer import Committer
 from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext, StagedFile, recall
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
+from mountd.cache.pins import Pins
 from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.table.files import StagedFileTable
 from mountd.cache.table.listing import pages_of
@@ -28,12 +30,14 @@ class EvictionsByName:
         committer: Committer,
         reclaimer: Reclaimer,
         queue: ReclaimQueue,
+        pins: Pins,
     ) -> None:
         self._context = context
         self._files = files
         self._committer = committer
         self._reclaimer = reclaimer
         self._queue = queue
+        self._pins = pins
 
     async def evict(self, versions: Iterable[Version]) -> tuple[int, int]:
         """Evict these versions, except what is open. Returns (files, bytes of room given back)."""
@@ -47,7 +51,7 @@ class EvictionsByName:
         return await self._reclaimer.evict(targets)
 
     async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Evict these objects, except what is open or not durable yet. Returns the room of each that is gone."""
+        """Evict these objects, except what is open, pinned or not durable. Returns the room of each that is gone."""
         try:
             rows = await self._context.threads.ask_index(self._context.index.reader.rows, list(numbers))
         except IndexFailed as error:
@@ -58,10 +62,10 @@ class EvictionsByName:
         return {number: room[number] for number in gone}
 
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
-        """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, or the kernel reads the file
-        by itself."""
+        """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, the kernel reads the file by
+        itself, or it is pinned."""
         recall(file)
-        if index not in file.present or index not in file.committed or file.passed:
+        if file.object_id in self._pins or index not in file.present or index not in file.committed or file.passed:
             return 0
         room_bytes = file.chunk_room_bytes(index)
         self._queue.give_up(file, [index])
@@ -75,14 +79,15 @@ class EvictionsByName:
         before_s: float | None = None,
     ) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; see `StagedListing.rows` for both arguments.
-        `before_s`: of these what was used last before that time, in seconds since the epoch. Returns (files, bytes of
-        room given back)."""
+        `before_s`: of these what was used last before that time, in seconds since the epoch, and is not pinned. Returns
+        (files, bytes of room given back)."""
         await self._committer.wait_committed()
         files = freed_bytes = 0
         async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
             async for rows in pages:
                 chosen = [row for row in rows if before_s is None or self._used_s(row) < before_s]
-                batch_files, batch_bytes = await self._reclaimer.evict([(row.object_id, row.version) for row in chosen])
+                targets = [(row.object_id, row.version) for row in chosen]
+                batch_files, batch_bytes = await self._reclaimer.evict(targets, by_name=before_s is None)
                 files += batch_files
                 freed_bytes += batch_bytes
         return files, freed_bytes

@@ -189,7 +189,8 @@ class Evictor:
             entries = [self._entry(row, row.object_id in hinted) for row in rows]
             chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
             versions = {row.object_id: row.version for row in rows}
-            _, batch_bytes = await self._reclaimer.evict([(entry.key, versions[entry.key]) for entry in chosen])
+            targets = [(entry.key, versions[entry.key]) for entry in chosen]
+            _, batch_bytes = await self._reclaimer.evict(targets, by_name=False)
             freed_bytes += batch_bytes
             if len(rows) < _PAGE:
                 break

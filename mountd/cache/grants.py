@@ -55,6 +55,8 @@ class Grants:
         self._one_at_a_time = trio.Lock()
         self._fruitless_until = -1.0
         self._room: Room | None = None
+        self._pinned_bytes = -1
+        """As it was written down last."""
         self._failing = False
         """It was told that the ledger cannot be read or written."""
 
@@ -68,6 +70,7 @@ class Grants:
         """Keep no more than what is staged, which is so much: there is no daemon any more."""
         if self._room is not None:
             self._room.used_bytes = held_bytes  # less than was accounted: room is granted to the data plane ahead
+            await self._tell_pins()
             await self._give_back(held_bytes)
 
     def lacks(self, ahead_bytes: int) -> bool:
@@ -132,7 +135,7 @@ class Grants:
         room = self._bound
         idle = sorted((entry for entry in taken.others if not entry.running), key=lambda entry: entry.grant.used_s)
         for entry in idle:
-            if max(entry.grant.granted_bytes, entry.grant.used_bytes):
+            if max(entry.grant.granted_bytes, entry.grant.used_bytes) > entry.pinned_bytes:
                 least_bytes = _IDLE_BYTES if taken.size_bytes is None else min(_IDLE_BYTES, taken.size_bytes // 8)
                 await self._others.evict_idle(entry.name, max(room.shortfall_bytes(wanted_bytes), least_bytes))
                 await self._take(wanted_bytes)
@@ -164,6 +167,7 @@ class Grants:
         room = self._bound
         used_bytes = room.used_bytes
         taken = await self._try(lambda: self._registration.take(used_bytes, wanted_bytes))
+        await self._tell_pins()
         if taken is not None:
             self._apply(taken)
         return taken
@@ -176,7 +180,8 @@ class Grants:
         running = [entry for entry in taken.others if entry.running]
         fair = fair_bytes(taken.size_bytes, len(running) + 1)
         room.capacity_bytes = taken.granted_bytes
-        theirs = sum(min(entry.grant.granted_bytes, fair) for entry in running)
+        theirs = sum(max(min(entry.grant.granted_bytes, fair), entry.pinned_bytes) for entry in running)
+        theirs += sum(entry.pinned_bytes for entry in taken.others if not entry.running)
         room.obtainable_bytes = max(taken.granted_bytes, taken.size_bytes - theirs)
 
     async def _give_back(self, granted_bytes: int) -> None:
@@ -185,6 +190,13 @@ class Grants:
             room.capacity_bytes = granted_bytes
         used_bytes = room.used_bytes
         await self._try(lambda: self._registration.give_back(granted_bytes, used_bytes))
+
+    async def _tell_pins(self) -> None:
+        """What nobody needs to ask for."""
+        pinned_bytes = self._bound.pinned_bytes
+        if pinned_bytes != self._pinned_bytes:
+            self._pinned_bytes = pinned_bytes
+            await self._try(lambda: self._registration.pins(pinned_bytes))
 
     def _fair_bytes(self, taken: Taken, running: int) -> int:
         room = self._bound

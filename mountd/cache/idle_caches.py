@@ -45,7 +45,7 @@ async def evict_idle(ledger: Ledger, name: str, path: str, wanted_bytes: int, ru
                 if not await cache.evictor.make_room():
                     break
             left = room.used_bytes
-        await run_in_thread(hold.settle, left)
+        await run_in_thread(hold.settle, left, room.pinned_bytes)
         log.info("%s: %d bytes made room for a cache that is in use", path, before - left)
     except (OSError, HfsError) as error:
         log.warning("%s: nothing can be evicted there: %s", path, error)

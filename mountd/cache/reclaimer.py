@@ -19,6 +19,7 @@ from mountd.base.version import Version
 from mountd.cache.index import IndexFailed
 from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked, recall
 from mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
+from mountd.cache.pins import Pins
 from mountd.cache.table.doomed import DoomedRows
 from mountd.cache.table.files import StagedFileTable
 from mountd.cache.table.row_updates import RowUpdates
@@ -43,6 +44,7 @@ class Reclaimer:
         queue: ReclaimQueue,
         doomed: DoomedRows,
         updates: RowUpdates,
+        pins: Pins,
     ) -> None:
         self._context = context
         self._object_ids = object_ids
@@ -51,6 +53,7 @@ class Reclaimer:
         self._queue = queue
         self._doomed = doomed
         self._updates = updates
+        self._pins = pins
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
         self.unlinked = Unlinked(context)
@@ -70,30 +73,31 @@ class Reclaimer:
 
     # -- evict -------------------------------------------------------------------------------------------------------
 
-    async def evict(self, targets: Sequence[tuple[int, Version]]) -> tuple[int, int]:
+    async def evict(self, targets: Sequence[tuple[int, Version]], *, by_name: bool = True) -> tuple[int, int]:
         """Evict objects, (number, version), as far as they are not busy now. Returns (files, bytes of room given back).
 
+        `by_name`: a person or a change at the source wants just these gone; without it those that are pinned stay.
         Once begun, a batch is finished, also when the caller is cancelled.
         """
         files = freed_bytes = 0
         for start in range(0, len(targets), BATCH):
             async with self.lock:
                 with trio.CancelScope(shield=True):
-                    gone, batch_bytes = await self._evict_batch(targets[start : start + BATCH])
+                    gone, batch_bytes = await self._evict_batch(targets[start : start + BATCH], by_name=by_name)
             files += len(gone)
             freed_bytes += batch_bytes
         return files, freed_bytes
 
     async def evict_objects(self, targets: Sequence[tuple[int, Version]]) -> list[int]:
-        """As `evict`; returns the numbers of the objects that are gone."""
+        """As `evict`, for room; returns the numbers of the objects that are gone."""
         gone: list[int] = []
         for start in range(0, len(targets), BATCH):
             async with self.lock:
                 with trio.CancelScope(shield=True):
-                    gone += (await self._evict_batch(targets[start : start + BATCH]))[0]
+                    gone += (await self._evict_batch(targets[start : start + BATCH], by_name=False))[0]
         return gone
 
-    async def _evict_batch(self, targets: Sequence[tuple[int, Version]]) -> tuple[list[int], int]:
+    async def _evict_batch(self, targets: Sequence[tuple[int, Version]], *, by_name: bool) -> tuple[list[int], int]:
         context = self._context
         numbers: list[int] = []
         fds: list[int] = []
@@ -101,7 +105,7 @@ class Reclaimer:
         """What could not be punched is accounted in memory alone: the index has forgotten it."""
         for number, version in targets:
             file = self._files.peek(version)
-            if number in self._doomed:
+            if number in self._doomed or (not by_name and number in self._pins):
                 continue
             if file is not None and file.object_id == number:
                 recall(file)
@@ -130,6 +134,7 @@ class Reclaimer:
             return [], 0
         self._doomed.deleted(numbers)
         self._updates.drop(numbers)
+        self._pins.gone(room_bytes)
         removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers, fds)
         if failure is not None:
             context.health.failed(failure, "removing evicted files")

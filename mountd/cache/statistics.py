@@ -22,6 +22,9 @@ class StagingStatistics:
     """Accounted on the disk: staged, being staged, and evicted but not yet removed."""
     capacity_bytes: int
     """What may be used in all, as things stand: the size asked for, or what the disk's floor leaves."""
+    pinned_files: int
+    pinned_bytes: int
+    """Of `room_bytes`, of files that go only by name."""
     shrunk_bytes: int
     """Of `bytes`, those of chunks that are stored in fewer bytes than they have."""
     shrunk_stored_bytes: int
@@ -43,6 +46,7 @@ def statistics_of(
     writer: StagedWriter,
     admission: Admission,
     *,
+    pinned_files: int,
     granted_bytes: int,
     is_ready: bool,
 ) -> StagingStatistics:
@@ -62,6 +66,8 @@ def statistics_of(
         bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
         room_bytes=context.room.used_bytes - granted_bytes,
         capacity_bytes=context.room.limit_bytes(),
+        pinned_files=pinned_files,
+        pinned_bytes=context.room.pinned_bytes,
         shrunk_bytes=context.index.counts.shrunk_bytes,
         shrunk_stored_bytes=context.index.counts.shrunk_stored_bytes,
         queued_bytes=writer.queued_bytes,

@@ -233,7 +233,7 @@ class SpaceReservation:
         if now_s < self._look_again_s and not (self._gone_since_look and self._are_few(need_bytes)):
             return
         self._gone_since_look = False
-        staged = [(plan, plan.staged_units()) for plan in self._plans]
+        staged = [(plan, self._may_go(plan, plan.staged_units())) for plan in self._plans]
         uses = sum(len(units) * max(1, 2 * len(plan.learners)) for plan, units in staged)
         self._look_again_s = now_s + uses * _LOOK_S_A_USE
         want_bytes = max(4 * need_bytes, self._cache.room.limit_bytes() // _CANDIDATE_SHARE)
@@ -241,6 +241,20 @@ class SpaceReservation:
             self._candidates = _last(staged, want_bytes, now_s)
         else:
             self._candidates = await self._run_in_thread(_last, staged, want_bytes, now_s)
+
+    def _may_go(self, plan: EpochPlan, units: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Those of them that are not pinned."""
+        pins = self._cache.pinned
+        if not len(pins):
+            return units
+        if plan.objects is not None:
+            bits = np.unpackbits(np.frombuffer(pins.bits(), np.uint8), bitorder="little")
+            numbers = plan.objects[units]
+            may_go: NDArray[np.bool_] = (numbers >= len(bits)) | (bits[np.minimum(numbers, len(bits) - 1)] == 0)
+            return units[may_go].astype(np.int32, copy=False)
+        pinned = {number for number, file in plan.staged.items() if file.object_id in pins}
+        places = map(plan.layout.place, units.tolist())
+        return units[np.array([number not in pinned for number, _ in places], bool)] if pinned else units
 
 
 def _last(staged: Sequence[tuple[EpochPlan, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:

@@ -25,7 +25,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mountd.base.errors import StagingError
-from mountd.ledger.record import Grant, ServedSource, read_grant, read_serving, write_grant, write_serving
+from mountd.ledger.record import (
+    Grant,
+    ServedSource,
+    read_grant,
+    read_pinned,
+    read_serving,
+    write_grant,
+    write_pinned,
+    write_serving,
+)
 from policies.cache.sharing import grant_bytes
 
 FOLDER = "ledger"
@@ -52,6 +61,8 @@ class Listed(NamedTuple):
     serving: ServedSource | None
     running: bool
     """It has a daemon."""
+    pinned_bytes: int = 0
+    """Of what it holds, what it gives up for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +236,7 @@ class Ledger:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 running = True
-            return Listed(name, grant, read_serving(fd), running)
+            return Listed(name, grant, read_serving(fd), running, read_pinned(fd))
         finally:
             os.close(fd)
 
@@ -254,8 +265,10 @@ class Hold:
         self._ledger = ledger
         self._fd = fd
 
-    def settle(self, used_bytes: int) -> None:
-        """Bring its record down to what it holds. Raises OSError, LedgerBusy."""
+    def settle(self, used_bytes: int, pinned_bytes: int | None = None) -> None:
+        """Bring its record down to what it holds. `pinned_bytes` None: as before. Raises OSError, LedgerBusy."""
+        if pinned_bytes is not None:
+            write_pinned(self._fd, pinned_bytes)
         with self._ledger.locked():
             before = read_grant(self._fd)
             write_grant(self._fd, Grant(used_bytes, used_bytes, before.used_s if before is not None else 0))
@@ -286,6 +299,10 @@ class Registration:
         """
         granted_bytes = max(min(granted_bytes, self.grant.granted_bytes), used_bytes)
         self.write(Grant(granted_bytes, used_bytes, int(time.time())))
+
+    def pins(self, pinned_bytes: int) -> None:
+        """So much of what it holds is given up for nobody. Raises OSError."""
+        write_pinned(self._fd, pinned_bytes)
 
     def serves(self, serving: ServedSource) -> None:
         """What is served now, and where. Raises OSError."""

@@ -1,4 +1,5 @@
-"""What the ledger keeps of one cache, as bytes: its grant in a block of its own, what it is and serves behind that.
+"""What the ledger keeps of one cache, as bytes: its grant and its pins in a block of their own, what it is and serves
+behind that.
 
 A grant is written by one write of 40 bytes, which a kill does not cut in two; what follows may be cut, and is then not
 known. Both have a checksum.
@@ -15,6 +16,9 @@ import xxhash
 
 _MAGIC = b"hfs-room"
 _GRANT = struct.Struct("<8sQQQQ")  # magic, granted, used, last use, checksum of what is before
+_PINNED = struct.Struct("<QQ")  # bytes, checksum
+_PINNED_AT = 512
+"""Of its own sector."""
 _DETAIL_AT = 4096
 """Of its own block."""
 _HEAD = struct.Struct("<QQ")  # length, checksum
@@ -58,6 +62,21 @@ def read_grant(fd: int) -> Grant | None:
         return None
     magic, *figures, _ = _GRANT.unpack(data)
     return Grant(*figures) if magic == _MAGIC else None
+
+
+def write_pinned(fd: int, pinned_bytes: int) -> None:
+    """How much of what the cache holds is not to be asked for. Raises OSError."""
+    body = pinned_bytes.to_bytes(8, "little")
+    os.pwrite(fd, _PINNED.pack(pinned_bytes, xxhash.xxh3_64_intdigest(body)), _PINNED_AT)
+
+
+def read_pinned(fd: int) -> int:
+    """0 where nobody has said, or that is damaged. Raises OSError."""
+    data = os.pread(fd, _PINNED.size, _PINNED_AT)
+    if len(data) < _PINNED.size:
+        return 0
+    pinned_bytes, checksum = _PINNED.unpack(data)
+    return int(pinned_bytes) if xxhash.xxh3_64_intdigest(data[:8]) == checksum else 0
 
 
 def write_serving(fd: int, serving: ServedSource) -> None:

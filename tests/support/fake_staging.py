@@ -46,6 +46,7 @@ class FakeStaging:
         self.broken = False
         self.room_bytes = 1 << 60
         self.pins = 0
+        self.pinned: set[int] = set()
         self.all_in_memory = True
         self.put_paths: set[bytes] = set()
         self.capacity_bytes = 1 << 60

@@ -2,8 +2,8 @@
 
 SQLite does not notice a bit that was turned in its file. In a row that bit could give a file the bytes of another one
 (inode numbers one apart, equal sizes and times), or call a chunk present that is a hole. So each row has a checksum of
-all that decides which bytes are whose. What merely orders evictions or helps people (last use, path) is left out, and
-so are the rows of chunks: a wrong one of these makes right bytes look damaged, never the reverse.
+all that decides which bytes are whose. What merely orders evictions or helps people (last use, pin, path) is left out,
+and so are the rows of chunks: a wrong one of these makes right bytes look damaged, never the reverse.
 
 Writes nothing.
 """
@@ -27,6 +27,7 @@ COLUMNS = (
     "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored, "
     "stamp_inode, stamp_ctime_ns, proof"
 )
+READ_COLUMNS = f"{COLUMNS}, pinned"
 SET_STAMP = "stamp_inode = ?, stamp_ctime_ns = ?, proof = ?"
 
 _PROVEN = struct.Struct("<QQQqqQ?QQQq")
@@ -50,7 +51,7 @@ def stamp_values(
 
 
 def staged_row(columns: tuple[Any, ...], source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
-    """The row with these values of COLUMNS. `database`: where its chunks are counted."""
+    """The row with these values of READ_COLUMNS. `database`: where its chunks are counted."""
     try:
         return _staged_row(columns, source_names, database)
     except _NOT_A_ROW:
@@ -83,7 +84,7 @@ def shrunk_in(row: StagedRow, database: sqlite3.Connection) -> tuple[int, int]:
 
 def _staged_row(columns: tuple[Any, ...], source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
     number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, *rest = columns
-    checksum, path, stored_bytes, stamp_inode, stamp_ctime_ns, proof = rest
+    checksum, path, stored_bytes, stamp_inode, stamp_ctime_ns, proof, pinned = rest
     staged_bytes = size if complete else 0
     if not complete and size > chunk_bytes:
         sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
@@ -114,6 +115,7 @@ def _staged_row(columns: tuple[Any, ...], source_names: Mapping[int, str], datab
         stored_bytes,
         stamp,
         proven,
+        bool(pinned),
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from mountd.base.version import is_lasting
 from mountd.cache.index.attribute_rows import AttributeRows
 from mountd.cache.index.counts import Counts
-from mountd.cache.index.database import IndexDatabase
+from mountd.cache.index.database import IndexDatabase, IndexFailed
 from mountd.cache.index.reader import IndexReader
 from mountd.cache.index.schema import Connect
 from mountd.cache.index.sources import Sources
@@ -53,6 +53,12 @@ class Index:
         self.reader = IndexReader(self.database, self.sources)
         self.writer = IndexWriter(self.database, self.sources, self.counts)
         self.attributes = AttributeRows(self.database)
+        try:
+            self.opened_pins = self.reader.pinned()
+        except IndexFailed:
+            self.database.close()
+            raise
+        """The numbers of the objects that were pinned when it was opened, and the blocks that they took."""
 
     def close(self) -> None:
         """Close all connections. May be called twice. Raises IndexFailed."""

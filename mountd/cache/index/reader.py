@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mountd.base.version import Version
-from mountd.cache.index.columns import COLUMNS, read_state, staged_row
+from mountd.cache.index.columns import READ_COLUMNS, read_state, staged_row
 from mountd.cache.index.database import IndexDatabase
 from mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow
 from mountd.cache.index.schema import signed, unsigned
@@ -53,8 +53,27 @@ class IndexReader:
         return self._rows("id > ? ORDER BY id LIMIT ?", (after_id, limit))
 
     def oldest(self, after: tuple[int, int], limit: int) -> list[StagedRow]:
-        """The next rows by (last use, object number), after `after`."""
-        return self._rows("(last_use, id) > (?, ?) ORDER BY last_use, id LIMIT ?", (*after, limit))
+        """The next rows by (last use, object number), after `after`, without those that are pinned."""
+        return self._rows("pinned = 0 AND (last_use, id) > (?, ?) ORDER BY last_use, id LIMIT ?", (*after, limit))
+
+    def pinned_rows(self, after_id: int, limit: int) -> list[StagedRow]:
+        """The next that are pinned, by object number."""
+        return self._rows("pinned = 1 AND id > ? ORDER BY id LIMIT ?", (after_id, limit))
+
+    def pinned_at(self, versions: Sequence[tuple[bytes, Version]]) -> list[StagedRow]:
+        """Those that are pinned at one of these paths and are another version than the one that is there now."""
+        found: list[StagedRow] = []
+        for path, version in versions:
+            for row in self._rows("pinned = 1 AND path = ?", (path,)):
+                if row.version != version and row.version.source_id == version.source_id:
+                    found.append(row)
+        return found
+
+    def pinned(self) -> tuple[list[int], int]:
+        """Numbers of all objects that are pinned, and the blocks that they take. A million: a quarter of a second."""
+        with self._database.guarded():
+            found = self._database.reader.execute("SELECT id, blocks FROM files WHERE pinned = 1").fetchall()
+        return [number for number, _ in found], sum(blocks for _, blocks in found)
 
     def rows(self, object_ids: Sequence[int]) -> list[StagedRow]:
         """The rows of these objects, as far as they are there."""
@@ -106,12 +125,12 @@ class IndexReader:
             return read_state(self._database.reader)
 
     def _of_inode(self, version: Version, database: sqlite3.Connection) -> list[StagedRow]:
-        sql = f"SELECT {COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
+        sql = f"SELECT {READ_COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
         key = (signed(version.inode), self._sources.number(version.source_id))
         return [staged_row(row, self._sources.names, database) for row in database.execute(sql, key)]
 
     def _rows(self, where: str, values: tuple[Any, ...]) -> list[StagedRow]:
         database = self._database.reader
         with self._database.guarded():
-            found = database.execute(f"SELECT {COLUMNS} FROM files WHERE {where}", values).fetchall()
+            found = database.execute(f"SELECT {READ_COLUMNS} FROM files WHERE {where}", values).fetchall()
             return [staged_row(row, self._sources.names, database) for row in found]

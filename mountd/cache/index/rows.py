@@ -87,6 +87,8 @@ class StagedRow:
     """With which every chunk that is committed was right, and nothing else was in the object; None: not known."""
     proven: bool = True
     """It is the row that was written. If not, none of its chunks may be used."""
+    pinned: bool = False
+    """It goes only by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,20 @@ _MARK = "index.damaged"
 APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
-FORMAT = 5
+FORMAT = 6
 """user_version. A release reads its own format and older ones; each change of TABLES is a new number.
 
 2: chunks may be encoded (`stored`, and their totals in `state`).
 3: objects have a stamp, rows a proof; the state knows how far the scrub is.
-4, 5: attributes of files may be kept."""
+4, 5: attributes of files may be kept.
+6: files may be pinned."""
+
+_PIN_INDEXES = (
+    # Whoever looks for what was used longest ago never comes by what is pinned, however much that is.
+    "CREATE INDEX files_by_use ON files (last_use) WHERE pinned = 0",
+    "CREATE INDEX files_pinned ON files (id, blocks) WHERE pinned = 1",
+    "CREATE INDEX files_pinned_by_path ON files (path) WHERE pinned = 1",
+)
 
 _ATTRIBUTES = (
     # A number that another index hardly has: node ids of the kernel are made of it.
@@ -71,10 +79,11 @@ TABLES = (
         stored INTEGER NOT NULL DEFAULT 0,  -- bytes that stand for the only chunk, which is encoded; 0: as it is
         stamp_inode INTEGER,            -- of the object when all was right, see Stamp; NULL: not known
         stamp_ctime_ns INTEGER,
-        proof INTEGER                   -- see index_columns; NULL: from before format 3
+        proof INTEGER,                  -- see index_columns; NULL: from before format 3
+        pinned INTEGER NOT NULL DEFAULT 0   -- goes only by name: see cache.pins
     )""",
     "CREATE INDEX files_by_inode ON files (inode)",
-    "CREATE INDEX files_by_use ON files (last_use)",
+    *_PIN_INDEXES,
     "CREATE INDEX files_incomplete ON files (id) WHERE complete = 0",
     """CREATE TABLE chunks (
         file INTEGER NOT NULL,          -- files.id
@@ -110,7 +119,13 @@ TABLES = (
     f"PRAGMA user_version = {FORMAT}",
 )
 
-_FROM_3 = (*_ATTRIBUTES, f"PRAGMA user_version = {FORMAT}")
+_FROM_5 = (
+    "ALTER TABLE files ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+    "DROP INDEX files_by_use",
+    *_PIN_INDEXES,
+    f"PRAGMA user_version = {FORMAT}",
+)
+_FROM_3 = (*_ATTRIBUTES, *_FROM_5)
 _FROM_4 = (
     "DROP TRIGGER IF EXISTS attributes_go_with_their_file",
     "DROP TABLE attributes",
@@ -137,9 +152,10 @@ _FROM_1 = (
     *_FROM_2,
 )
 
-_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4}
-"""What makes an index of an older format one of this, in one transaction. No row is touched, however many there are:
-rows from before have no stamp, so their objects are verified when they are first used."""
+_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5}
+"""What makes an index of an older format one of this, in one transaction. No row is touched, however many there are (of
+a million an index is sorted anew, in a second): rows from before have no stamp, so their objects are verified when they
+are first used."""
 
 _DISK_REFUSES = {
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),

@@ -13,6 +13,7 @@ from typing import Any
 from mountd.base.version import Version
 from mountd.cache.index.columns import (
     COLUMNS,
+    READ_COLUMNS,
     SET_STAMP,
     shrunk_in,
     staged_row,
@@ -149,6 +150,23 @@ class IndexWriter:
             database.executemany("UPDATE files SET last_use = ? WHERE id = ?", uses)
             database.executemany("UPDATE files SET path = ? WHERE id = ?", paths)
 
+    def pin(self, object_ids: Sequence[int], *, pinned: bool) -> tuple[dict[int, int], list[int]]:
+        """These objects are pinned from now on, durably, or not any more.
+
+        (the room in bytes of each that this has changed, those that have no row).
+        """
+        changed: dict[int, int] = {}
+        missing: list[int] = []
+        with self._database.transaction(durable=True) as database:
+            for number in object_ids:
+                found = database.execute("SELECT blocks, pinned FROM files WHERE id = ?", (number,)).fetchone()
+                if found is None:
+                    missing.append(number)
+                elif bool(found[1]) != pinned:
+                    changed[number] = found[0] * BLOCK_BYTES
+            database.executemany("UPDATE files SET pinned = ? WHERE id = ?", [(pinned, number) for number in changed])
+        return changed, missing
+
     def stamp(self, stamps: Sequence[tuple[int, Version, Stamp]]) -> None:
         """Objects, (number, version, stamp), were found right as a whole. Those with another row are left out."""
         with self._database.transaction(durable=False) as database:
@@ -173,7 +191,7 @@ class IndexWriter:
             database.execute(sql, (settled_id, next_id))
 
     def _row(self, object_id: int, database: sqlite3.Connection) -> StagedRow | None:
-        found = database.execute(f"SELECT {COLUMNS} FROM files WHERE id = ?", (object_id,)).fetchone()
+        found = database.execute(f"SELECT {READ_COLUMNS} FROM files WHERE id = ?", (object_id,)).fetchone()
         return None if found is None else staged_row(found, self._sources.names, database)
 
 

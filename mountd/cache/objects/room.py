@@ -53,6 +53,8 @@ class Room:
         self.obtainable_bytes: int | None = None
         """What could be had in all, where the capacity is what was taken so far of a size that several caches share."""
         self.used_bytes = used_bytes
+        self.pinned_bytes = 0
+        """Of it, what goes only by name: see `cache.pins`."""
         self.unwritten_bytes = 0
         """Accounted but not yet written: not yet missing from what the disk says it has free."""
         self._space = space
@@ -98,7 +100,8 @@ class Room:
         """Which of the two limits is the nearer one, for people."""
         facts, limit = self.facts(), self.limit_bytes()
         if limit in {self.capacity_bytes, self.obtainable_bytes}:
-            return f"cache-size reached ({show_size(limit)})"
+            pinned = f", {show_size(self.pinned_bytes)} of it pinned" if self.pinned_bytes else ""
+            return f"cache-size reached ({show_size(limit)}{pinned})"
         free_bytes = max(0, facts.free_bytes)
         return (
             f"the cache disk is full: {show_size(free_bytes)} free, {show_size(facts.floor_bytes)} are left to others"

@@ -31,6 +31,12 @@ class StagedListing:
                 for row in rows:
                     yield row
 
+    def pinned_pages(
+        self, prefixes: Collection[bytes], source_ids: Collection[str] | None
+    ) -> AsyncGenerator[Sequence[StagedRow], None]:
+        """Of those that are pinned, some hundreds at a time."""
+        return pages_of(self._context, prefixes, source_ids, pinned=True)
+
     async def entered(self, numbers: Sequence[int]) -> set[int]:
         """Those of these objects that the index has. Raises StagingError."""
         found: set[int] = await self._context.threads.ask_index(self._context.index.reader.entered, numbers)
@@ -43,14 +49,15 @@ class StagedListing:
 
 
 async def pages_of(
-    context: CacheContext, prefixes: Collection[bytes], source_ids: Collection[str] | None
+    context: CacheContext, prefixes: Collection[bytes], source_ids: Collection[str] | None, *, pinned: bool = False
 ) -> AsyncGenerator[Sequence[StagedRow], None]:
-    """Pages of the rows that `StagedListing.rows` gives one by one."""
+    """Pages of the rows that `StagedListing.rows` gives one by one. `pinned`: of those that are pinned."""
+    page = context.index.reader.pinned_rows if pinned else context.index.reader.page
     wanted = frozenset(prefix.strip(b"/") for prefix in prefixes)
     last = 0
     while True:
         try:
-            rows = await context.threads.ask_index(context.index.reader.page, last, _PAGE)
+            rows = await context.threads.ask_index(page, last, _PAGE)
         except IndexFailed as error:
             context.health.index_failed(error, "listing staged files")
             return

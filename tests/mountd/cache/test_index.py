@@ -388,7 +388,7 @@ def test_a_million_rows_are_opened_without_a_scan(tmp_path: Path) -> None:
     index.database.writer.execute(
         f"""WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
         INSERT INTO files SELECT i, 1, i, 5, 1, 1, {CHUNK}, 1, 2, i / 100, i, CAST('train/' || i AS BLOB), 0, i,
-            1700000000000000000 + i, 7000000000000000000 + i FROM n"""
+            1700000000000000000 + i, 7000000000000000000 + i, 0 FROM n"""
     )
     index.database.writer.execute(f"UPDATE state SET files = {ROWS}, bytes = {ROWS * 5}, blocks = {ROWS * 2}")
     index.database.writer.execute("COMMIT")

@@ -33,6 +33,7 @@ class FullStaging:
         """How many times smaller everything is kept."""
         self.evictor = self.evictions = self.room = self
         self.hinted: object = None
+        self.pinned: dict[int, object] = {}
 
     def refused(self, wanted_bytes: int, idle_s: int) -> None:
         pass
