@@ -36,6 +36,7 @@ _COMMANDS = (
     "status",
     "why",
     "cache",
+    "refresh",
     "layout",
     "plan",
     "encode",

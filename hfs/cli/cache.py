@@ -1,4 +1,4 @@
-"""`hfs cache warm|check|evict|list`: work on what is staged, through the mount's daemon, or on a cache without one.
+"""`hfs cache warm|check|evict|unpin|list`: work on what is staged, by the mount's daemon, or on a cache without one.
 
 The daemon does the work and is told to stop by closing the connection (Ctrl-C). Here paths become (mount, relative
 path), long lists become several requests, and what comes back becomes a progress bar or lines of JSON.
@@ -15,7 +15,7 @@ import click
 from hfs.cli.cache_du import du
 from hfs.cli.cache_estimate import tell_estimates
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
-from hfs.cli.shared import MountTarget, complete_mounts, control_option, sole_mount, targets_of
+from hfs.cli.shared import MountTarget, complain, complete_mounts, control_option, sole_mount, targets_of
 from mountd.base.errors import ConfigError
 from mountd.core.config.quantities import parse_duration, parse_size
 from mountd.wire.protocol import Progress, Result, Row, Rows
@@ -50,7 +50,12 @@ def cache() -> None:
 @click.option(
     "-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Files at a time. Default: the daemon's choice."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be read, and whether it fits; read no file.")
+@click.option("--pin", is_flag=True, help="Keep it: it goes for no room, only by hfs cache evict PATH or unpin.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be read, whether it fits, and how long it takes; a few files are read for that.",
+)
 @json_option
 @control_option
 @click.pass_context
@@ -61,6 +66,7 @@ def warm(
     files_from: str | None,
     null: bool,
     jobs: int | None,
+    pin: bool,
     dry_run: bool,
     as_json: bool,
     control: str | None,
@@ -69,6 +75,9 @@ def warm(
 
     What is staged already is skipped, so a warm that was interrupted goes on where it was. Returns when all of it would
     survive a crash of the machine.
+
+    --pin: nothing else takes its place then, neither other data nor other mounts of the cache; a file that changes at
+    the source loses its pin. What does not fit is named, and not pinned.
     """
     wanted = list(paths) if files_from is None else list(_names(files_from, paths, b"\0" if null else b"\n"))
     if not wanted:
@@ -76,7 +85,12 @@ def warm(
     targets = targets_of(wanted, control)
     if dry_run:
         ctx.exit(tell_estimates(targets, as_json=as_json))
-    _work(ctx, "warmed", as_json, targets, lambda t, part, news: t.client.warm(part, jobs or 0, news))
+    with _reporter("warmed", as_json) as reporter:
+        _put(reporter, targets, lambda t, part, news: t.client.warm(part, jobs or 0, news, pin=pin))
+    if pin and reporter.pinned_files is None:
+        complain("the daemon is of an earlier release and has pinned nothing; hfs mount --take-over brings a new one")
+        ctx.exit(PARTLY)
+    ctx.exit(_code(reporter, "warmed"))
 
 
 @cache.command()
@@ -171,6 +185,36 @@ def evict(
         targets,
         lambda t, part, news: t.client.evict(part, everything=everything, older_than_s=older_than_s, news=news),
     )
+
+
+@cache.command()
+@paths_argument
+@click.option("--all", "everything", is_flag=True, help="All that is pinned, of every source.")
+@cache_option
+@json_option
+@control_option
+@click.pass_context
+def unpin(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    everything: bool,
+    directory: str | None,
+    as_json: bool,
+    control: str | None,
+) -> None:
+    """Let what was pinned of PATHs (hfs cache warm --pin) go for room again. It stays staged while there is room."""
+    if bool(paths) == everything and (directory is not None or not paths):
+        raise ConfigError("give either PATHs or --all")
+    if directory is not None:
+        from hfs.mounting import offline
+
+        _offline(ctx, "unpinned", as_json, lambda _news: offline.unpin(directory, _inside(paths)))
+        return
+    targets = targets_of(_some(paths, control), control)
+    if everything:
+        targets = [MountTarget(target.mountpoint, target.client, []) for target in targets]
+    _work(ctx, "unpinned", as_json, targets, lambda t, part, _news: t.client.unpin(part))
 
 
 @cache.command(name="list")
@@ -278,12 +322,16 @@ Ask = Callable[[MountTarget, list[bytes], Callable[[Progress | Rows], None]], Re
 def _work(ctx: click.Context, done: str, as_json: bool, targets: list[MountTarget], ask: Ask) -> None:
     """Put one command to each mount, report, and end with its exit code."""
     with _reporter(done, as_json) as reporter:
-        for target in targets:
-            paths = target.paths if done == "warmed" else _all_or(target.paths)
-            for part in _parts(paths):
-                reporter.end_part(ask(target, part, reporter.news_for(target.shown)), target.shown)
-        reporter.close()
+        _put(reporter, targets, ask)
     ctx.exit(_code(reporter, done))
+
+
+def _put(reporter: Reporter, targets: list[MountTarget], ask: Ask) -> None:
+    for target in targets:
+        paths = target.paths if reporter.done in {"warmed", "unpinned"} else _all_or(target.paths)
+        for part in _parts(paths):
+            reporter.end_part(ask(target, part, reporter.news_for(target.shown, target.mountpoint)), target.shown)
+    reporter.close()
 
 
 def _offline(

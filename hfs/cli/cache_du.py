@@ -33,7 +33,7 @@ def root_of(directory: str | None) -> str:
 @click.option("--cache", "directory", metavar="DIR", help="The cache root. Default: that of the configuration.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def du(directory: str | None, as_json: bool) -> None:
-    """Show what each cache of a root holds: source, owner, bytes staged, share of the size, last use."""
+    """Show what each cache of a root holds: source, owner, bytes staged and pinned, share of the size, last use."""
     path = root_of(directory)
     root = CacheRoot(path)
     try:
@@ -47,24 +47,25 @@ def du(directory: str | None, as_json: bool) -> None:
     from hfs.cli.figures import duration, size
     from hfs.cli.render import new_table, stdout
 
-    table = new_table("", "source", "owner", "staged", "share", "last used", "mounted at")
+    table = new_table("", "source", "owner", "staged", "pinned", "share", "last used", "mounted at")
     for cache in sorted(caches, key=lambda cache: -cache["used_bytes"]):
         ago = "now" if cache["running"] else f"{duration(max(0.0, time.time() - cache['used_s']))} ago"
-        sizes = size(cache["used_bytes"]), size(cache["granted_bytes"])
+        sizes = (size(cache[name]) for name in ("used_bytes", "pinned_bytes", "granted_bytes"))
         table.add_row(printable(cache["source"]), cache["owner"], *sizes, ago, printable(cache["mountpoint"]))
     stdout().print(table)
     click.echo(f"{size(used_bytes)} of {'what the disk leaves' if size_bytes is None else size(size_bytes)}")
 
 
 def _told(entry: Listed) -> dict[str, Any]:
-    from hfs.mounting.held import held_bytes
+    from hfs.mounting.held import held
 
-    serving = entry.serving
+    serving, has = entry.serving, held(entry)
     return {
         "name": entry.name,
         "source": "?" if serving is None else os.fsdecode(serving.source),
         "owner": _user(int(entry.name.partition("-")[0])),
-        "used_bytes": held_bytes(entry),
+        "used_bytes": has.bytes,
+        "pinned_bytes": has.pinned_bytes,
         "granted_bytes": entry.grant.granted_bytes,
         "used_s": entry.grant.used_s,
         "running": entry.running,

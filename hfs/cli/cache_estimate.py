@@ -1,4 +1,4 @@
-"""`hfs cache warm --dry-run`: what would be read, and whether it fits, for each mount that PATHs lie in."""
+"""`hfs cache warm --dry-run`: what would be read, whether it fits, and how long it takes, for each mount of PATHs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from hfs.cli.exit_codes import DONE, PARTLY
 from hfs.cli.shared import MountTarget, complain, printable
 from mountd.wire.protocol import Progress, Rows
 
+_PROBE_S = 10.0
+"""For each mount, at most: two to ten seconds of a real warm say how long the rest takes."""
+
+
+def wanted(missing_bytes: int, room_bytes: int, free_bytes: int) -> str:
+    """What a warm needs, and whether that fits."""
+    from hfs.cli.render import size
+
+    if not missing_bytes:
+        return "nothing to read"
+    if room_bytes <= free_bytes:
+        return f"needs {size(missing_bytes)}, all of it fits"
+    return f"needs {size(room_bytes)}, {size(free_bytes)} fit: stops at {free_bytes / room_bytes:.0%}"
+
 
 def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
     """A line or a JSON object for each. The exit code: PARTLY where it would not all fit, or a path failed."""
@@ -21,7 +35,7 @@ def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
             for fault in part.faults if isinstance(part, Progress) else []:
                 complain(f"{target.shown(fault.path)}: {fault.message}")
 
-        result = target.client.estimate(target.paths, news)
+        result = target.client.estimate(target.paths, news, probe_s=_PROBE_S)
         for fault in result.faults:
             complain(f"{target.shown(fault.path)}: {fault.message}")
         missing_bytes, room_bytes, free_bytes = (
@@ -33,16 +47,21 @@ def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
             figures = {"files": result.files, "bytes": result.bytes, "staged": result.skipped, "failed": result.failed}
             click.echo(json.dumps({"mountpoint": target.mountpoint, **figures, **result.detail}))
             continue
-        from hfs.cli.figures import size
+        from hfs.cli.figures import duration, size
 
         text = (
             f"{target.mountpoint}: {result.files:,} files of {size(result.bytes)}, {result.skipped:,} of them staged; "
         )
-        if not missing_bytes:
-            text += "nothing to read"
-        elif room_bytes <= free_bytes:
-            text += f"needs {size(missing_bytes)}, all of it fits"
-        else:
-            text += f"needs {size(room_bytes)}, {size(free_bytes)} fit: stops at {free_bytes / room_bytes:.0%}"
+        text += wanted(missing_bytes, room_bytes, free_bytes)
+        seconds = result.detail.get("seconds")
+        if missing_bytes and seconds is not None:
+            text += f", about {duration(_rounded(float(seconds)))}"
         click.echo(printable(text))
     return code
+
+
+def _rounded(seconds: float) -> float:
+    """It is no better known."""
+    if seconds < 60:
+        return float(f"{seconds:.2g}")
+    return round(seconds / 10) * 10 if seconds < 600 else round(seconds, -2)

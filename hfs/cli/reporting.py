@@ -38,6 +38,8 @@ class Reporter:
         self.done = done
         self.total = Progress()
         """Figures of all parts up to now; `faults` is not used."""
+        self.pinned_files: int | None = None
+        """That are pinned now (warm), or stay because they are (evict); None: the daemon does not say."""
         self._before = Progress()
         self._started = time.monotonic()
 
@@ -49,12 +51,17 @@ class Reporter:
     ) -> None:
         self.leave()
 
-    def news_for(self, shown: Shown) -> Callable[[Progress | Rows], None]:
-        """What a client's `news` is to be; `shown` writes a path for people."""
+    def news_for(self, shown: Shown, what: str = "") -> Callable[[Progress | Rows], None]:
+        """What a client's `news` is to be; `shown` writes a path for people, and `what` is worked on."""
+        is_told = False
 
         def news(part: Progress | Rows) -> None:
+            nonlocal is_told
             if isinstance(part, Progress):
                 self._take(part)
+                if part.room_bytes and part.free_bytes is not None and not is_told:
+                    is_told = True
+                    self.does_not_fit(what, part.room_bytes, part.free_bytes, is_all=not part.walking)
                 self.progress([(shown(fault.path), fault) for fault in part.faults])
 
         return news
@@ -72,6 +79,8 @@ class Reporter:
             )
         )
         self._before = self.total
+        if "pinned_files" in result.detail:
+            self.pinned_files = (self.pinned_files or 0) + int(result.detail["pinned_files"])
         self.progress([(shown(fault.path), fault) for fault in result.faults])
 
     def _take(self, part: Progress) -> None:
@@ -88,6 +97,8 @@ class Reporter:
             files_total=total(before.files_total, part.files_total),
             bytes_total=total(before.bytes_total, part.bytes_total),
             walking=part.walking,
+            room_bytes=part.room_bytes,
+            free_bytes=part.free_bytes,
         )
 
     @property
@@ -105,6 +116,9 @@ class Reporter:
     def progress(self, faults: list[tuple[str, PathFault]]) -> None:
         """Show the figures and what has failed since the last call."""
         raise NotImplementedError
+
+    def does_not_fit(self, what: str, room_bytes: int, free_bytes: int, *, is_all: bool) -> None:
+        """It would take so much, of which so much fits. `is_all`: nothing more is known to come."""
 
     def close(self) -> None:
         """Show that all is done."""
@@ -133,6 +147,10 @@ class JsonReporter(Reporter):
             "eta_s": None if self.eta_s() is None else round(self.eta_s() or 0, 1),
             "faults": [{"path": path, "message": fault.message} for path, fault in faults],
         }
+        if total.room_bytes is not None:
+            line |= {"room_bytes": total.room_bytes, "free_bytes": total.free_bytes}
+        if final and self.pinned_files is not None:
+            line["pinned_files"] = self.pinned_files
         click.echo(json.dumps(line))
 
 
@@ -182,6 +200,15 @@ class BarReporter(Reporter):
                 failed=f"{total.failed:,} failed" if total.failed else "",
             )
 
+    def does_not_fit(self, what: str, room_bytes: int, free_bytes: int, *, is_all: bool) -> None:
+        from hfs.cli.cache_estimate import wanted
+        from hfs.cli.render import size
+
+        if is_all:
+            complain(f"{what}: {wanted(room_bytes, room_bytes, free_bytes)}")
+        else:
+            complain(f"{what}: needs more than {size(room_bytes)}, {size(free_bytes)} fit")
+
     def close(self) -> None:
         from hfs.cli.figures import duration, size
 
@@ -192,6 +219,8 @@ class BarReporter(Reporter):
         line = f"{self.done} {total.files:,} files, {size(total.bytes)}, in {duration(self.elapsed_s)}"
         if total.skipped:
             line += f"; {total.skipped:,} {'open, so they stay' if self.done == 'evicted' else 'staged already'}"
+        if self.pinned_files is not None:
+            line += f"; {self.pinned_files:,} pinned{', so they stay' if self.done == 'evicted' else ''}"
         if total.failed:
             line += f"; {total.failed:,} failed"
         click.echo(line)
@@ -206,23 +235,27 @@ class ListPrinter:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._files = self._bytes = self._complete = 0
+        self._files = self._bytes = self._complete = self._pinned = 0
 
     def row(self, name: str, row: Row) -> None:
         self._files += 1
         self._bytes += row.staged_bytes
         self._complete += row.complete
+        self._pinned += row.pinned
         if self._as_json:
             record = {**msgspec.structs.asdict(row), "path": name}
             record["open"] = record.pop("opened")
             click.echo(json.dumps(record))
         else:
+            pinned = "  pinned" if row.pinned else ""
             share = "complete" if row.complete else f"{row.staged_bytes / row.size:.0%}" if row.size else "0%"
-            click.echo(f"{row.staged_bytes:>15,} {row.size:>15,} {share:>8}  {printable(name)}")
+            click.echo(f"{row.staged_bytes:>15,} {row.size:>15,} {share:>8}{pinned}  {printable(name)}")
 
     def close(self) -> None:
         if self._as_json:
             sums = {"final": True, "files": self._files, "staged_bytes": self._bytes, "complete": self._complete}
+            sums["pinned"] = self._pinned
             click.echo(json.dumps(sums))
         else:
-            click.echo(f"{self._bytes:>15,} bytes staged of {self._files:,} files, {self._complete:,} complete")
+            pinned = f", {self._pinned:,} pinned" if self._pinned else ""
+            click.echo(f"{self._bytes:>15,} bytes staged of {self._files:,} files, {self._complete:,} complete{pinned}")

@@ -30,11 +30,13 @@ from mountd.wire.protocol import (
     List,
     Progress,
     Record,
+    Refresh,
     Request,
     Result,
     Rows,
     Status,
     Touches,
+    Unpin,
     Warm,
     encode,
 )
@@ -71,13 +73,21 @@ class Client:
         """The nodes that share their caches, as `protocol.Directory` says."""
         return self._ask(Directory(), None, limit_s).detail
 
-    def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None) -> Result:
+    def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None, *, pin: bool = False) -> Result:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
-        return self._ask(Warm(list(paths), jobs), news, None)
+        return self._ask(Warm(list(paths), jobs, pin), news, None)
 
-    def estimate(self, paths: Sequence[bytes], news: News | None = None) -> Result:
+    def estimate(self, paths: Sequence[bytes], news: News | None = None, *, probe_s: float = 0.0) -> Result:
         """What `warm` would read and keep, as `protocol.Estimate` says."""
-        return self._ask(Estimate(list(paths)), news, None)
+        return self._ask(Estimate(list(paths), probe_s), news, None)
+
+    def unpin(self, paths: Sequence[bytes]) -> Result:
+        """What is staged may go for room again; no paths: all."""
+        return self._ask(Unpin(list(paths)), None, None)
+
+    def refresh(self, paths: Sequence[bytes]) -> Result:
+        """Have files and directories, and all below them, looked at anew."""
+        return self._ask(Refresh(list(paths)), None, None)
 
     def check(self, paths: Sequence[bytes], *, against_source: bool = False, news: News | None = None) -> Result:
         """Verify what is staged; no paths: all."""

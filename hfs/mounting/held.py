@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from hfs.client.client import Client
 from mountd.base.errors import HfsError
@@ -11,11 +12,21 @@ from mountd.ledger import Listed
 _LIMIT_S = 2.0
 
 
-def held_bytes(entry: Listed) -> int:
-    """Bytes staged; as the ledger has it, where no daemon of ours can be asked."""
+class Held(NamedTuple):
+    """Of one cache."""
+
+    bytes: int
+    """Staged."""
+    pinned_bytes: int
+    """Of them, what goes only by name."""
+
+
+def held(entry: Listed) -> Held:
+    """As the ledger has it, where no daemon of ours can be asked."""
     if entry.running and entry.serving is not None and entry.serving.control:
         try:
-            return int(Client(os.fsdecode(entry.serving.control)).status(_LIMIT_S)["staged"]["room_bytes"])
+            staged = Client(os.fsdecode(entry.serving.control)).status(_LIMIT_S)["staged"]
+            return Held(int(staged["room_bytes"]), int(staged.get("pinned_bytes", 0)))
         except (HfsError, KeyError):
             pass
-    return entry.grant.used_bytes
+    return Held(entry.grant.used_bytes, entry.pinned_bytes)

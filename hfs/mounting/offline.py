@@ -1,4 +1,4 @@
-"""`hfs cache check|evict|list --cache DIR`: caches that no daemon uses.
+"""`hfs cache check|evict|unpin|list --cache DIR`: caches that no daemon uses.
 
 Opens the cache as the daemon does, under the same lock, for the time of one command; one in use is an error that names
 its owner. The command line gets what it would get from a daemon: Progress and Rows by `news`, then a Result. Never
@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from hfs.mounting.held import held_bytes
+from hfs.mounting.held import held
 from mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError
 from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.metrics import Metrics
@@ -54,7 +54,7 @@ def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
 
 def evict(cache_dir: str, paths: Sequence[bytes], older_than_s: float, source: str | None) -> Result:
     """Drop what is staged below `paths` (none: everything) and was last used longer ago than that, of the cache of this
-    source (None: of all). Raises ConfigError, MountError."""
+    source (None: of all). By age nothing goes that is pinned. Raises ConfigError, MountError."""
     files = freed_bytes = 0
     before_s = time.time() - older_than_s if older_than_s else None
 
@@ -68,21 +68,36 @@ def evict(cache_dir: str, paths: Sequence[bytes], older_than_s: float, source: s
     return Result(files=files, bytes=freed_bytes)
 
 
+def unpin(cache_dir: str, paths: Sequence[bytes]) -> Result:
+    """Let what is pinned below `paths` (none: everything) go for room again. Raises ConfigError, MountError."""
+    files = size_bytes = 0
+
+    async def work(cache: Cache) -> None:
+        nonlocal files, size_bytes
+        more_files, more_bytes = await cache.pinned.unpin(paths or _EVERYTHING)
+        files += more_files
+        size_bytes += more_bytes
+
+    _with(cache_dir, work)
+    return Result(files=files, bytes=size_bytes)
+
+
 def shrink(cache_dir: str, to_bytes: int) -> Result:
     """Drop what was used longest ago, of the cache first that was used longest ago, until all caches of the root hold
     no more than this. Raises ConfigError, MountError where those that daemons use hold more."""
     root = CacheRoot(cache_dir)
     try:
         caches = sorted(root.ledger.listed(), key=lambda entry: entry.grant.used_s)
-        lacking_bytes = sum(held_bytes(entry) for entry in caches) - to_bytes
-        files = freed_bytes = 0
+        lacking_bytes = sum(held(entry).bytes for entry in caches) - to_bytes
+        files = freed_bytes = pinned_bytes = 0
 
         async def work(cache: Cache) -> None:
-            nonlocal files, freed_bytes
+            nonlocal files, freed_bytes, pinned_bytes
             room, before_files = cache.room, cache.statistics().files
             room.capacity_bytes = max(0, room.used_bytes - lacking_bytes)
             freed_bytes += await cache.evictor.make_room()
             files += before_files - cache.statistics().files
+            pinned_bytes += room.pinned_bytes
 
         settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction="lru")
         for entry in caches:
@@ -93,9 +108,10 @@ def shrink(cache_dir: str, to_bytes: int) -> Result:
     finally:
         root.close()
     if lacking_bytes > 0:
-        raise MountError(
-            f"{lacking_bytes} bytes more than --to are in caches with daemons: unmount, or evict paths of the mounts"
-        )
+        where = "are in caches with daemons: unmount, or evict paths of the mounts"
+        if pinned_bytes:
+            where = f"are pinned ({pinned_bytes}; hfs cache unpin lets them go), or {where}"
+        raise MountError(f"{lacking_bytes} bytes more than --to {where}")
     return Result(files=files, bytes=freed_bytes)
 
 
@@ -119,6 +135,7 @@ def list_rows(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
                     source_id=row.version.source_id,
                     inode=row.version.inode,
                     last_use_ns=row.last_use_s * 10**9,
+                    pinned=row.pinned,
                 )
             )
             if len(rows) == _ROWS:
@@ -194,11 +211,11 @@ async def _work(
     async with open_cache(path, settings, metrics=Metrics()) as cache:
         await cache.ready.wait()
         await work(cache)
-        used_bytes, error = cache.room.used_bytes, cache.statistics().last_error
+        room, error = cache.room, cache.statistics().last_error
     if error is not None:  # what was listed or checked is not all there is
         raise MountError(f"the cache {path}: {error}")
     if hold is not None:
-        hold.settle(used_bytes)
+        hold.settle(room.used_bytes, room.pinned_bytes)
 
 
 @contextlib.contextmanager

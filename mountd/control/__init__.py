@@ -11,10 +11,12 @@ from mountd.control.listening import socket_path
 from mountd.control.neighbours import ask_to_yield
 from mountd.control.own_xattrs import OwnXattrs
 from mountd.control.recordings import Recordings
+from mountd.control.refresh import RefreshWork
 from mountd.control.status import CounterStatus, StatusReport
 from mountd.control.traffic import Traffic
 from mountd.control.tunnels import Tunnels
-from mountd.control.warm import WarmFetches, Warming
+from mountd.control.warm import Warming
+from mountd.control.warm_nodes import WarmFetches
 
 __all__ = [
     "CacheCommands",
@@ -23,6 +25,7 @@ __all__ = [
     "CounterStatus",
     "OwnXattrs",
     "Recordings",
+    "RefreshWork",
     "StatusReport",
     "Traffic",
     "Tunnels",

@@ -1,4 +1,4 @@
-"""What `hfs cache warm|evict|check|list` ask of the running daemon.
+"""What `hfs cache warm|evict|unpin|check|list` ask of the running daemon.
 
 Done over the same parts that serve readers: a warm is a prefetch that is reported, a check reads what is staged again.
 Paths are relative to the mount. A path that fails is counted and named, the rest goes on.
@@ -35,7 +35,7 @@ class CacheCommands:
         source: Source,
         fetcher: Fetcher,
         metrics: Metrics,
-        new_warming: Callable[[Report], Warming],
+        new_warming: Callable[[Report, bool], Warming],
         new_estimate: Callable[[Report], WarmEstimate],
     ) -> None:
         self._namespace = namespace
@@ -46,13 +46,21 @@ class CacheCommands:
         self._new_warming = new_warming
         self._new_estimate = new_estimate
 
-    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
-        """Stage files and trees; returns when all that was staged would survive a crash."""
-        return await self._new_warming(report).run(paths, jobs)
+    async def warm(self, paths: Sequence[bytes], jobs: int, pin: bool, report: Report) -> Result:
+        """Stage files and trees; returns when all that was staged would survive a crash. `pin`: it goes only by name
+        from then on."""
+        return await self._new_warming(report, pin).run(paths, jobs)
 
-    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
-        """What `warm` would read and keep, and the room that there is."""
-        return await self._new_estimate(report).run(paths)
+    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
+        """What `warm` would read and keep, the room that there is, and, with `probe_s`, the time."""
+        return await self._new_estimate(report).run(paths, probe_s)
+
+    async def unpin(self, paths: Sequence[bytes]) -> Result:
+        """What is staged of these may go for room again; no paths: all."""
+        await self._cache.committer.wait_committed()
+        source_ids = await self._source.ids_below() if paths else None
+        files, size_bytes = await self._cache.pinned.unpin(paths or EVERYTHING, source_ids)
+        return Result(files=files, bytes=size_bytes)
 
     async def evict(
         self,
@@ -62,18 +70,21 @@ class CacheCommands:
         report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
     ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped. `older_than_s`: only what was
-        last used longer ago than that."""
+        last used longer ago than that, and is not pinned: `detail` then has "pinned_files" that stay, however old."""
         await self._cache.committer.wait_committed()
         prefixes = paths if paths and not everything else EVERYTHING
         source_ids = None if everything else await self._source.ids_below()
-        skipped = 0
+        skipped = pinned = 0
+        before_s = self._cache.context.clock() - older_than_s if older_than_s else None
         async with contextlib.aclosing(self._cache.listing.rows(prefixes, source_ids)) as rows:
             async for row in rows:
                 file = self._cache.files.get_nowait(row.version)
                 skipped += file is not None and is_open(file)
-        before_s = self._cache.context.clock() - older_than_s if older_than_s else None
+                pinned += row.pinned and before_s is not None
         files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids, before_s)
-        return Result(files=files, bytes=freed_bytes, skipped=skipped)
+        return Result(
+            files=files, bytes=freed_bytes, skipped=skipped, detail={"pinned_files": pinned} if pinned else {}
+        )
 
     async def yield_room(self, asked_bytes: int) -> Result:
         """Give room back to other caches of the same root."""
@@ -145,4 +156,5 @@ class CacheCommands:
             inode=row.version.inode,
             opened=file is not None and is_open(file),
             last_use_ns=row.last_use_s * 10**9,
+            pinned=row.pinned,
         )

@@ -37,10 +37,12 @@ from mountd.wire.protocol import (
     List,
     ProtocolError,
     Record,
+    Refresh,
     Reply,
     Request,
     Result,
     Status,
+    Unpin,
     Warm,
     Yield,
 )
@@ -70,11 +72,14 @@ class CacheWork(Protocol):
     named in `faults`. A fault given to `report` is not given again in the Result.
     """
 
-    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
+    async def warm(self, paths: Sequence[bytes], jobs: int, pin: bool, report: Report) -> Result:
         """Stage files and trees; returns when they are committed. jobs 0: as many as the daemon likes."""
 
-    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
-        """What a warm would read and keep."""
+    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
+        """What a warm would read and keep, and how long it would take."""
+
+    async def unpin(self, paths: Sequence[bytes]) -> Result:
+        """What is staged may go for room again."""
 
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
         """Drop what is staged, and was used longer ago than that; open files are `skipped`."""
@@ -87,6 +92,13 @@ class CacheWork(Protocol):
 
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report Rows of what is staged; the sums are the Result."""
+
+
+class RefreshCommand(Protocol):
+    """`hfs refresh`."""
+
+    async def refresh(self, paths: Sequence[bytes]) -> Result:
+        """Look at these anew, and at all below them."""
 
 
 class RecordCommand(Protocol):
@@ -114,6 +126,7 @@ class Commands:
     cache: CacheWork
     cluster: ClusterCommand
     recordings: RecordCommand
+    refreshing: RefreshCommand
     learners: Joins
     why_no_others: Callable[[], str | None] = lambda: None
     """Why hints of other users are not followed here; None: they are."""
@@ -262,11 +275,15 @@ class _Gate:
                 case History():
                     return Result(detail={"looks": commands.status.history()})
                 case Warm():
-                    return await commands.cache.warm(request.paths, request.jobs, report)
+                    return await commands.cache.warm(request.paths, request.jobs, request.pin, report)
                 case Estimate():
-                    return await commands.cache.estimate(request.paths, report)
+                    return await commands.cache.estimate(request.paths, request.probe_s, report)
                 case Evict():
                     return await commands.cache.evict(request.paths, request.all, request.older_than_s, report)
+                case Unpin():
+                    return await commands.cache.unpin(request.paths)
+                case Refresh():
+                    return await commands.refreshing.refresh(request.paths)
                 case Check():
                     return await commands.cache.check(request.paths, request.against_source, report)
                 case Yield():

@@ -36,11 +36,19 @@ class PendingFile:
     lacks_bytes: int = 0
     """What it lacked when it was begun, and what was accounted for it then."""
     room_bytes: int = 0
+    staged_bytes: int = 0
+    """Of it, when it was begun."""
+    held_bytes: int = 0
+    """What of it counts as held by this command: nothing, if it was pinned before."""
 
     @property
     def wanted_bytes(self) -> int:
         """What of that is not accounted for yet."""
         return max(0, self.lacks_bytes - (self.file.room_bytes - self.room_bytes))
+
+    def fetched_bytes(self) -> int:
+        """Since it was begun."""
+        return max(0, self.file.staged_bytes() - self.staged_bytes)
 
 
 class PendingFiles:
@@ -60,11 +68,19 @@ class PendingFiles:
         self._objects = array("Q")
         """Of the files that are done, and the bytes of these: 8 bytes a file."""
         self._objects_bytes = 0
+        self._looked_at_for_pins = 0
+        self.pinned_files = 0
+        """By `pin_done`."""
 
     def add(self, entry: PendingFile) -> None:
         """All of the file was fetched, or was here."""
-        self.held_bytes += entry.file.room_bytes
+        entry.held_bytes = self.held(entry.file.object_id, entry.file.room_bytes)
+        self.held_bytes += entry.held_bytes
         self._pending.append(entry)
+
+    def held(self, number: int | None, room_bytes: int) -> int:
+        """What an object that takes so much holds of the room that there was for this command."""
+        return 0 if number in self._cache.pinned else room_bytes
 
     def settle_some(self, count: int | None = None) -> None:
         """Look at so many of them, or at all, each in its turn: one that hangs does not keep the others."""
@@ -96,6 +112,13 @@ class PendingFiles:
         else:
             self._work.fail(entry.node.path, error)
 
+    async def pin_done(self) -> None:
+        """Have those pinned that became done since the last call. Raises StagingError."""
+        numbers = list(self._objects[self._looked_at_for_pins :])
+        pinned_files = await self._cache.pinned.pin(numbers)
+        self._looked_at_for_pins += len(numbers)  # not before: whoever is cancelled there is asked again
+        self.pinned_files += pinned_files
+
     async def count_again(self) -> None:
         """Some files were evicted: whether any of these."""
         files = size_bytes = 0
@@ -119,7 +142,7 @@ class PendingFiles:
         if self._is_durable(entry):
             self._done(entry)
         else:
-            self.held_bytes -= entry.file.room_bytes
+            self.held_bytes -= entry.held_bytes
             self.failed(entry, StagingError(self._why_lost(entry)))
 
     def _why_lost(self, entry: PendingFile) -> str:

@@ -23,17 +23,28 @@ class PendingLeaves:
         self._cache = cache
         self._work = work
         self._files = files
-        self._pending: dict[int, tuple[Place, int, bool]] = {}
-        """By number of the object: the place, the size, and whether it was fetched."""
+        self._pending: dict[int, tuple[Place, int, bool, int]] = {}
+        """By number of the object: the place, the size, whether it was fetched, and what counts as held of it."""
+        self.seen = 0
+        """Files that it said enough of,"""
+        self.fetched_files = self.fetched_bytes = self.fetched_room_bytes = 0
+        """and those of them that were fetched."""
 
     def add(self, place: Place, one: Staged) -> bool:
         """The data plane has this one. False: it says too little of it."""
         if one.size is None or (one.size and not one.number):
             return False
         self._work.found(one.size)
+        self.seen += 1
         if one.number:
-            self._pending[one.number] = place, one.size, one.fetched
-            self._files.held_bytes += blocks_bytes(one.size) + object_overhead_bytes(1)
+            room_bytes = blocks_bytes(one.size) + object_overhead_bytes(1)
+            if one.fetched:
+                self.fetched_files += 1
+                self.fetched_bytes += one.size
+                self.fetched_room_bytes += room_bytes
+            held_bytes = self._files.held(one.number, room_bytes)
+            self._pending[one.number] = place, one.size, one.fetched, held_bytes
+            self._files.held_bytes += held_bytes
         else:
             self._work.skip(0)
         return True
@@ -46,7 +57,7 @@ class PendingLeaves:
         except HfsError:
             return  # asked again
         for number in entered & self._pending.keys():
-            _, size_bytes, is_fetched = self._pending.pop(number)
+            _, size_bytes, is_fetched, _ = self._pending.pop(number)
             (self._work.done if is_fetched else self._work.skip)(size_bytes)
             self._files.staged(number, size_bytes)
 
@@ -56,7 +67,7 @@ class PendingLeaves:
             await self._cache.committer.wait_committed()
             await self.settle()
         lost, self._pending = self._pending, {}
-        for _, size_bytes, _ in lost.values():
+        for _, size_bytes, _, held_bytes in lost.values():
             self._work.forget(size_bytes)
-            self._files.held_bytes -= blocks_bytes(size_bytes) + object_overhead_bytes(1)
-        return [place for place, _, _ in lost.values()]
+            self._files.held_bytes -= held_bytes
+        return [place for place, *_ in lost.values()]

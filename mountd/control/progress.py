@@ -21,6 +21,10 @@ class ProgressCounter:
         self.walking = False
         self.unseen = 0
         """Names of which it is not known yet what they are: counted as files of the mean size."""
+        self.room_bytes: int | None = None
+        """What it would take on the disk, where that is more than"""
+        self.free_bytes: int | None = None
+        """there is for it."""
         self._named = 0
         self._faults: list[PathFault] = []
 
@@ -70,6 +74,8 @@ class ProgressCounter:
             bytes_total=self.bytes_total + unseen_bytes,
             walking=self.walking,
             faults=self._take_faults(),
+            room_bytes=self.room_bytes,
+            free_bytes=self.free_bytes,
         )
 
     def result(self) -> Result:

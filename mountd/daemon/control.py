@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from mountd.control import (
     CounterStatus,
     OwnXattrs,
     Recordings,
+    RefreshWork,
     StatusReport,
     Traffic,
     Tunnels,
@@ -36,6 +37,7 @@ from mountd.daemon.status import DaemonStatus
 from mountd.daemon.storage import Storage
 from mountd.fetch import FetchStatus, Serving
 from mountd.files import FilesStatus
+from mountd.fuse import DevFuse
 from mountd.hints import HintsStatus
 from mountd.kernel import PlaneFigures
 from mountd.monitoring import MonitoringStatus
@@ -62,6 +64,7 @@ async def open_control(
     files: FileService,
     ending: Ending,
     monitoring: MonitoringStatus,
+    device: DevFuse,
     nursery: trio.Nursery,
 ) -> AsyncIterator[ControlService]:
     """Answer until the block is left. Raises MountError."""
@@ -75,6 +78,7 @@ async def open_control(
         _cache_commands(basics, storage, names, files),
         cluster,
         Recordings(files.recorder, files.delegations.recall_all),
+        _refreshing(basics, storage, names, files, device, nursery),
         storage.learners,
         lambda: names.permissions.why_nobody_is_asked,
     )
@@ -113,11 +117,29 @@ def _answering(
         peers.leave()
 
 
+def _refreshing(
+    basics: Basics, storage: Storage, names: NameService, files: FileService, device: DevFuse, nursery: trio.Nursery
+) -> RefreshWork:
+    async def tell_kernel(tell: Callable[[int], object]) -> None:
+        await files.pushers.run_sync(tell, device.get())
+
+    return RefreshWork(
+        names.namespace,
+        storage.cache,
+        storage.source,
+        files.pipeline,
+        nursery,
+        tell_kernel,
+        basics.workers.run_sync,
+        is_inherited=basics.journal.generation > 0,
+    )
+
+
 def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
     fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, fetch.small_files, files.pipeline)
     new_warming = partial(Warming, namespace, cache, fetches, metrics)
-    new_estimate = partial(WarmEstimate, namespace, cache, fetch.owners)
+    new_estimate = partial(WarmEstimate, namespace, cache, fetch.owners, new_warming, fetch.small_files.limit_bytes)
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 

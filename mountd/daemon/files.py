@@ -67,6 +67,8 @@ class FileService:
     delegations: Delegations
     pipeline: SmallPipeline
     page_fill: PageFill
+    pushers: Workers
+    """For calls that wait until the kernel has locked what a request that we are to answer holds."""
 
 
 @asynccontextmanager
@@ -128,6 +130,7 @@ async def open_file_service(
             delegations,
             pipeline,
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
+            pushers,
         )
 
 

@@ -89,7 +89,7 @@ async def open_service(
     ending = Ending(basics.config.mountpoint, basics.handover)
     async with (
         open_metrics(basics, storage, names, files, nursery) as monitoring,
-        open_control(basics, storage, joined, names, files, ending, monitoring, nursery) as control,
+        open_control(basics, storage, joined, names, files, ending, monitoring, device, nursery) as control,
     ):
         fuse = fuse_of(basics, storage, names, files, control, device, nursery)
         async with mounted(basics, storage, files, fuse, device, ending):

@@ -51,14 +51,35 @@ class Warm(Message, frozen=True):
     """Relative to the root of the mount, no leading slash; b"" is the root."""
     jobs: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """Files at a time; 0: the daemon chooses."""
+    pin: bool = False
+    """What is staged in the end goes only by name from then on. The Result's `detail` then has "pinned_files"."""
+
+
+class Unpin(Message, frozen=True):
+    """What is staged of these files and directories may go for room again. The answer is a Result: `files` that were
+    pinned, `bytes` of their room."""
+
+    paths: list[bytes]
+    """Empty: all that is pinned, whatever source it belongs to."""
+
+
+class Refresh(Message, frozen=True):
+    """These files and directories, and all below them, may have changed at the source: look at them anew. The answer is
+    a Result: `files` are names that were known, `failed` directories of which the kernel could not be told."""
+
+    paths: list[bytes]
 
 
 class Estimate(Message, frozen=True):
     """What would a Warm of these paths read and keep? The answer is Progress, any number, then a Result: `files` and
     `bytes` of all, `skipped` that are staged, and in `detail` "missing_bytes" to be read, "room_bytes" that they take
-    on the disk, "free_bytes" that there is for them."""
+    on the disk, "free_bytes" that there is for them, and "seconds" that it would take, or None where that is not
+    known."""
 
     paths: list[bytes]
+    probe_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
+    """For so long at most some files are staged as by a Warm, to see how fast that is; 0: none is, and the time is not
+    known."""
 
 
 class Evict(Message, frozen=True):
@@ -174,6 +195,10 @@ class Progress(Message, frozen=True):
     walking: bool = False
     """Directories are still being listed, so the totals grow."""
     faults: list[PathFault] = []
+    room_bytes: int | None = None
+    """Of a Warm that does not fit, once that is known: what it would take on the disk, as far as is known,"""
+    free_bytes: int | None = None
+    """and what there is for it."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -189,6 +214,7 @@ class Row(msgspec.Struct, frozen=True):
     opened: bool = False
     last_use_ns: int = 0
     """Nanoseconds since the epoch; 0: not known."""
+    pinned: bool = False
 
 
 class Rows(Message, frozen=True):
@@ -216,7 +242,20 @@ class Failure(Message, frozen=True):
 
 
 Request: TypeAlias = (
-    Status | History | Warm | Estimate | Evict | Check | Yield | List | Record | Directory | Cluster | Join
+    Status
+    | History
+    | Warm
+    | Estimate
+    | Evict
+    | Unpin
+    | Refresh
+    | Check
+    | Yield
+    | List
+    | Record
+    | Directory
+    | Cluster
+    | Join
 )
 Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 

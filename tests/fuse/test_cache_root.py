@@ -170,3 +170,27 @@ def test_a_dry_run_says_what_a_warm_would_read_and_reads_nothing(tmp_path: Path,
     absent = run(*estimate, hfs.path / "absent")
     assert absent.returncode == 3
     assert "absent: " in absent.stderr
+
+
+def test_a_dry_run_of_much_does_a_little_of_it_to_say_how_long(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    """What it has read stays staged, and is not read again; files of both kinds are tried, none is found twice."""
+    source = tmp_path / "source"
+    for folder in range(8):
+        (source / str(folder)).mkdir(parents=True)
+        for name in range(100):
+            (source / str(folder) / str(name)).write_bytes(pattern(100 * folder + name + 1, 0, 2000))
+    for name in ("large-0", "large-1"):
+        (source / name).write_bytes(pattern(len(name), 0, 4_000_000))
+    hfs = hfs_mount(source, cache_size="100M")
+    told = json.loads(must(hfs_command(), "cache", "warm", "--dry-run", "--json", hfs.path))
+    read = hfs.source_bytes()
+    assert (told["files"], told["bytes"], told["failed"], told["staged"]) == (802, 9_600_000, 0, 0)
+    assert told["seconds"] is not None
+    assert 0 < told["probed_bytes"] == 9_600_000 - told["missing_bytes"] <= read
+    assert told["room_bytes"] < told["free_bytes"]
+    done = json.loads(hfs.cache_command("warm", "--json", hfs.path).stdout.splitlines()[-1])
+    assert (done["files"], done["failed"]) == (802, 0)
+    assert 0 < done["skipped"] < 802
+    assert hfs.source_bytes() == 9_600_000, "each byte once"
+    again = json.loads(must(hfs_command(), "cache", "warm", "--dry-run", "--json", hfs.path))
+    assert (again["missing_bytes"], again["staged"], again["seconds"]) == (0, 802, 0.0)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import trio
 
 from mountd.base.errors import ConfigError
@@ -29,6 +30,10 @@ class FakeCommands:
         self.sizes = {b"a": 10, b"d/b": 20}
         self.opened: set[bytes] = set()
         self.on_warm: Callable[[], None] = lambda: None
+        self.can_pin = True
+        self.room = 0, 0
+        """What a warm would take and what there is, if that is less."""
+        self.seconds: float | None = None
         self.learners = Learners(8 << 20, Metrics(), trio.to_thread.run_sync)
         self.nodes: dict[str, object] = {"nodes": ["n0"], "hashes": [1], "weights": [1.0], "node": 0, "gone": []}
         self.nodes |= {"placement": "replicate", "chunk_bytes": 8 << 20}
@@ -37,7 +42,7 @@ class FakeCommands:
 
     def all(self) -> Commands:
         """What `serve` is given: this does everything."""
-        return Commands(self, self, self, self, self.learners)
+        return Commands(self, self, self, self, self, self.learners)
 
     def history(self) -> list[dict[str, float]]:
         return [{"ago_s": 0.0}]
@@ -72,13 +77,32 @@ class FakeCommands:
         await trio.sleep_forever()
         raise AssertionError
 
-    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
-        self.calls.append(("warm", list(paths), jobs))
+    async def warm(self, paths: Sequence[bytes], jobs: int, pin: bool, report: Report) -> Result:
+        self.calls.append(("warm", list(paths), jobs, *(["pinned"] if pin else [])))
         self.on_warm()
-        return await self._each(paths, report)
+        done = await self._each(paths, report)
+        return msgspec.structs.replace(done, detail={"pinned_files": done.files}) if pin and self.can_pin else done
 
-    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
-        return Result(detail={"missing_bytes": len(paths), "room_bytes": 0, "free_bytes": 0})
+    async def unpin(self, paths: Sequence[bytes]) -> Result:
+        self.calls.append(("unpin", list(paths)))
+        await trio.lowlevel.checkpoint()
+        return Result(files=2, bytes=30)
+
+    async def refresh(self, paths: Sequence[bytes]) -> Result:
+        self.calls.append(("refresh", list(paths)))
+        await trio.lowlevel.checkpoint()
+        faults = [PathFault(path, "the index failed") for path in paths if path.startswith(b"bad")]
+        return Result(files=7 * (len(paths) - len(faults)), failed=len(faults), faults=faults)
+
+    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
+        return Result(
+            detail={
+                "missing_bytes": 3_000_000,
+                "room_bytes": 4_000_000,
+                "free_bytes": 5_000_000,
+                "seconds": self.seconds,
+            }
+        )
 
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
         self.calls.append(("evict", list(paths), everything, *([older_than_s] if older_than_s else [])))
@@ -109,7 +133,10 @@ class FakeCommands:
                     files += 1
                     size += bytes_
                     skipped += name in self.opened
-            await report(Progress(files, size, failed, skipped, files_total=files, bytes_total=size))
+            figures = Progress(files, size, failed, skipped, files_total=files, bytes_total=size)
+            if self.room[0]:
+                figures = msgspec.structs.replace(figures, room_bytes=self.room[0], free_bytes=self.room[1])
+            await report(figures)
         return Result(files, size, failed, skipped)
 
 

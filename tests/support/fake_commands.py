@@ -36,7 +36,7 @@ class FakeCommands:
 
     def all(self) -> Commands:
         """What `serve` is given: this does everything."""
-        return Commands(self, self, self, self, self.learners)
+        return Commands(self, self, self, self, self, self.learners)
 
     def history(self) -> list[dict[str, float]]:
         return [{"ago_s": 0.0}]
@@ -53,16 +53,26 @@ class FakeCommands:
         await trio.lowlevel.checkpoint()
         return {"nodes": []}
 
-    async def warm(self, paths: Sequence[bytes], jobs: int, report: Report) -> Result:
-        return await self._do("warm", list(paths), jobs, report=report)
+    async def warm(self, paths: Sequence[bytes], jobs: int, pin: bool, report: Report) -> Result:
+        return await self._do("warm", list(paths), jobs, *(["pinned"] if pin else []), report=report)
 
-    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
+    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
         return Result(detail={"missing_bytes": len(paths), "room_bytes": 0, "free_bytes": 0})
 
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
         return await self._do(
             "evict", list(paths), everything, *([older_than_s] if older_than_s else []), report=report
         )
+
+    async def unpin(self, paths: Sequence[bytes]) -> Result:
+        self.calls.append(("unpin", list(paths)))
+        await trio.lowlevel.checkpoint()
+        return Result()
+
+    async def refresh(self, paths: Sequence[bytes]) -> Result:
+        self.calls.append(("refresh", list(paths)))
+        await trio.lowlevel.checkpoint()
+        return Result(files=len(paths))
 
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         return await self._do("check", list(paths), against_source, report=report)

@@ -316,6 +316,58 @@ def test_warm(daemon: FakeCommands) -> None:
     assert daemon.calls == [("warm", [b"", b"d/b"], 3)]
 
 
+def test_warm_and_pin(daemon: FakeCommands) -> None:
+    result = hfs("cache", "warm", "--pin", daemon.mountpoint)
+    assert result.exit_code == 0
+    assert daemon.calls == [("warm", [b""], 0, "pinned")]
+    assert "; 2 pinned" in result.stdout
+    assert lines(hfs("cache", "warm", "--pin", "--json", daemon.mountpoint))[-1]["pinned_files"] == 2
+    daemon.can_pin = False
+    older = hfs("cache", "warm", "--pin", daemon.mountpoint)
+    assert older.exit_code == 3
+    assert "has pinned nothing" in older.stderr
+
+
+def test_unpin(daemon: FakeCommands) -> None:
+    result = hfs("cache", "unpin", f"{daemon.mountpoint}/d")
+    assert (result.exit_code, result.stdout.startswith("unpinned 2 files, 30 B, in ")) == (0, True)
+    assert hfs("cache", "unpin", "--all", daemon.mountpoint).exit_code == 0
+    assert daemon.calls == [("unpin", [b"d"]), ("unpin", [])]
+    for wrong in ((), ("--cache", "/c"), ("--cache", "/c", "--all", "x")):
+        assert hfs("cache", "unpin", *wrong).exit_code == 2
+
+
+def test_a_warm_that_does_not_fit_says_so_at_once(daemon: FakeCommands) -> None:
+    daemon.room = 143_000_000_000, 120_000_000_000
+    result = hfs("cache", "warm", f"{daemon.mountpoint}/a", f"{daemon.mountpoint}/d/b")
+    assert result.stderr.count("needs 143 GB, 120 GB fit: stops at 84%") == 1
+    assert lines(hfs("cache", "warm", "--json", daemon.mountpoint))[0]["room_bytes"] == 143_000_000_000
+
+
+def test_a_dry_run_says_how_long(daemon: FakeCommands) -> None:
+    daemon.seconds = 287.0
+    assert (
+        "needs 3.00 MB, all of it fits, about 4 min 50 s" in hfs("cache", "warm", "--dry-run", daemon.mountpoint).stdout
+    )
+    assert json.loads(hfs("cache", "warm", "--dry-run", "--json", daemon.mountpoint).stdout)["seconds"] == 287.0
+    daemon.seconds = None
+    assert "about" not in hfs("cache", "warm", "--dry-run", daemon.mountpoint).stdout
+
+
+def test_refresh(daemon: FakeCommands) -> None:
+    result = hfs("refresh", f"{daemon.mountpoint}/d", daemon.mountpoint)
+    assert (result.exit_code, result.stdout) == (0, "14 names are looked up anew\n")
+    assert daemon.calls == [("refresh", [b"d", b""])]
+    partly = hfs("refresh", f"{daemon.mountpoint}/bad", f"{daemon.mountpoint}/d")
+    assert partly.exit_code == 3
+    assert f"{daemon.mountpoint}/bad: the index failed" in partly.stderr
+    assert lines(hfs("refresh", "--json", daemon.mountpoint)) == [
+        {"mountpoint": daemon.mountpoint, "names": 7, "failed": 0}
+    ]
+    assert hfs("refresh").exit_code == 2
+    assert hfs("refresh", "/elsewhere").exit_code == 2
+
+
 def test_warm_partly_and_not_at_all(daemon: FakeCommands) -> None:
     result = hfs("cache", "warm", f"{daemon.mountpoint}/bad1", daemon.mountpoint)
     assert result.exit_code == 3
@@ -406,7 +458,7 @@ def test_list(daemon: FakeCommands) -> None:
     ]
     found = lines(hfs("cache", "list", "--json", f"{daemon.mountpoint}/a"))
     assert found[0]["path"] == f"{daemon.mountpoint}/a"
-    assert found[-1] == {"final": True, "files": 3, "staged_bytes": 55, "complete": 2}
+    assert found[-1] == {"final": True, "files": 3, "staged_bytes": 55, "complete": 2, "pinned": 0}
     assert daemon.calls == [("list", []), ("list", [b"a"])]
 
 

@@ -1,0 +1,143 @@
+"""Files that a warm has fetched by nodes: small ones many at a time, large ones in streams.
+
+A file of which all would not fit is not begun, or the last ones would all be there in part; unless it is larger than
+what there is for it, which then takes what it can. What has become of each is `PendingFiles`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mountd.base.errors import HfsError, StagingError, VersionChanged
+from mountd.cache import Cache, StagedFile
+from mountd.control.fitting import Fitting
+from mountd.control.pending_files import PendingFile, PendingFiles
+from mountd.control.progress import ProgressCounter
+from mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline
+from mountd.namespace import Node
+
+
+@dataclass(frozen=True, slots=True)
+class WarmFetches:
+    """By whom files are fetched, each kind by another."""
+
+    resolver: Resolver
+    owners: Owners
+    fetcher: Fetcher
+    small_files: SmallFiles
+    pipeline: SmallPipeline
+
+
+class NodeStaging:
+    """Of one command."""
+
+    def __init__(
+        self, cache: Cache, fetches: WarmFetches, fitting: Fitting, pending: PendingFiles, work: ProgressCounter
+    ) -> None:
+        self._cache = cache
+        self._resolver = fetches.resolver
+        self._owners = fetches.owners
+        self._small_files = fetches.small_files
+        self._fitting = fitting
+        self._pending = pending
+        self._work = work
+        self._begun: set[PendingFile] = set()
+        """Large files that are being fetched."""
+        self.fetched_files = 0
+        """Small ones."""
+        self._fetched_bytes = 0
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Up to now."""
+        return self._fetched_bytes + sum(entry.fetched_bytes() for entry in self._begun)
+
+    def is_small(self, node: Node) -> bool:
+        """It is fetched with others."""
+        # One that is open is read through the page cache, and soon.
+        return node.attributes.size <= self._small_files.limit_bytes and not node.opens
+
+    async def stage_small(self, nodes: Sequence[Node]) -> None:
+        """Small ones, together. Never raises HfsError."""
+        lacks = [(await self.lacks_bytes(node))[0] for node in nodes]
+        if any(lacks):
+            if self.is_too_much(sum(lacks)):
+                for node, size_bytes in zip(nodes, lacks, strict=True):
+                    if size_bytes:
+                        self._work.fail(node.path, StagingError(self._cache.room.what_limits()))
+                nodes = [node for node, size_bytes in zip(nodes, lacks, strict=True) if not size_bytes]
+            else:
+                await self._cache.evictor.wait_room(sum(lacks))
+        places = [(node.parent, node.name) for node in nodes if node.parent is not None]
+        for node, outcome in zip(nodes, await self._small_files.stage(places, Goal.STAGED, push=False), strict=True):
+            if isinstance(outcome, HfsError):
+                self._pending.failed(PendingFile(node, await self.file(node), was_here=False), outcome)
+            elif outcome is None:
+                self._pending.add(PendingFile(node, await self.file(node), was_here=True))
+            elif outcome.node.version is None:
+                self._work.fail(node.path, VersionChanged("it is no file any more"))
+            elif outcome.become is Become.LARGE:  # it has grown, or an earlier run has staged it in smaller chunks
+                await self.stage_large(outcome.node)
+            else:
+                here = outcome.become is Become.HERE
+                self.fetched_files += not here
+                self._fetched_bytes += 0 if here else outcome.node.attributes.size
+                self._pending.add(PendingFile(outcome.node, await self.file(outcome.node), was_here=here))
+
+    async def lacks_bytes(self, node: Node) -> tuple[int, int]:
+        """(what would be accounted for what is missing of it on this node, what is for all that is there)."""
+        file = await self.file(node)
+        if file.complete:
+            return 0, self._pending.held(file.object_id, file.room_bytes)
+        ours = [index for index in file.present.missing() if self._owners.caches_locally(node.path, index)]
+        overhead_bytes = file.overhead_bytes() if ours and file.object_id is None else 0
+        return sum(map(file.raw_room_bytes, ours)) + overhead_bytes, file.room_bytes
+
+    def is_too_much(self, more_bytes: int) -> bool:
+        """Whether with so much more the cache would be too small for what this command alone has staged."""
+        begun_bytes = sum(entry.lacks_bytes for entry in self._begun)
+        return self._pending.held_bytes + begun_bytes + more_bytes > self._fitting.command_limit_bytes()
+
+    async def stage_large(self, node: Node) -> None:
+        """Any one, by its chunks. Never raises HfsError."""
+        entry = PendingFile(node, await self.file(node), was_here=True)
+        try:
+            if not entry.file.complete:
+                entry.was_here = False
+                await self.fetch(entry)
+            self._pending.add(entry)
+        except HfsError as error:
+            self._pending.failed(entry, error)
+
+    async def file(self, node: Node) -> StagedFile:
+        """What is staged of it."""
+        assert node.version is not None
+        path = node.path
+        file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        if node.parent is not None and not node.parent.changes:
+            self._cache.attributes.note(file, node.parent.attributes, node.name, node.attributes)
+        return file
+
+    async def fetch(self, entry: PendingFile) -> None:
+        """What the file lacks. Raises HfsError."""
+        file, path = entry.file, entry.node.path
+        ours = (i for i in file.present.missing() if self._owners.caches_locally(path, i))
+        lacks_bytes = sum(file.raw_room_bytes(i) for i in ours)
+        lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
+        is_part = lacks_bytes > self._fitting.command_limit_bytes()
+        if not is_part and self.is_too_much(lacks_bytes):
+            raise StagingError(self._cache.room.what_limits())
+        entry.lacks_bytes, entry.room_bytes = lacks_bytes, file.room_bytes
+        entry.staged_bytes = file.staged_bytes()
+        self._begun.add(entry)
+        self._cache.files.pin(file)
+        try:
+            wanted_bytes = sum(begun.wanted_bytes for begun in self._begun)
+            if not is_part and not await self._cache.evictor.wait_room(wanted_bytes):
+                raise StagingError(self._cache.admission.why_not(wanted_bytes) or self._cache.room.what_limits())
+            await self._resolver.ensure_file(entry.node, file)
+        finally:
+            self._fetched_bytes += entry.fetched_bytes()
+            self._cache.files.unpin(file)
+            self._begun.remove(entry)
