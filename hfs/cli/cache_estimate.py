@@ -17,7 +17,7 @@ _PROBE_S = 10.0
 
 def wanted(missing_bytes: int, room_bytes: int, free_bytes: int) -> str:
     """What a warm needs, and whether that fits."""
-    from hfs.cli.render import size
+    from hfs.cli.figures import size
 
     if not missing_bytes:
         return "nothing to read"

@@ -202,7 +202,7 @@ class BarReporter(Reporter):
 
     def does_not_fit(self, what: str, room_bytes: int, free_bytes: int, *, is_all: bool) -> None:
         from hfs.cli.cache_estimate import wanted
-        from hfs.cli.render import size
+        from hfs.cli.figures import size
 
         if is_all:
             complain(f"{what}: {wanted(room_bytes, room_bytes, free_bytes)}")
