@@ -12,13 +12,14 @@ import numpy as np
 from hfs.cli import CommandGroup, figures
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout
-from hfs.mounting import mountinfo
+from hfs.mounting import mountinfo, probe
 from mountd.base.errors import ConfigError
 from mountd.wire.layout import LayoutError
 
 _SHOWN = 3
 """Samples, files and faults that are shown of many."""
 
+_ANSWER_S = 2.0
 _SPOT_CHECKS = 100
 """Samples whose bytes are looked at: an error in a hundredth of them is found in two of three cases."""
 
@@ -121,10 +122,19 @@ def check(file: str, root: str | None) -> None:
 def _root_of(found: Layout) -> str:
     """Where the first file of a layout is. Raises ConfigError if neither here nor in a mount of hfs."""
     first = os.fsdecode(found.files[0])
-    for root in (".", *(mount.mountpoint for mount in mountinfo.hfs_mounts())):
+    for root in (".", *(mount.mountpoint for mount in mountinfo.hfs_mounts() if _answers(mount.mountpoint))):
         if os.path.lexists(os.path.join(root, first)):
             return root
     raise ConfigError(f"{first} is neither below this directory nor in a mount of hfs: say with --root where it is")
+
+
+def _answers(mountpoint: str) -> bool:
+    """Whether a mount can be looked into: one that hangs, or is another user's, has nothing to do with this layout."""
+    try:
+        probe.look(mountpoint, limit_s=_ANSWER_S)
+    except OSError:
+        return False
+    return True
 
 
 def _say(text: str) -> None:
