@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define REST_NS 1000000
+#define REST_NS 20000000
 #define BIT(capability) (UINT32_C(1) << (capability))
 
 /* What a thread may have: to become the user and come back; and, as the daemon's own, to go where root may. The kernel
@@ -87,7 +87,8 @@ int user_enter(void) {
     return user.as.wholly ? set_all(user.as.uid, user.as.gid) : set_fs(user.as.uid, user.as.gid);
 }
 
-/* It fails for lack of memory only, and a thread that is half of one and half of the other must do nothing. */
+/* It fails for lack of memory only, and a thread that is half of one and half of the other must do nothing; one that
+ * cannot come back is given up by Python as one that waits for the source (workers_replace). */
 void user_leave(void) {
     while (user.is_set && come_back()) nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
 }
