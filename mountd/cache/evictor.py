@@ -162,7 +162,8 @@ class Evictor:
                 self._more.set()
                 continue
             elif self.need_bytes()[0]:
-                self._fruitless_until = trio.current_time() + _FRUITLESS_S
+                asks_again_s = None if self._grants is None else self._grants.asks_again_s
+                self._fruitless_until = trio.current_time() + (asks_again_s or _FRUITLESS_S)
             self._wanted_bytes, self._idle_s = 0, IDLE_S
 
     async def yield_room(self, asked_bytes: int) -> int:

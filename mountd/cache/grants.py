@@ -31,6 +31,10 @@ _IDLE_BYTES = 1 << 30
 _FRUITLESS_S = 10.0
 """When nothing more could be had, nobody else is asked again for so long: each question costs others something."""
 
+_UNREACHED_S = 0.1
+"""But so soon where somebody could not be asked: a daemon that starts has taken room already, and answers in a second.
+Until then what is read of the source is staged nowhere, and may be read again. A question costs a millisecond here."""
+
 
 class Others(Protocol):
     """The other caches of the root."""
@@ -40,8 +44,9 @@ class Others(Protocol):
         record show what is left. Does nothing where it cannot be had. Raises nothing."""
         ...
 
-    async def ask(self, entry: Listed, wanted_bytes: int) -> int:
-        """Ask a running one to give back so much; how much it has. Raises nothing."""
+    async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
+        """Ask a running one to give back so much; how much it has. None: it cannot be asked, it starts or ends. Raises
+        nothing."""
         ...
 
 
@@ -54,6 +59,10 @@ class Grants:
         self._run_in_thread = run_in_thread
         self._one_at_a_time = trio.Lock()
         self._fruitless_until = -1.0
+        self._taken_s = -1.0
+        """When it was looked last what is free."""
+        self._unreached = False
+        """Somebody who holds more than a fair share could not be asked."""
         self._room: Room | None = None
         self._pinned_bytes = -1
         """As it was written down last."""
@@ -86,12 +95,21 @@ class Grants:
         if room is None:
             return
         async with self._one_at_a_time:
+            is_fruitless = trio.current_time() < self._fruitless_until
+            if is_fruitless and trio.current_time() < self._taken_s + _UNREACHED_S:
+                return  # who finds no room asks at every file, and all of the node take turns at the ledger
             taken = await self._take(wanted_bytes)
-            if taken is None or not room.shortfall_bytes(wanted_bytes) or trio.current_time() < self._fruitless_until:
+            if taken is None or not room.shortfall_bytes(wanted_bytes) or is_fruitless:
                 return
+            self._unreached = False
             if await self._of_idle(taken, wanted_bytes) or await self._of_running(taken, wanted_bytes):
                 return
-            self._fruitless_until = trio.current_time() + _FRUITLESS_S
+            self._fruitless_until = trio.current_time() + (self.asks_again_s or _FRUITLESS_S)
+
+    @property
+    def asks_again_s(self) -> float | None:
+        """When others are asked again, if that is soon; None: it is not."""
+        return _UNREACHED_S if self._unreached else None
 
     async def keep(self) -> None:
         """Write down what is used, give back what is not needed, see what the others leave."""
@@ -154,7 +172,7 @@ class Grants:
         )
         held = {name: entry.grant.granted_bytes for name, entry in running.items()}
         for name, asked_bytes in givers(held, fair, wish):
-            await self._others.ask(running[name], asked_bytes)
+            self._unreached |= await self._others.ask(running[name], asked_bytes) is None
             await self._take(wanted_bytes)
         return not room.shortfall_bytes(wanted_bytes)
 
@@ -165,7 +183,7 @@ class Grants:
 
     async def _take(self, wanted_bytes: int) -> Taken | None:
         room = self._bound
-        used_bytes = room.used_bytes
+        used_bytes, self._taken_s = room.used_bytes, trio.current_time()
         taken = await self._try(lambda: self._registration.take(used_bytes, wanted_bytes))
         await self._tell_pins()
         if taken is not None:

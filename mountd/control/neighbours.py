@@ -19,11 +19,17 @@ _ASK_S = 20.0
 _ANSWER_BYTES = 1 << 16
 
 
-async def ask_to_yield(control: bytes, wanted_bytes: int) -> int:
-    """How much the daemon at this socket has given back of so much; 0 where it does not answer."""
+async def ask_to_yield(control: bytes, wanted_bytes: int) -> int | None:
+    """How much the daemon at this socket has given back of so much; 0 where it does not answer in time, None where
+    nobody hears."""
     with trio.move_on_after(_ASK_S):
         try:
-            async with await trio.open_unix_socket(os.fsdecode(control)) as stream:
+            stream = await trio.open_unix_socket(os.fsdecode(control))
+        except (OSError, ValueError) as error:
+            log.info("the daemon at %s cannot be asked for room: %s", os.fsdecode(control), error)
+            return None
+        try:
+            async with stream:
                 await stream.send_all(encode(Yield(wanted_bytes)))
                 data = bytearray()
                 while len(data) < _ANSWER_BYTES and (part := await stream.receive_some(65536)):

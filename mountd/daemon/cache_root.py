@@ -43,9 +43,9 @@ class _Others:
         if name.startswith(f"{os.geteuid()}-"):  # nobody else's can be opened
             await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
 
-    async def ask(self, entry: Listed, wanted_bytes: int) -> int:
+    async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
         if entry.serving is None or not entry.serving.control:
-            return 0
+            return None
         return await ask_to_yield(entry.serving.control, wanted_bytes)
 
 

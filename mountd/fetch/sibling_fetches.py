@@ -68,6 +68,5 @@ class SiblingFetches:
     def next(self, limit: int) -> list[Place]:
         """What the sibling policy would fetch now. None while enough of it waits for a thread: what would find no place
         is not given again."""
-        if self._pipeline.is_full:
-            return []
-        return self._siblings.next(limit)
+        limit = min(limit, self._pipeline.places)
+        return self._siblings.next(limit) if limit else []

@@ -31,6 +31,11 @@ _MOST_AHEAD = 512
 """Files that wait to be fetched ahead, or are being fetched: in the 20 ms until it is looked again 48 threads do fewer
 than that. The data plane refuses more than 4096 (AHEAD_QUEUED)."""
 
+_HOMELESS_SHARE = 4
+"""Of the memory for fetching ahead, at most, for what finds no room in the cache and waits there for its reader. More
+would drive out what was not read yet, and the source would give it twice (1.4 times the bytes of a data set were seen).
+The data plane takes no more either (has_place in workers.c), and begins to forget at half."""
+
 _BUSY_S, _IDLE_S = 0.02, 0.2
 """How often it is looked what has become of files."""
 
@@ -100,6 +105,7 @@ class SmallPipeline:
         self._prefixes: dict[int, bytes] = {}
         """By node id of the directory, since the last look at what has become of files."""
         self._counted = fetches.figures()
+        self._homeless_bytes = 1
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -120,9 +126,13 @@ class SmallPipeline:
         return self._fetches.runs
 
     @property
-    def is_full(self) -> bool:
-        """More would only wait for a thread. Who asks for nothing hears of the next that is done (`SiblingWatch`)."""
-        return self._fetches.figures().jobs >= _MOST_AHEAD
+    def places(self) -> int:
+        """How many more files may be asked for ahead: others would only wait for a thread, or find room nowhere. Who
+        asks for none hears of the next that is done or read (`SiblingWatch`)."""
+        figures, largest_bytes = self._fetches.figures(), self._lending.terms.limit_bytes
+        if self._cache.arrivals.granted_bytes > largest_bytes:
+            return max(0, _MOST_AHEAD - figures.jobs)
+        return max(0, (self._homeless_bytes - figures.homeless_bytes) // largest_bytes - figures.jobs)
 
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
@@ -183,6 +193,7 @@ class SmallPipeline:
     ) -> None:
         """Fetch with so many threads, from now on; for ever. At the end they have ended. `run_in_thread`: as
         trio.to_thread.run_sync, also where no thread can be started any more."""
+        self._homeless_bytes = max(1, ahead_bytes // _HOMELESS_SHARE)
         self._fetches.start(device_fd, threads, ahead_threads=ahead_threads, ahead_bytes=ahead_bytes)
         hanging_s = trio.current_time() + _HANGING_EVERY_S
         try:

@@ -72,6 +72,8 @@ class FetchFigures(NamedTuple):
     versions: int = 0
     """Objects that are known by their version."""
     buffer_bytes: int = 0
+    homeless_bytes: int = 0
+    """Of files that were fetched ahead, found no room in the cache, and were not read yet, and of those under way."""
     looks: int = 0
     """Stats of the source; and its opens, reads, and bytes that were read."""
     opens: int = 0

@@ -45,5 +45,6 @@ def injected(*changes: dict[str, object]) -> dict[str, str]:
     return {"PYTHONPATH": path, "MOUNT_TEST_INJECTED": json.dumps(changes)}
 
 
-SETTLED = injected(setting("mountd.source.clock:_COARSE_NS", 0), setting("mountd.source.clock:_FINE_NS", 0))
+SETTLED_CLOCK = (setting("mountd.source.clock:_COARSE_NS", 0), setting("mountd.source.clock:_FINE_NS", 0))
+SETTLED = injected(*SETTLED_CLOCK)
 """What was written just now counts as settled: else such directories are lent a moment later."""

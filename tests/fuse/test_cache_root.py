@@ -1,13 +1,18 @@
 """Several sources below one cache root of one size: idle caches go first, then shares settle; nobody fails a read."""
 
+import contextlib
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
-from mountd.ledger import Grant, Ledger
+from mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
 from mountd.ledger.record import write_grant
-from tests.fuse.harness import Hfs, hfs_command, must, own_cache, run
+from tests.fuse.harness import Hfs, drop_pages, hfs_command, must, own_cache, run
+from tests.fuse.injection import SETTLED_CLOCK, injected, setting
+from tests.fuse.modes import needs_extension
+from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
@@ -194,3 +199,40 @@ def test_a_dry_run_of_much_does_a_little_of_it_to_say_how_long(tmp_path: Path, h
     assert hfs.source_bytes() == 9_600_000, "each byte once"
     again = json.loads(must(hfs_command(), "cache", "warm", "--dry-run", "--json", hfs.path))
     assert (again["missing_bytes"], again["staged"], again["seconds"]) == (0, 802, 0.0)
+
+
+@needs_extension
+def test_what_finds_no_room_is_read_once_all_the_same(
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs]
+) -> None:
+    """Two daemons start at a time: one has taken all of the size, and cannot be asked yet. What the other fetches ahead
+    meanwhile waits in memory for its readers, and when there is room it is staged."""
+    count, size, backing = 400, 43_000, tmp_path / "source"
+    backing.mkdir()
+    for name in range(count):
+        (backing / str(name)).write_bytes(pattern(name + 1, 0, size))
+    source = slow_source(backing, "lustre")
+    (tmp_path / "cache").mkdir(mode=0o700)
+    with contextlib.closing(CacheRoot(str(tmp_path / "cache"))) as root:
+        name = f"{os.geteuid()}-{1:016x}"
+        first = root.ledger.register(name, ServedSource(source=b"/first", device=1, inode=2), 64 << 20)
+        assert first.take(0, 64 << 20).granted_bytes == 64 << 20
+        env = injected(*SETTLED_CLOCK, setting("mountd.fetch.sibling_watch:_FIRST_S", 0.0))
+        hfs = hfs_mount(source.path, "-o", "buffer=8M", chunk_bytes=256 << 10, cache_size="64M", env=env)
+        order = random.Random(1).sample(range(count), count)
+
+        def read() -> None:
+            for name in order:
+                assert (hfs.path / str(name)).read_bytes() == pattern(name + 1, 0, size)
+
+        read()
+        status = hfs.status()
+        assert status["staged"]["files"] == 0
+        assert status["ahead"]["sibling_files"] > 10
+        assert source.counters()["read_bytes"] == count * size
+        first.give_back(0, 0)
+        while not hfs.status()["staged"]["files"]:  # its room is found by the next file that needs some
+            for name_of_file in order:
+                drop_pages(hfs.path / str(name_of_file))
+            read()
+        first.close()

@@ -59,3 +59,8 @@ def test_ten_minutes_of_random_requests(build: Path, name: str, sanitizer: str) 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_every_call_that_may_fail_fails_once(build: Path, name: str) -> None:
     run(build, driver(build, "addresses", name), "fail", limit_s=50)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_what_is_fetched_waits_for_room_that_comes_a_moment_late(build: Path, sanitizer: str) -> None:
+    run(build, driver(build, sanitizer, "fetch_driver"), "late", limit_s=50)

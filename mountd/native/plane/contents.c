@@ -24,17 +24,22 @@ struct content {
     int64_t open, slot;
     int64_t noted_ns; /* when the index was last told that it is used; 0: never */
     struct content *older, *newer; /* among those whose data may go */
-    int is_listed;
+    struct line_of_contents *line; /* which of them; NULL: in none */
     struct content_facts facts;
 };
 
 static struct table table = TABLE;
 
-/* Whose data are in an object as well, or will be in none: the oldest go first. Taken while the lock of one content is held, never before. */
+/* Data that may go, the oldest first: those that are in an object as well, then those that will be in none, which are to
+ * be read from the source again. The lock is taken while the lock of one content is held, never before. */
+enum { IN_OBJECT, HOMELESS, LINES };
+
 static struct {
     pthread_mutex_t lock;
-    struct content *oldest, *newest;
-    size_t bytes;
+    struct line_of_contents {
+        struct content *oldest, *newest;
+        size_t bytes;
+    } lines[LINES];
 } spare = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static size_t size_of(const struct content *content) { return (size_t)content->facts.size; }
@@ -124,11 +129,12 @@ int contents_is_storing(uint64_t leaf) {
 
 /* With the lock of the content, and of `spare`. */
 static void unlist(struct content *content) {
-    if (!content->is_listed) return;
-    *(content->older ? &content->older->newer : &spare.oldest) = content->newer;
-    *(content->newer ? &content->newer->older : &spare.newest) = content->older;
-    content->is_listed = 0;
-    spare.bytes -= size_of(content);
+    struct line_of_contents *line = content->line;
+    if (!line) return;
+    *(content->older ? &content->older->newer : &line->oldest) = content->newer;
+    *(content->newer ? &content->newer->older : &line->newest) = content->older;
+    content->line = NULL;
+    line->bytes -= size_of(content);
 }
 
 /* With its lock: nobody needs the data, since they are elsewhere too. */
@@ -144,12 +150,13 @@ static void drop_data(struct content *content) {
 /* With its lock: as long as there is room. */
 static void list(struct content *content) {
     pthread_mutex_lock(&spare.lock);
-    content->older = spare.newest;
+    struct line_of_contents *line = &spare.lines[content->facts.number ? IN_OBJECT : HOMELESS];
+    content->older = line->newest;
     content->newer = NULL;
-    *(spare.newest ? &spare.newest->newer : &spare.oldest) = content;
-    spare.newest = content;
-    content->is_listed = 1;
-    spare.bytes += size_of(content);
+    *(line->newest ? &line->newest->newer : &line->oldest) = content;
+    line->newest = content;
+    content->line = line;
+    line->bytes += size_of(content);
     pthread_mutex_unlock(&spare.lock);
 }
 
@@ -177,10 +184,12 @@ void contents_stored(struct content *content, uint64_t number) {
 
 /* The oldest whose lock is free, held and locked; NULL: there is none. The lock of a content comes before that of `spare`. */
 static struct content *oldest(size_t bytes_at_most) {
-    struct content *content;
+    struct content *content = NULL;
     pthread_mutex_lock(&spare.lock);
-    for (content = spare.bytes > bytes_at_most ? spare.oldest : NULL; content; content = content->newer)
-        if (!pthread_mutex_trylock(&content->lock)) break;
+    int is_full = spare.lines[IN_OBJECT].bytes + spare.lines[HOMELESS].bytes > bytes_at_most;
+    for (int line = 0; is_full && !content && line < LINES; line++)
+        for (content = spare.lines[line].oldest; content; content = content->newer)
+            if (!pthread_mutex_trylock(&content->lock)) break;
     if (content) __atomic_add_fetch(&content->users, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&spare.lock);
     return content;
@@ -193,6 +202,13 @@ void contents_trim(size_t bytes_at_most) {
         end_if_empty(content);
         let_go(content);
     }
+}
+
+size_t contents_homeless(void) {
+    pthread_mutex_lock(&spare.lock);
+    size_t bytes = spare.lines[HOMELESS].bytes;
+    pthread_mutex_unlock(&spare.lock);
+    return bytes;
 }
 
 void contents_forgotten(uint64_t leaf) {

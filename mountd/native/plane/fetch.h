@@ -111,6 +111,9 @@ void store_grant(uint64_t *first, uint64_t *end);
 void store_grant_room(uint64_t bytes); /* so much more */
 void store_left(uint64_t *numbers, uint64_t *bytes);
 uint64_t store_room(uint64_t size);                       /* what a file of this size takes */
+int store_has_room(size_t size); /* and whether so much is granted now */
+/* Until it is, so long at most; not at all where none was granted in that time before, or so many threads wait already. */
+void store_wait(size_t size, int64_t limit_ns, size_t at_most);
 int store_write(const char *data, size_t size, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
 /* A number that was taken and whose object may be there in part is in `stored` also after an error, else 0. */
 
@@ -145,6 +148,8 @@ struct waiter { /* a request that is answered later */
 
 struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf); /* NULL: no memory */
 void waiters_to_python(struct waiter *first); /* all of them, and frees them */
+/* The same, once this leaf is in the tables: those that cannot be answered here go to Python. `buffer` of ANSWER_BYTES. */
+void waiters_answer(struct waiter *first, int device, const struct leaf_place *place, char *buffer);
 void waiters_drop(struct waiter *first);
 void waiter_done(struct waiter *waiter); /* it is answered, or handed on: frees it, and counts how long it has waited */
 
@@ -177,7 +182,8 @@ ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer)
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
 void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */
 size_t contents_count(void);
-void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere */
+void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere: those that the cache has go first */
+size_t contents_homeless(void); /* bytes that only memory has, and nobody has read */
 
 /* ---- follows.c ---------------------------------------------------------------------------------------------------- */
 
@@ -235,6 +241,7 @@ int jobs_claim(uint64_t directory, const char *name, size_t name_size);   /* the
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
 /* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */
 int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer);
+void jobs_waits(struct job *job); /* not for the source, from now on */
 int jobs_done(struct job *job, int number); /* 0: the thread was given up meanwhile, and is to end */
 /* Those that began, or were queued, before are given up: what waits for them is Python's. How many had begun; the numbers
  * of their threads, and their directories, FETCH_WORKERS at most. */
@@ -252,6 +259,7 @@ int jobs_paused(void);
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes); /* 0, or an errno */
 void workers_stop(int64_t patience_ns); /* returns when all have ended, or later than that */
+size_t workers_homeless(void); /* bytes that wait in memory since the cache has no room, and such as are fetched ahead now */
 size_t workers_replace(int64_t before_ns, uint64_t *directories); /* those that wait for the source since before; as jobs_hanging */
 
 /* ---- in answers.c ------------------------------------------------------------------------------------------------- */

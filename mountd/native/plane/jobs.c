@@ -244,18 +244,10 @@ static int enter(struct job *job, struct file *file, struct content **held) {
     return 0;
 }
 
-static void answer_waiters(struct job *job, const struct seen *seen, struct waiter *waiter, char *buffer) {
+static void answer_waiters(const struct job *job, const struct seen *seen, struct waiter *waiters, char *buffer) {
     struct leaf_place place = {.directory = job->lent->entry.node, .seen = *seen, .name_size = job->name_size};
     memcpy(place.name, job->name, job->name_size);
-    for (struct waiter *next; waiter; waiter = next) {
-        next = waiter->next;
-        const struct fuse_in_header *header = (void *)waiter->request;
-        int answered = !waiter->leaf ? reply_looked_up(jobs.device, header, job->name, job->name_size) :
-                       header->opcode == FUSE_READ ? !reply_read_of_leaf(jobs.device, header, buffer) :
-                       contents_open(jobs.device, waiter->leaf, &place, header, waiter->size, buffer);
-        if (answered <= 0) queue_put(waiter->request, waiter->size);
-        waiter_done(waiter);
-    }
+    waiters_answer(waiters, jobs.device, &place, buffer);
 }
 
 /* With the lock: somebody wants the bytes of what was only looked at. */
@@ -288,6 +280,12 @@ int jobs_enter(struct job *job, int error, struct file *file, struct content **h
         answer_waiters(job, &file->seen, waiters, buffer);
     job->error = error;
     return 1;
+}
+
+void jobs_waits(struct job *job) {
+    pthread_mutex_lock(&jobs.lock);
+    job->began_ns = monotonic_ns();
+    pthread_mutex_unlock(&jobs.lock);
 }
 
 /* 0: the thread that did it was given up, and has been replaced. Nobody else is woken: who stays looks for the next job

@@ -293,8 +293,8 @@ static PyObject *plane_named(PyObject *self, PyObject *arg) {
 
 static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(nnnnnLLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)lent_count(),
-                         (Py_ssize_t)staged_versions(), (Py_ssize_t)buffers_out(),
+    return Py_BuildValue("(nnnnnnLLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)lent_count(),
+                         (Py_ssize_t)staged_versions(), (Py_ssize_t)buffers_out(), (Py_ssize_t)workers_homeless(),
                          (long long)__atomic_load_n(&source_counts.looks, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&source_counts.opens, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&source_counts.reads, __ATOMIC_RELAXED),
@@ -329,6 +329,6 @@ PyMethodDef plane_fetch_methods[] = {
      " mtime_ns and ctime_ns of the file."},
     {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
     {"plane_named", plane_named, METH_O, "plane_named(slot) -> (directory, name, seen) or None: of a leaf that an earlier daemon has opened."},
-    {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, lent, versions, buffer_bytes, looks, opens, reads, read_bytes, wait_ns)."},
+    {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, lent, versions, buffer_bytes, homeless_bytes, looks, opens, reads, read_bytes, wait_ns)."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,7 +1,9 @@
 /* New objects in the cache: one file each, from numbers and room that Python has granted.
  *
- * What is granted is used up by whoever comes first, and nothing is stored when there is none. A file is written here and
- * synced by Python, many at a time, before it enters the index. A part of the pipeline, see fetch.h.
+ * What is granted is used up by whoever comes first. When there is none, Python may be late: a thread waits a moment for
+ * more, since bytes that are stored nowhere are read again. If none comes in that time the store is dry, and nobody waits
+ * until more is granted. A file is written here and synced by Python, many at a time, before it enters the index. A part
+ * of the pipeline, see fetch.h.
  */
 #include "fetch.h"
 
@@ -9,21 +11,42 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#define NANOSECONDS INT64_C(1000000000)
 #define BLOCK ((uint64_t)4096) /* policies/cache/admission.py: BLOCK_BYTES */
 
 static struct {
     pthread_mutex_t lock;
-    int fd;
+    pthread_cond_t more; /* of CLOCK_MONOTONIC, once somebody waits */
+    int fd, is_dry;
+    size_t waiting;
     uint64_t overhead, next, end, bytes;
-} store = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+} store = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .is_dry = 1};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_more(void) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&store.more, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+/* With the lock. */
+static void set_dry(int is_dry) {
+    store.is_dry = is_dry;
+    if (store.waiting) pthread_cond_broadcast(&store.more);
+}
 
 void store_in(int directory_fd, uint64_t overhead_bytes) {
     pthread_mutex_lock(&store.lock);
     store.fd = directory_fd;
     store.overhead = overhead_bytes;
     store.next = store.end = store.bytes = 0;
+    set_dry(1);
     pthread_mutex_unlock(&store.lock);
 }
 
@@ -34,12 +57,17 @@ void store_grant(uint64_t *first, uint64_t *end) {
     store.end = *end;
     *first = unused;
     *end = unused_end;
+    if (store.next == store.end)
+        set_dry(1);
+    else if (store.waiting)
+        pthread_cond_broadcast(&store.more);
     pthread_mutex_unlock(&store.lock);
 }
 
 void store_grant_room(uint64_t bytes) {
     pthread_mutex_lock(&store.lock);
     store.bytes += bytes;
+    set_dry(0);
     pthread_mutex_unlock(&store.lock);
 }
 
@@ -52,10 +80,35 @@ void store_left(uint64_t *numbers, uint64_t *bytes) {
 
 uint64_t store_room(uint64_t size) { return (size + BLOCK - 1) / BLOCK * BLOCK + store.overhead; }
 
+/* With the lock. */
+static int has_room(uint64_t room) { return store.fd >= 0 && store.next < store.end && store.bytes >= room; }
+
+int store_has_room(size_t size) {
+    uint64_t room = store_room(size);
+    pthread_mutex_lock(&store.lock);
+    int has = has_room(room);
+    pthread_mutex_unlock(&store.lock);
+    return has;
+}
+
+void store_wait(size_t size, int64_t limit_ns, size_t at_most) {
+    uint64_t room = store_room(size);
+    int64_t until_ns = monotonic_ns() + limit_ns;
+    const struct timespec until = {.tv_sec = until_ns / NANOSECONDS, .tv_nsec = until_ns % NANOSECONDS};
+    int error = pthread_once(&once, make_more);
+    pthread_mutex_lock(&store.lock);
+    if (store.waiting >= at_most) error = EAGAIN;
+    store.waiting++;
+    while (!error && store.fd >= 0 && !store.is_dry && !has_room(room)) error = pthread_cond_timedwait(&store.more, &store.lock, &until);
+    if (error == ETIMEDOUT && !has_room(room)) set_dry(1);
+    store.waiting--;
+    pthread_mutex_unlock(&store.lock);
+}
+
 static int take_number(size_t size, int *fd, uint64_t *number) {
     uint64_t room = store_room(size);
     pthread_mutex_lock(&store.lock);
-    int is_granted = store.fd >= 0 && store.next < store.end && store.bytes >= room;
+    int is_granted = has_room(room);
     if (is_granted) *number = store.next++, store.bytes -= room, *fd = store.fd;
     pthread_mutex_unlock(&store.lock);
     return is_granted;

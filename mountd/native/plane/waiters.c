@@ -34,3 +34,15 @@ void waiters_to_python(struct waiter *waiter) {
 void waiters_drop(struct waiter *waiter) {
     for (struct waiter *next; waiter; waiter = next) next = waiter->next, free(waiter);
 }
+
+void waiters_answer(struct waiter *first, int device, const struct leaf_place *place, char *buffer) {
+    for (struct waiter *waiter = first, *next; waiter; waiter = next) {
+        next = waiter->next;
+        const struct fuse_in_header *header = (void *)waiter->request;
+        int answered = !waiter->leaf ? reply_looked_up(device, header, place->name, place->name_size) :
+                       header->opcode == FUSE_READ ? !reply_read_of_leaf(device, header, buffer) :
+                       contents_open(device, waiter->leaf, place, header, waiter->size, buffer);
+        if (answered <= 0) queue_put(waiter->request, waiter->size);
+        waiter_done(waiter);
+    }
+}

@@ -15,10 +15,13 @@
 
 #define STACK_BYTES ((size_t)256 << 10)
 #define REST_NS 1000000
+#define GRANT_NS INT64_C(500000000) /* Python looks every 20 ms what is left, and was seen to be late by 150 */
 
 static struct {
     int count;   /* that run, given up or not; atomic */
+    size_t homeless; /* what is being fetched ahead, at most, for which the cache has no room; atomic */
     size_t spare_bytes;
+    size_t may_wait; /* for room: as many as fetch ahead, so that the others are there for readers */
 } workers;
 
 static struct fetched *outcome_of(const struct job *job, const struct file *file) {
@@ -33,10 +36,14 @@ static struct fetched *outcome_of(const struct job *job, const struct file *file
     return outcome;
 }
 
-/* Bytes that came from the source go to the cache. */
-static void store(const struct job *job, const struct file *file, const char *data, struct content *held) {
+/* Bytes that came from the source go to the cache. Whoever waited for them has its answer. */
+static void store(struct job *job, const struct file *file, const char *data, struct content *held) {
     struct fetched *outcome = outcome_of(job, file);
     struct stored stored = {0, 0, 0};
+    if (outcome && !store_has_room((size_t)file->seen.size)) {
+        jobs_waits(job);
+        store_wait((size_t)file->seen.size, GRANT_NS, workers.may_wait);
+    }
     int error = outcome ? store_write(data, (size_t)file->seen.size, &stored) : ENOMEM;
     if (!error) {
         struct staged_object object = {
@@ -63,16 +70,32 @@ static void told(const struct job *job, const struct file *file, enum fetched_ki
     fetched_add(outcome);
 }
 
+/* Of a job that nobody waits for: whether to fetch, though the cache has no room. What finds none stays in memory until it
+ * is read, if all that is under way fits besides what waits there; more would drive it out, to be read again. */
+static int has_place(const struct job *job) {
+    size_t largest = (size_t)job->lent->largest, under_way = __atomic_add_fetch(&workers.homeless, largest, __ATOMIC_ACQ_REL);
+    return contents_homeless() + under_way <= workers.spare_bytes / 2;
+}
+
+static int get(struct job *job, struct file *file, int *is_without_room) {
+    if (!job->is_demand && !*is_without_room && !store_has_room((size_t)job->lent->largest)) {
+        *is_without_room = 1;
+        if (!has_place(job)) return SOURCE_PYTHONS;
+    }
+    int error = user_enter() ? SOURCE_PYTHONS : 0;
+    if (!error) error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, file) : source_fetch(job->lent, job->name, file);
+    user_leave();
+    return error;
+}
+
 static void run(struct job *job, char *buffer) {
     struct file file;
     struct content *held;
     char *data;
-    int error;
+    int error, is_without_room = 0;
     do {
         memset(&file, 0, sizeof file);
-        error = user_enter() ? SOURCE_PYTHONS : 0;
-        if (!error) error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, &file) : source_fetch(job->lent, job->name, &file);
-        user_leave();
+        error = get(job, &file, &is_without_room);
         data = file.data;
     } while (!jobs_enter(job, error, &file, &held, buffer));
     if (held) {
@@ -82,6 +105,7 @@ static void run(struct job *job, char *buffer) {
         told(job, &file, job->error ? FETCHED_NOTHING : FETCHED_HERE);
         buffer_give(file.data, (size_t)file.seen.size);
     }
+    if (is_without_room) __atomic_sub_fetch(&workers.homeless, (size_t)job->lent->largest, __ATOMIC_ACQ_REL);
 }
 
 static void *work(void *argument) {
@@ -120,6 +144,8 @@ static int start_one(int number) {
     return error;
 }
 
+size_t workers_homeless(void) { return contents_homeless() + __atomic_load_n(&workers.homeless, __ATOMIC_ACQUIRE); }
+
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) {
     if (!source_is_available()) return ENOSYS;
     if (count < 1 || count > FETCH_WORKERS || ahead_at_most > count) return EINVAL;
@@ -127,6 +153,7 @@ int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) 
     int refused = user_try();
     if (refused) return refused;
     workers.spare_bytes = ahead_bytes / 2;
+    workers.may_wait = (size_t)ahead_at_most;
     owned_begin();
     jobs_begin(device, (size_t)ahead_at_most, ahead_bytes);
     for (int i = 0; i < count; i++) {

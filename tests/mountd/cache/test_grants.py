@@ -16,6 +16,7 @@ from mountd.ledger.root import CacheRoot
 from tests.conftest import Logs
 
 SIZE = 900
+take = Ledger.take
 SPACE = DiskSpace(free_bytes=1 << 40, total_bytes=1 << 40)
 
 
@@ -39,6 +40,8 @@ class Neighbours:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.running: dict[str, Grants] = {}
+        self.starting: set[str] = set()
+        """Those that cannot be asked yet."""
         self.asked: list[tuple[str, int]] = []
         self.evicted: list[tuple[str, int]] = []
 
@@ -49,8 +52,11 @@ class Neighbours:
         with contextlib.closing(self._ledger.hold(name)) as hold:
             hold.settle(max(0, entry.grant.used_bytes - wanted_bytes))
 
-    async def ask(self, entry: Listed, wanted_bytes: int) -> int:
+    async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
         self.asked.append((plain(entry.name), wanted_bytes))
+        if plain(entry.name) in self.starting:
+            await trio.lowlevel.checkpoint()
+            return None
 
         async def evict() -> None:
             await trio.lowlevel.checkpoint()
@@ -168,6 +174,36 @@ async def test_what_cannot_be_had_is_not_asked_for_again_at_once(node: Node) -> 
     await trio.sleep(11)
     await second.want(10)
     assert len(node.others.asked) == asked  # a fair share is all that one asks for
+
+
+async def test_a_neighbour_that_only_starts_is_asked_again_at_once(node: Node) -> None:
+    """Two come at a time: the first has taken all, and does not hear yet."""
+    await node.cache("a")
+    node.others.starting = {"a"}
+    second = await node.cache("b")
+    began_s = trio.current_time()
+    while not node.rooms["b"].fits(50):
+        if trio.current_time() > began_s + 1:
+            node.others.starting = set()
+        await second.want(50)
+        await trio.sleep(0.02)  # as files come for which there is no room
+    assert 1 < trio.current_time() - began_s < 1.2
+    assert len(node.others.asked) <= 12
+    assert node.granted() == {"a": 450, "b": 450}
+
+
+async def test_who_finds_no_room_at_every_file_asks_the_ledger_now_and_then(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.cache("a", 450)
+    second = await node.cache("b", 450)
+    await second.want(50)
+    asked = []
+    monkeypatch.setattr(Ledger, "take", lambda *arguments: asked.append(arguments) or take(*arguments))
+    for _ in range(50):
+        await second.want(50)
+        await trio.sleep(0.02)
+    assert len(asked) <= 11
 
 
 async def test_a_lowered_size_takes_room_away(node: Node) -> None:
