@@ -14,16 +14,19 @@ from mountd.cache import Grants, evict_idle
 from mountd.control import ask_to_yield
 from mountd.core.config import Config
 from mountd.daemon.basics import Basics
-from mountd.ledger import CacheRoot, Listed, Registration, ServedSource, cache_name
+from mountd.ledger import Board, CacheRoot, Listed, Registration, ServedSource, cache_name
 from mountd.source import Source
 
 
 class OwnCache:
     """Below a root, until the block of `open_own_cache` is left."""
 
-    def __init__(self, path: str, grants: Grants, registration: Registration, serving: ServedSource) -> None:
+    def __init__(
+        self, path: str, grants: Grants, board: Board, registration: Registration, serving: ServedSource
+    ) -> None:
         self.path = path
         self.grants = grants
+        self.board = board
         self._registration = registration
         self._serving = serving
 
@@ -56,7 +59,8 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
     root, registration, serving = await run(_open, basics.config, source, basics.journal.generation > 0)
     try:
         grants = Grants(registration, _Others(root, basics), run)
-        yield OwnCache(root.path_of(registration.name), grants, registration, serving)
+        with contextlib.closing(Board(root.ledger, registration, serving.device)) as board:
+            yield OwnCache(root.path_of(registration.name), grants, board, registration, serving)
     finally:
         registration.close()
         root.close()

@@ -19,10 +19,12 @@ from mountd.fetch import (
     FetchesAhead,
     Lending,
     LendingTerms,
+    NeighbourDemand,
     Prefetch,
     SiblingFetches,
     SiblingWatch,
     SmallPipeline,
+    Waits,
 )
 from mountd.files import (
     Delegations,
@@ -45,7 +47,7 @@ from mountd.files import (
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import FollowedPlans, HintFollower
 from mountd.kernel import DataPlane
-from mountd.namespace import Node, seconds
+from mountd.namespace import Namespace, Node, seconds
 from mountd.peers import JobPeers
 from policies.iomode import SMALL_BYTES
 from policies.prefetch.siblings import Siblings
@@ -66,6 +68,7 @@ class FileService:
     plane: DataPlane
     delegations: Delegations
     pipeline: SmallPipeline
+    neighbour_demand: NeighbourDemand
     page_fill: PageFill
     pushers: Workers
     """For calls that wait until the kernel has locked what a request that we are to answer holds."""
@@ -83,12 +86,7 @@ async def open_file_service(
     async with pushers.running():
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
         fetch = fetching(basics, storage, peers, namespace, page_cache, lambda: recorder.active, nursery)
-        siblings = SiblingWatch(
-            Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=cache.room.limit_bytes()),
-            nursery,
-            namespace.listings.whole,
-            queue.siblings_nowait,
-        )
+        siblings = _siblings(basics, storage, namespace, nursery)
         is_heard = partial(_is_heard, recorder, fetch)
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, peers, names, passthrough)
@@ -96,7 +94,9 @@ async def open_file_service(
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
         small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
-        ahead = FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, source, metrics)
+        ahead = FetchesAhead(
+            fetch.resolver, fetch.owners, fetch.misses, small, cache, source, fetch.fetcher.turns, metrics
+        )
         await _open_again(basics, storage, names, passthrough)
         hints = hinting(basics, storage, namespace, names.permissions, fetch, io_mode, pipeline)
         residency = Residency(namespace, config.mountpoint, nursery)
@@ -129,9 +129,16 @@ async def open_file_service(
             plane,
             delegations,
             pipeline,
+            _neighbour_demand(basics, storage, fetch.fetcher, pipeline),
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
         )
+
+
+def _siblings(basics: Basics, storage: Storage, namespace: Namespace, nursery: trio.Nursery) -> SiblingWatch:
+    config, cache_bytes = basics.config, storage.cache.room.limit_bytes()
+    policy = Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=cache_bytes)
+    return SiblingWatch(policy, nursery, namespace.listings.whole, storage.queue.siblings_nowait)
 
 
 def _is_heard(recorder: Recorder, fetch: Fetching) -> bool:
@@ -207,6 +214,25 @@ def _pipeline(
 
     lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
     return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics, heard)
+
+
+def _neighbour_demand(basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline) -> NeighbourDemand:
+    metrics = basics.metrics
+
+    def own_waits() -> Waits:
+        theirs, ours = storage.fetches.reader_waits(), fetcher.waits
+        return Waits(theirs.waits + ours.waits, theirs.waited_ns + ours.waited_ns, theirs.waiting + ours.waiting)
+
+    return NeighbourDemand(
+        storage.own_cache.board,
+        fetcher.turns,
+        pipeline,
+        own_waits,
+        storage.queue.demand_served_nowait,
+        metrics,
+        basics.workers.run_sync,
+        threads=basics.config.prefetch_threads,
+    )
 
 
 def _io_mode(

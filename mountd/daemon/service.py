@@ -114,6 +114,7 @@ async def open_service(
                     ahead_bytes=config.buffer_bytes // 2,
                 ),
             )
+            start_for_life(nursery, "demand of neighbours", files.neighbour_demand.run)
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             yield Service(basics, names, files, control.daemon, device.get(), fuse, ending)
 

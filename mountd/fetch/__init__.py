@@ -10,10 +10,12 @@ from mountd.fetch.chunks.fetcher import Fetcher, Goal
 from mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
 from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
+from mountd.fetch.chunks.waits import Waits
 from mountd.fetch.fetches_ahead import FetchesAhead
 from mountd.fetch.history import History
 from mountd.fetch.lending import Lending, LendingTerms
 from mountd.fetch.misses import Misses
+from mountd.fetch.neighbour_demand import NeighbourDemand
 from mountd.fetch.prefetch import Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.fetch.resolver import Ensured, Resolved, Resolver, first_of
@@ -42,6 +44,7 @@ __all__ = [
     "Lending",
     "LendingTerms",
     "Misses",
+    "NeighbourDemand",
     "Owners",
     "PageCache",
     "PagePusher",
@@ -60,5 +63,6 @@ __all__ = [
     "SmallFiles",
     "SmallPipeline",
     "Staged",
+    "Waits",
     "first_of",
 ]

@@ -77,6 +77,10 @@ class BatchReader:
 
         At least one of `left` has an outcome then, or is to be asked for, or was left to a reader who came in between.
         """
+        async with self._fetcher.turns.turn():
+            return await self._read_some(left, request, outcomes)
+
+    async def _read_some(self, left: Sequence[Place], request: BatchRequest, outcomes: Outcomes) -> Sequence[Place]:
         if request.goal is not Goal.IN_MEMORY and self._refused_bytes is not None:
             if self._cache.admission.fits_nowait(self._refused_bytes):
                 self._refused_bytes = None

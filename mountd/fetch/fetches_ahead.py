@@ -14,6 +14,7 @@ from mountd.fetch.chunks.batches import Place
 from mountd.fetch.chunks.fetcher import Goal
 from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import Push
+from mountd.fetch.chunks.turns import FetchTurns
 from mountd.fetch.misses import Misses
 from mountd.fetch.resolver import Ensured, Resolver
 from mountd.fetch.sibling_fetches import SiblingFetches
@@ -32,6 +33,7 @@ class FetchesAhead:
         siblings: SiblingFetches,
         cache: Cache,
         source: Source,
+        turns: FetchTurns,
         metrics: Metrics,
     ) -> None:
         self._resolver = resolver
@@ -40,6 +42,7 @@ class FetchesAhead:
         self._siblings = siblings
         self._cache = cache
         self._source = source
+        self._turns = turns
         self._metrics = metrics
 
     async def prefetch_chunk(
@@ -68,8 +71,9 @@ class FetchesAhead:
         return self._siblings.next(limit)
 
     def demand_waits(self) -> bool:
-        """True while a demand read waits for the source."""
-        return self._source.threads.demand_waits
+        """True while a demand read waits for the source, here or at a neighbour: a worker that waited for its turn
+        would be missing for the windows of readers."""
+        return self._source.threads.demand_waits or not self._turns.is_free
 
     def worth_filling(self, file: StagedFile) -> bool:
         """False once the cache has no room for the rest of `file`."""

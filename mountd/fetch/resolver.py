@@ -223,7 +223,7 @@ class Resolver:
             return Ensured.AT_OWNER if await self._owners.have_staged(node, file, index) else Ensured.REFUSED
         if goal is Goal.STAGED and not self._cache.admission.admits_nowait(file, file.chunk(index).size):
             return Ensured.REFUSED
-        fetched = await self._fetcher.ahead(node, file, index, push=push, goal=goal, began=began)
+        fetched = await self._fetcher.ahead(node, file, index, push=push, goal=goal, began=began, soon=soon)
         if goal is Goal.STAGED and not self.has(file, index, goal):
             return Ensured.REFUSED
         return Ensured.FETCHED if fetched else Ensured.HERE

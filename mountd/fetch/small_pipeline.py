@@ -106,6 +106,8 @@ class SmallPipeline:
         """By node id of the directory, since the last look at what has become of files."""
         self._counted = fetches.figures()
         self._homeless_bytes = 1
+        self._ahead_threads = 1
+        self._share = 1.0
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -133,6 +135,16 @@ class SmallPipeline:
         if self._cache.arrivals.granted_bytes > largest_bytes:
             return max(0, _MOST_AHEAD - figures.jobs)
         return max(0, (self._homeless_bytes - figures.homeless_bytes) // largest_bytes - figures.jobs)
+
+    @property
+    def jobs(self) -> int:
+        """Names that are being looked at or fetched, or are to be."""
+        return self._fetches.figures().jobs
+
+    def set_share(self, share: float) -> None:
+        """Only this part of the threads that fetch ahead may do so from now on, one at least."""
+        self._share = share
+        self._fetches.set_ahead_threads(max(1, int(self._ahead_threads * share)))
 
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
@@ -193,8 +205,10 @@ class SmallPipeline:
     ) -> None:
         """Fetch with so many threads, from now on; for ever. At the end they have ended. `run_in_thread`: as
         trio.to_thread.run_sync, also where no thread can be started any more."""
+        self._ahead_threads = ahead_threads
         self._homeless_bytes = max(1, ahead_bytes // _HOMELESS_SHARE)
         self._fetches.start(device_fd, threads, ahead_threads=ahead_threads, ahead_bytes=ahead_bytes)
+        self.set_share(self._share)
         hanging_s = trio.current_time() + _HANGING_EVERY_S
         try:
             while True:

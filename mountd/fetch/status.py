@@ -15,6 +15,7 @@ _AHEAD = (
     "prefetched_chunks",
     "guessed_chunks",
     "prefetch_dropped",
+    "prefetch_yields",
     "stats_ahead",
     "sibling_files",
     "hinted_bytes",

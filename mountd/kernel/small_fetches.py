@@ -83,6 +83,14 @@ class FetchFigures(NamedTuple):
     """Look-ups, opens and reads together have waited so long for the source."""
 
 
+class ReaderWaits(NamedTuple):
+    """How readers have waited for what the data plane has fetched."""
+
+    waits: int = 0
+    waited_ns: int = 0
+    waiting: int = 0
+
+
 class _Extension(Protocol):
     def plane_fetch_as(self, uid: int, gid: int, groups: bytes, wholly: bool, /) -> None: ...
 
@@ -91,6 +99,10 @@ class _Extension(Protocol):
     def plane_fetch_stop(self, patience_ns: int, /) -> None: ...
 
     def plane_fetch_replace(self, limit_ns: int, /) -> bytes: ...
+
+    def plane_fetch_ahead_at_most(self, count: int, /) -> None: ...
+
+    def plane_reader_waits(self) -> tuple[int, int, int]: ...
 
     def plane_fetch_pause(self, paused: bool, /) -> None: ...
 
@@ -255,6 +267,15 @@ class SmallFetches:
     def leaf(self, node_id: int) -> tuple[int, bytes, int] | None:
         """Directory, name and size of a leaf."""
         return self._extension.plane_leaf(node_id) if self._extension is not None else None
+
+    def set_ahead_threads(self, count: int) -> None:
+        """So many of the threads fetch ahead from now on, at least one; those that do go on."""
+        if self._extension is not None:
+            self._extension.plane_fetch_ahead_at_most(count)
+
+    def reader_waits(self) -> ReaderWaits:
+        """Since the data plane was loaded."""
+        return ReaderWaits(*self._extension.plane_reader_waits()) if self._extension is not None else ReaderWaits()
 
     def figures(self) -> FetchFigures:
         """What it has now."""

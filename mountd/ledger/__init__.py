@@ -1,20 +1,25 @@
 """The ledger of a cache root: how its size is shared out among the caches below it, and which of them has a daemon.
 
-A folder of small files: one a cache, written by its owner alone, and a lock for sums. It knows nothing of what the
-caches hold. Standard library, msgspec and xxhash only: commands look at it before there is a daemon.
+A folder of small files: one a cache, written by its owner alone, and a lock for sums; and a board on which the daemons
+tell each other how their readers wait. It knows nothing of what the caches hold. Standard library, msgspec and xxhash
+only: commands look at it before there is a daemon.
 """
 
+from mountd.ledger.board import Board
 from mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
+from mountd.ledger.notice import Notice
 from mountd.ledger.record import Grant, ServedSource
 from mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 __all__ = [
+    "Board",
     "CacheRoot",
     "Grant",
     "Hold",
     "Ledger",
     "LedgerBusy",
     "Listed",
+    "Notice",
     "Registration",
     "ServedSource",
     "Taken",

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mountd.base.errors import StagingError
+from mountd.ledger.notice import Notice, write_notice
 from mountd.ledger.record import (
     Grant,
     ServedSource,
@@ -218,16 +219,24 @@ class Ledger:
                 raise
             return os.open(name, os.O_RDONLY | flags, dir_fd=self._fd)
 
-    def _read(self, name: str) -> Listed | None:
+    def open_record(self, name: str) -> int | None:
+        """The record of a cache, to be read from; None: it is gone, or whose it says it is not."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError:
             return None  # gone meanwhile, or none of ours
+        found = os.fstat(fd)
+        # Whoever keeps caches here may write what he likes, but only in records of his own.
+        if stat.S_ISREG(found.st_mode) and name.partition("-")[0] == str(found.st_uid):
+            return fd
+        os.close(fd)
+        return None
+
+    def _read(self, name: str) -> Listed | None:
+        fd = self.open_record(name)
+        if fd is None:
+            return None
         try:
-            found = os.fstat(fd)
-            # Whoever keeps caches here may write what he likes, but only in records of his own.
-            if not stat.S_ISREG(found.st_mode) or name.partition("-")[0] != str(found.st_uid):
-                return None
             grant = read_grant(fd)
             if grant is None:
                 return None
@@ -307,6 +316,10 @@ class Registration:
     def serves(self, serving: ServedSource) -> None:
         """What is served now, and where. Raises OSError."""
         write_serving(self._fd, serving)
+
+    def tell(self, notice: Notice) -> None:
+        """For the board. Raises OSError."""
+        write_notice(self._fd, notice)
 
     def write(self, grant: Grant) -> None:
         """For the ledger. Raises OSError."""

@@ -4,7 +4,8 @@
     killed    three of four of one source are killed with -9
     full      a root that holds one and a half sources: a third one comes, while one is idle and one runs
     in-place  four `hfs run` of a plain user at once
-    beside    a warm job beside a cold greedy one, and beside a plain copy of the same
+    beside    a warm job beside four cold ones; beside the same four without hfs and a copy of what they read
+    demand    reads on demand of one mount, while another fetches ahead from the same source
 
 Sources lie on a simulated Lustre where what reaches them is counted.
 """
@@ -14,11 +15,14 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from scripts.benchmarks.common import HFS, SlowFs, Work, run, slowfs
 from scripts.benchmarks.fastpath_results import Results
+from scripts.benchmarks.node_demand import demand
 from scripts.benchmarks.node_jobs import (
     FILE_BYTES,
     FILES,
@@ -137,29 +141,79 @@ def in_place(work: Work, options: Options, command: str) -> list[Row]:
     ]
 
 
+class _Warm(NamedTuple):
+    """How a warm job goes on beside others."""
+
+    rounds_s: float
+    """Rounds a second, all the time that was looked at."""
+    round_s: float
+    """The median of one."""
+    spent_s: float
+    """Until the others were done."""
+
+
+def _warm_beside(job: Job, others: Callable[[], None], least_s: float = 0) -> _Warm:
+    """`others` do their work, and then the job goes on alone until so long is over in all."""
+    job.wait_runs()
+    began_s = time.perf_counter()
+    others()
+    spent_s = time.perf_counter() - began_s
+    time.sleep(max(0.0, least_s - spent_s))
+    looked_s = time.perf_counter() - began_s
+    seconds = job.end()["seconds"]
+    return _Warm(len(seconds) / looked_s, statistics.median(seconds), spent_s)
+
+
 def beside(work: Work, options: Options, command: str) -> list[Row]:
-    """The warm job's rounds, alone not measured: what counts is which neighbour it has."""
+    """The same foreign work in the same time: four jobs read and check all of a cold source, which is written to the
+    disk once; by hfs, which is done early, or without it, by the jobs and a copy."""
     got = Results(command)
+    keys = ("ratio", "copies", "hfs", "without", "copy", "hfs done", "without done")
     with _sources(work, options, 2) as (warm, cold):
         for _ in range(options.runs):
-            with got.attempt("ratio", "hfs", "copy"):
+            with got.attempt(*keys):
                 cache, size = work.new("cache"), str(4 * _data_bytes(options))
                 run(HFS, "run", "--source", warm.path, "--cache", cache, "--cache-size", size, "--", "true")
                 Job(warm.path, cache, size, rounds=1, seed=1).wait_runs().end()
-                job = Job(warm.path, cache, size, rounds=0, seed=2).wait_runs()
-                greedy = [Job(cold.path, cache, size, rounds=1, seed=n).wait_runs() for n in range(4)]
-                for other in greedy:
-                    other.end()
-                got.add("hfs", statistics.median(job.end()["seconds"]))
-                job = Job(warm.path, cache, size, rounds=0, seed=2).wait_runs()
-                subprocess.run(["cp", "-r", cold.path, work.new("copy")], check=True)
-                got.add("copy", statistics.median(job.end()["seconds"]))
-                got.add("ratio", got.last("hfs") / got.last("copy"))
+
+                def new_job(cache: Path = cache, size: str = size) -> Job:
+                    return Job(warm.path, cache, size, rounds=0, seed=2)
+
+                def four(at: Path | None, cache: Path = cache, size: str = size) -> None:
+                    jobs = [Job(cold.path, cache, size, rounds=1, seed=n, at=at).wait_runs() for n in range(4)]
+                    if at is not None:
+                        subprocess.run(["cp", "-r", at, work.new("copy")], check=True)
+                    for job in jobs:
+                        job.end()
+
+                def copy() -> None:
+                    subprocess.run(["cp", "-r", cold.path, work.new("copy")], check=True)
+
+                without = _warm_beside(new_job(), lambda: four(cold.path))
+                with_hfs = _warm_beside(new_job(), lambda: four(None), without.spent_s)
+                with_copy = _warm_beside(new_job(), copy)
+                got.add("ratio", without.rounds_s / with_hfs.rounds_s)
+                got.add("copies", with_hfs.round_s / with_copy.round_s)
+                for key, one in (("hfs", with_hfs), ("without", without), ("copy", with_copy)):
+                    got.add(key, one.round_s)
+                got.add("hfs done", with_hfs.spent_s)
+                got.add("without done", without.spent_s)
     return [
-        got.row("a warm job beside a cold greedy one / beside a plain copy of the same", "ratio", at_most(1.1)),
-        got.row("  beside the cold one: an epoch", "hfs", None, "s"),
-        got.row("  beside the copy", "copy", None, "s"),
+        got.row("a warm job in the time of four cold ones and a copy, without hfs / with hfs", "ratio", at_most(1.1)),
+        got.row("  the cold ones are done: with hfs", "hfs done", None, "s"),
+        got.row("    without", "without done", None, "s"),
+        got.row("  a round of the warm one, the median: with hfs", "hfs", None, "s"),
+        got.row("    without", "without", None, "s"),
+        got.row("    beside a plain copy, and no cold job", "copy", None, "s"),
+        got.row("  with hfs / beside the plain copy", "copies"),
     ]
 
 
-GROUPS = {"together": together, "killed": killed, "full": full, "in-place": in_place, "beside": beside}
+GROUPS = {
+    "together": together,
+    "killed": killed,
+    "full": full,
+    "in-place": in_place,
+    "beside": beside,
+    "demand": demand,
+}

@@ -37,7 +37,7 @@ STATUS_KEYS = {
     ),
     "stage_encoding": "wanted on reason",
     "ahead": (
-        "prefetched_chunks guessed_chunks prefetch_dropped stats_ahead sibling_files hinted_bytes "
+        "prefetched_chunks guessed_chunks prefetch_dropped prefetch_yields stats_ahead sibling_files hinted_bytes "
         "hints_missing pushed_bytes"
     ),
     "queues": (

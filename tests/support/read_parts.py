@@ -163,7 +163,7 @@ async def daemon(
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
         pipeline: Any = SimpleNamespace(
-            is_full=False,
+            places=512,
             ahead=list,
             lend_soon=lambda _directory: None,
             opened=lambda _node, _thread: False,
@@ -176,6 +176,7 @@ async def daemon(
             SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline),
             staging,  # type: ignore[arg-type]  # a fake
             source,  # type: ignore[arg-type]  # a fake
+            fetch.fetcher.turns,
             metrics,
         )
         faults = PageFaults(fetch.pusher, fetch.history)

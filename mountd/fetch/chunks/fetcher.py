@@ -25,6 +25,8 @@ from mountd.fetch.chunks.batches import Batches, Place
 from mountd.fetch.chunks.held import ChunkKey, HeldChunks
 from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import PagePusher, Push
+from mountd.fetch.chunks.turns import FetchTurns
+from mountd.fetch.chunks.waits import Waits
 from mountd.namespace import Node, by_any_name
 from mountd.peers import PeerAnswer
 from mountd.source import Source
@@ -68,8 +70,16 @@ class Fetcher:
         self._flights: SingleFlight[ChunkKey, memoryview] = SingleFlight(nursery)
         self.batches = Batches()
         """Small files that are being read together."""
+        self.turns = FetchTurns()
+        """Of fetches that nobody waits for."""
+        self._waits = Waits(0, 0, 0)
         self._awaited: dict[ChunkKey, trio.Event] = {}
         """Chunks that readers wait for though nobody has begun to fetch them: they come in their turn."""
+
+    @property
+    def waits(self) -> Waits:
+        """How readers have waited for the source, those that the data plane answers not included."""
+        return self._waits
 
     @property
     def in_flight(self) -> int:
@@ -113,12 +123,21 @@ class Fetcher:
         push: Push = Push.NOTHING,
         goal: Goal = Goal.HERE,
         began: Callable[[], None] | None = None,
+        soon: bool = False,
     ) -> bool:
         """Fetch chunk `index` before anybody asks, unless it is present or coming. True if it was fetched.
+
+        `soon`: its reader comes in a moment, so that it needs no turn.
 
         The buffer is taken before the flight exists: a reader that joins the flight never waits for memory that
         prefetch has to wait for. `began` is called when the source is asked. Raises as `chunk`.
         """
+        async with contextlib.nullcontext() if soon else self.turns.turn():
+            return await self._ahead(node, file, index, push, goal, began)
+
+    async def _ahead(
+        self, node: Node, file: StagedFile, index: int, push: Push, goal: Goal, began: Callable[[], None] | None
+    ) -> bool:
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
         await self._wait_batches(node)
@@ -193,10 +212,13 @@ class Fetcher:
     def reader_waits(self) -> Iterator[None]:
         """A reader waits for the source meanwhile: it is counted."""
         began_s = trio.current_time()
+        self._waits = self._waits.begun()
         try:
             yield
         finally:
-            self._metrics.add("source_wait_ns", int((trio.current_time() - began_s) * 1e9))
+            waited_ns = int((trio.current_time() - began_s) * 1e9)
+            self._waits = self._waits.ended(waited_ns)
+            self._metrics.add("source_wait_ns", waited_ns)
 
     # -- small files of a batch ---------------------------------------------------------------------------------------
 

@@ -208,7 +208,7 @@ struct job { /* one name */
     uint64_t key;
     enum job_goal goal;
     int ahead, is_demand, abandoned, error;
-    int64_t began_ns; /* or was queued */
+    int64_t began_ns; /* or was queued; atomic while it runs */
     struct waiter *waiters;
     uint8_t name_size;
     char name[UINT8_MAX + 1];
@@ -241,12 +241,12 @@ int jobs_claim(uint64_t directory, const char *name, size_t name_size);   /* the
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
 /* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */
 int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer);
-void jobs_waits(struct job *job); /* not for the source, from now on */
 int jobs_done(struct job *job, int number); /* 0: the thread was given up meanwhile, and is to end */
 /* Those that began, or were queued, before are given up: what waits for them is Python's. How many had begun; the numbers
  * of their threads, and their directories, FETCH_WORKERS at most. */
 size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories);
 size_t jobs_under_way(void);
+void jobs_ahead_at_most(size_t count); /* threads that fetch ahead, from now on; those that do go on */
 void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes);
 void jobs_end(void); /* nothing more is answered */
 void jobs_pause(int paused); /* opens of leaves are Python's meanwhile */
@@ -259,6 +259,10 @@ int jobs_paused(void);
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes); /* 0, or an errno */
 void workers_stop(int64_t patience_ns); /* returns when all have ended, or later than that */
+extern struct reader_waits { /* of those who wait for what they want from the source; atomic */
+    int64_t count, ns, waiting;
+} reader_waits;
+
 size_t workers_homeless(void); /* bytes that wait in memory since the cache has no room, and such as are fetched ahead now */
 size_t workers_replace(int64_t before_ns, uint64_t *directories); /* those that wait for the source since before; as jobs_hanging */
 

@@ -282,10 +282,12 @@ int jobs_enter(struct job *job, int error, struct file *file, struct content **h
     return 1;
 }
 
-void jobs_waits(struct job *job) {
+void jobs_ahead_at_most(size_t count) {
     pthread_mutex_lock(&jobs.lock);
-    job->began_ns = monotonic_ns();
+    jobs.ahead_at_most = count;
+    int more = more_ahead();
     pthread_mutex_unlock(&jobs.lock);
+    if (more) pthread_cond_signal(&jobs.more);
 }
 
 /* 0: the thread that did it was given up, and has been replaced. Nobody else is woken: who stays looks for the next job
@@ -327,7 +329,7 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
     pthread_mutex_lock(&jobs.lock);
     for (int i = 0; i < FETCH_WORKERS; i++) {
         struct job *job = jobs.running[i];
-        if (!job || job->began_ns > before_ns) continue;
+        if (!job || __atomic_load_n(&job->began_ns, __ATOMIC_RELAXED) > before_ns) continue;
         end = move_waiters(job, end);
         directories[count] = job->lent->entry.node;
         numbers[count++] = i;

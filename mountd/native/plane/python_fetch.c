@@ -291,6 +291,21 @@ static PyObject *plane_named(PyObject *self, PyObject *arg) {
                          (const char *)&named->seen, (Py_ssize_t)sizeof named->seen);
 }
 
+static PyObject *plane_fetch_ahead_at_most(PyObject *self, PyObject *arg) {
+    (void)self;
+    size_t count = PyLong_AsSize_t(arg);
+    if (PyErr_Occurred()) return NULL;
+    jobs_ahead_at_most(count);
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_reader_waits(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return Py_BuildValue("(LLL)", (long long)__atomic_load_n(&reader_waits.count, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&reader_waits.ns, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&reader_waits.waiting, __ATOMIC_RELAXED));
+}
+
 static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     return Py_BuildValue("(nnnnnnLLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)lent_count(),
@@ -329,6 +344,8 @@ PyMethodDef plane_fetch_methods[] = {
      " mtime_ns and ctime_ns of the file."},
     {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
     {"plane_named", plane_named, METH_O, "plane_named(slot) -> (directory, name, seen) or None: of a leaf that an earlier daemon has opened."},
+    {"plane_fetch_ahead_at_most", plane_fetch_ahead_at_most, METH_O, "plane_fetch_ahead_at_most(count): so many threads fetch ahead from now on."},
+    {"plane_reader_waits", plane_reader_waits, METH_NOARGS, "plane_reader_waits() -> (count, ns, waiting): how those have waited who wanted something of the source."},
     {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, lent, versions, buffer_bytes, homeless_bytes, looks, opens, reads, read_bytes, wait_ns)."},
     {NULL, NULL, 0, NULL},
 };

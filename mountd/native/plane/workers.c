@@ -24,6 +24,10 @@ static struct {
     size_t may_wait; /* for room: as many as fetch ahead, so that the others are there for readers */
 } workers;
 
+struct reader_waits reader_waits;
+
+static void count(int64_t *counter, int64_t more) { __atomic_add_fetch(counter, more, __ATOMIC_RELAXED); }
+
 static struct fetched *outcome_of(const struct job *job, const struct file *file) {
     struct fetched *outcome = calloc(1, sizeof *outcome);
     if (!outcome) return NULL;
@@ -41,7 +45,7 @@ static void store(struct job *job, const struct file *file, const char *data, st
     struct fetched *outcome = outcome_of(job, file);
     struct stored stored = {0, 0, 0};
     if (outcome && !store_has_room((size_t)file->seen.size)) {
-        jobs_waits(job);
+        __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED); /* it does not hang in the source */
         store_wait((size_t)file->seen.size, GRANT_NS, workers.may_wait);
     }
     int error = outcome ? store_write(data, (size_t)file->seen.size, &stored) : ENOMEM;
@@ -77,15 +81,28 @@ static int has_place(const struct job *job) {
     return contents_homeless() + under_way <= workers.spare_bytes / 2;
 }
 
-static int get(struct job *job, struct file *file, int *is_without_room) {
-    if (!job->is_demand && !*is_without_room && !store_has_room((size_t)job->lent->largest)) {
-        *is_without_room = 1;
-        if (!has_place(job)) return SOURCE_PYTHONS;
-    }
+static int ask_source(const struct job *job, struct file *file) {
     int error = user_enter() ? SOURCE_PYTHONS : 0;
     if (!error) error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, file) : source_fetch(job->lent, job->name, file);
     user_leave();
     return error;
+}
+
+static int get(struct job *job, struct file *file, int *is_without_room) {
+    if (job->is_demand) {
+        int64_t began_ns = monotonic_ns();
+        count(&reader_waits.waiting, 1);
+        int error = ask_source(job, file);
+        count(&reader_waits.waiting, -1);
+        count(&reader_waits.ns, monotonic_ns() - began_ns);
+        count(&reader_waits.count, 1);
+        return error;
+    }
+    if (!*is_without_room && !store_has_room((size_t)job->lent->largest)) {
+        *is_without_room = 1;
+        if (!has_place(job)) return SOURCE_PYTHONS;
+    }
+    return ask_source(job, file);
 }
 
 static void run(struct job *job, char *buffer) {

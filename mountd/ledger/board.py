@@ -1,0 +1,94 @@
+"""`Board`: what the daemons of a root that read from one source server tell each other while they run.
+
+Each writes a notice into its own record and reads those of the others, by read(2): who maps a file that another user
+may cut short dies of it. Whoever keeps caches in the root may tell what he likes; what follows is bounded by who
+reads (`policies/prefetch/yielding.py`). Everything blocks, for some 20 us a neighbour; one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from mountd.ledger.ledger import Ledger, Registration
+from mountd.ledger.notice import Notice, read_notice
+
+_LOOK_NS = 1_000_000_000
+"""How often it is looked who is there: a file is opened for each record."""
+
+_GOOD_NS = 500_000_000
+"""A notice that is older says nothing: its daemon has nothing to tell, has stopped or was killed. They are written
+every twentieth of a second, by daemons that may be late."""
+
+_MOST_HEARD = 64
+"""Each keeps a descriptor open."""
+
+
+class Board:
+    """Until closed."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        registration: Registration,
+        device: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`device`: st_dev of the source. Those of one file system wait for the same server."""
+        self._ledger = ledger
+        self._registration = registration
+        self._device = device
+        self._clock_ns = clock_ns
+        self._heard: dict[str, int] = {}
+        """Descriptors of the others' records, by name."""
+        self._looked_ns: int | None = None
+        self._told: Notice | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """There was nobody to tell when it was looked last."""
+        return not self._heard
+
+    def exchange(self, waits: int, waited_ns: int, waiting: int) -> dict[str, Notice]:
+        """Tell ours, as in `Notice`, if there is anybody to tell, and hear theirs, by name: those that are fresh.
+
+        Raises OSError where our own record, or the folder, cannot be read or written.
+        """
+        now_ns = self._clock_ns()
+        if self._looked_ns is None or now_ns >= self._looked_ns + _LOOK_NS:
+            self._looked_ns = now_ns
+            self._look()
+        if not self._heard:
+            return {}
+        said = self._told
+        # Who only waits on says so again; who has nothing new to say becomes out of date.
+        if waiting or said is None or (waits, waited_ns) != (said.waits, said.waited_ns):
+            self._told = Notice(now_ns, waits, waited_ns, waiting)
+            self._registration.tell(self._told)
+        return {name: notice for name in self._heard if (notice := self._hear(name, now_ns)) is not None}
+
+    def _hear(self, name: str, now_ns: int) -> Notice | None:
+        try:
+            notice = read_notice(self._heard[name])
+        except OSError:
+            return None
+        return notice if notice is not None and now_ns - _GOOD_NS <= notice.told_ns <= now_ns + _GOOD_NS else None
+
+    def _look(self) -> None:
+        others = [entry for entry in self._ledger.listed() if entry.running and entry.name != self._registration.name]
+        names = [e.name for e in others if e.serving is not None and e.serving.device == self._device]
+        # Our user's first: others may keep as many records there as they like.
+        names.sort(key=lambda name: (name.partition("-")[0] != str(os.geteuid()), name))
+        there = set(names[:_MOST_HEARD])
+        for name in self._heard.keys() - there:
+            os.close(self._heard.pop(name))
+        for name in there - self._heard.keys():
+            if (fd := self._ledger.open_record(name)) is not None:
+                self._heard[name] = fd
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        for fd in self._heard.values():
+            os.close(fd)
+        self._heard.clear()

@@ -1,0 +1,105 @@
+"""Yielding: how much of what may be fetched ahead at a time is, while readers of other mounts wait for the source.
+
+What nobody waits for is to cost those little who do. How little cannot be known beforehand: a source with capacity to
+spare serves both, one that is full makes readers wait longer for each fetch more. So it is found out, as a transport
+protocol for background traffic does: by how long neighbours wait.
+
+    a reader of a neighbour waits      down to the floor at once, and learn how long it waits there
+    it waits hardly longer than that   one step more
+    it waits longer                    half as much
+    none waits any more                twice as much every tenth of a second, up to all
+    one waits again within a minute    what was right the last time
+
+Never below the floor: whoever fetches ahead gets on, whatever others say. What they wait at the floor is learned anew
+all the time, so neither a source that becomes slow nor a neighbour that lies holds it there for ever, unless the lie
+grows without end, and then the floor is what it costs.
+
+Pure; times are seconds of one clock. `share` is a part of what may be fetched at a time: 1 is all.
+"""
+
+from __future__ import annotations
+
+FLOOR = 1 / 16
+"""One of 16 chunks and two of 32 small files at a time: it gets on, and one that waits shares with few."""
+
+_STEP = 1 / 16
+
+_LONGER = 1.15
+"""By less a mean of some dozens of waits varies by itself."""
+
+_WINDOW_S = 0.25
+_LEAST_WAITS = 4
+_LONGEST_WINDOW_S = 1.0
+"""A mean is taken over the first, of four waits at least, or over the second, of what there is."""
+
+_SILENT_S = 0.3
+"""None waits any more: longer than a reader computes between two files, and a reader that comes back finds no crowd."""
+
+_RECOVER_EVERY_S = 0.1
+
+_KNOWN_S = 60.0
+"""Readers come in bursts, a batch each: what was found out holds for the next ones."""
+
+_WEIGHT = 0.3
+"""Of a new mean at the floor in what is known of it: after a second two thirds are new."""
+
+
+class Yielding:
+    """Of one who fetches ahead. `look` is called some times a second."""
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._floor_wait_s: float | None = None
+        """How long neighbours wait while this is at the floor."""
+        self._seen_s = float("-inf")
+        """When somebody waited last."""
+        self._right = FLOOR
+        """The share when it was measured last."""
+        self._began_s = float("-inf")
+        """Of the window that is measured."""
+        self._recovered_s = float("-inf")
+        self._waits = 0
+        self._waited_s = 0.0
+
+    def look(self, waits: int, waited_s: float, waiting: int, now_s: float) -> float:
+        """The share from now on. Since the last look neighbours have waited so many times for the source, so long in
+        all; `waiting` do so now."""
+        if waits > 0 or waiting > 0:
+            if now_s > self._seen_s + _SILENT_S:
+                self._step_back(now_s)
+            self._seen_s = now_s
+            self._waits += waits
+            self._waited_s += max(0.0, waited_s)
+            self._measure(now_s)
+        elif self.share < 1 and now_s > self._seen_s + _SILENT_S and now_s >= self._recovered_s + _RECOVER_EVERY_S:
+            self._recovered_s = now_s
+            self.share = min(1.0, 2 * self.share)
+        return self.share
+
+    def _step_back(self, now_s: float) -> None:
+        if now_s > self._seen_s + _KNOWN_S:
+            self._floor_wait_s, self._right = None, FLOOR
+        self.share = min(self.share, self._right)
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s, self._waits, self._waited_s = now_s, 0, 0.0
+
+    def _measure(self, now_s: float) -> None:
+        spent_s = now_s - self._began_s
+        if spent_s < _WINDOW_S or (self._waits < _LEAST_WAITS and spent_s < _LONGEST_WINDOW_S):
+            return
+        # None has ended in all that time: they wait at least as long.
+        wait_s = self._waited_s / self._waits if self._waits else spent_s
+        self._begin(now_s)
+        known_s = self._floor_wait_s
+        if known_s is None or wait_s < known_s:
+            known_s = wait_s
+        elif self.share <= FLOOR:
+            known_s += _WEIGHT * (wait_s - known_s)
+        self._floor_wait_s = known_s
+        if wait_s > _LONGER * known_s:
+            self.share = max(FLOOR, self.share / 2)
+        else:
+            self.share = min(1.0, self.share + _STEP)
+        self._right = self.share

@@ -1,0 +1,224 @@
+"""Readers of other mounts go before what is fetched ahead: told and heard in virtual time, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import trio
+
+from mountd.core.metrics import Metrics
+from mountd.fetch import NeighbourDemand, SmallPipeline, Waits
+from mountd.fetch.chunks.turns import FetchTurns
+from mountd.ledger import Notice
+from policies.prefetch.yielding import FLOOR
+from tests.conftest import Logs
+from tests.support.fake_source import FakeSource
+from tests.support.small_parts import SIZE, parts_of
+
+
+class FakeBoard:
+    """One neighbour, of which `theirs` is heard, and what was told."""
+
+    def __init__(self) -> None:
+        self.is_alone = False
+        self.theirs = Waits(0, 0, 0)
+        self.told: list[Waits] = []
+        self.error: OSError | None = None
+
+    def exchange(self, waits: int, waited_ns: int, waiting: int) -> dict[str, Notice]:
+        self.told.append(Waits(waits, waited_ns, waiting))
+        if self.error is not None:
+            raise self.error
+        return {} if self.is_alone else {"other": Notice(0, *self.theirs)}
+
+
+class FakePipeline:
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.shares: list[float] = []
+
+    def set_share(self, share: float) -> None:
+        self.shares.append(share)
+
+
+class Daemon:
+    def __init__(self) -> None:
+        self.board, self.pipeline, self.turns, self.metrics = FakeBoard(), FakePipeline(), FetchTurns(), Metrics()
+        self.own = Waits(0, 0, 0)
+        self.hangs: trio.Event | None = None
+        self.wakes = 0
+        """Times that who fetches ahead was to look whether it is its turn."""
+        self.demand = NeighbourDemand(
+            self.board,
+            self.turns,
+            cast(SmallPipeline, self.pipeline),
+            lambda: self.own,
+            self._wake,
+            self.metrics,
+            self._in_thread,
+            threads=16,
+        )
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if self.hangs is not None:
+            await self.hangs.wait()
+        return function(*args)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+
+@asynccontextmanager
+async def running(daemon: Daemon) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(daemon.demand.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_less_is_fetched_ahead_while_a_neighbours_reader_waits_and_all_again_afterwards() -> None:
+    daemon = Daemon()
+    daemon.pipeline.jobs = 5
+    async with running(daemon):
+        await trio.sleep(1)
+        assert daemon.turns.limit == math.inf
+        daemon.board.theirs = Waits(0, 0, 1)
+        await trio.sleep(0.1)
+        assert daemon.turns.limit == 1
+        assert daemon.pipeline.shares == [FLOOR]
+        assert daemon.metrics["prefetch_yields"] == 1
+        wakes = daemon.wakes
+        await trio.sleep(0.2)
+        assert daemon.wakes > wakes, "a turn that was given back is taken by somebody else soon"
+        daemon.board.theirs = Waits(1, 10**9, 0)
+        await trio.sleep(2)
+        assert daemon.turns.limit == math.inf
+        assert daemon.pipeline.shares[-1] == 1
+        assert 0.2e9 < daemon.metrics["prefetch_yielded_ns"] < 1.5e9
+
+
+async def test_who_reads_nothing_tells_nothing_and_hears_nothing() -> None:
+    daemon = Daemon()
+    daemon.board.theirs = Waits(0, 0, 1)
+    async with running(daemon):
+        await trio.sleep(60)
+        assert daemon.board.told == []
+        daemon.own = Waits(1, 5, 0)
+        await trio.sleep(0.5)
+        assert daemon.board.told[0] == (1, 5, 0)
+
+
+async def test_one_alone_looks_now_and_then_whether_somebody_has_come() -> None:
+    daemon = Daemon()
+    daemon.board.is_alone, daemon.pipeline.jobs = True, 1
+    async with running(daemon):
+        await trio.sleep(10.5)
+        assert len(daemon.board.told) <= 12
+        daemon.board.is_alone, daemon.board.theirs = False, Waits(0, 0, 1)
+        await trio.sleep(1.1)
+        assert daemon.turns.limit == 1
+
+
+async def test_a_daemon_that_begins_anew_is_heard_from_its_beginning() -> None:
+    daemon = Daemon()
+    daemon.pipeline.jobs = 1
+    daemon.board.theirs = Waits(1000, 10**12, 0)
+    async with running(daemon):
+        await trio.sleep(1)
+        assert daemon.turns.limit == math.inf, "what was before we came is nothing new"
+        daemon.board.theirs = Waits(3, 10**7, 0)
+        await trio.sleep(1)
+        assert daemon.turns.limit == math.inf
+        daemon.board.theirs = Waits(4, 2 * 10**7, 0)
+        await trio.sleep(0.1)
+        assert daemon.turns.limit == 1
+
+
+async def test_a_ledger_that_fails_costs_nothing_but_fairness(logs: Logs) -> None:
+    """It is told once."""
+    logs.expect("goes on as if it was alone")
+    daemon = Daemon()
+    daemon.pipeline.jobs = 1
+    daemon.board.theirs = Waits(0, 0, 1)
+    async with running(daemon):
+        await trio.sleep(0.2)
+        assert daemon.turns.limit == 1
+        daemon.board.error = OSError(5, "Input/output error")
+        await trio.sleep(5)
+        assert daemon.turns.limit == math.inf
+        assert len(logs.records) == 1
+
+
+async def test_a_cache_disk_that_hangs_does_not_hold_the_source_back() -> None:
+    daemon = Daemon()
+    daemon.pipeline.jobs = 1
+    daemon.board.theirs = Waits(0, 0, 1)
+    async with running(daemon):
+        await trio.sleep(0.2)
+        assert daemon.turns.limit == 1
+        daemon.hangs = trio.Event()
+        await trio.sleep(5)
+        assert daemon.turns.limit == math.inf
+        daemon.hangs.set()
+        daemon.hangs = None
+        daemon.board.theirs = Waits(0, 0, 0)
+        await trio.sleep(100)
+        daemon.board.theirs = Waits(0, 0, 1)
+        await trio.sleep(0.1)
+        assert daemon.turns.limit == 1
+
+
+async def test_at_the_end_nothing_is_held_back() -> None:
+    daemon = Daemon()
+    daemon.pipeline.jobs = 1
+    daemon.board.theirs = Waits(0, 0, 1)
+    with trio.move_on_after(0.5):
+        await daemon.demand.run()
+    assert daemon.turns.limit == math.inf
+
+
+async def test_no_more_are_fetched_ahead_at_a_time_than_there_are_turns_and_readers_need_none() -> None:
+    """Of 64 files: four batches, one after the other where there is one turn; a reader meanwhile waits for none."""
+    source = FakeSource()
+    source.directory(b"d", 3)
+    for number in range(65):
+        source.file(f"d/{number}".encode(), 10 + number, SIZE)
+    async with parts_of(source) as parts, trio.open_nursery() as nursery:
+        parts.fetch.fetcher.turns.set_limit(1)
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, parts.fetch.fetcher.turns.taken)
+                await trio.sleep(0.001)
+
+        nursery.start_soon(watch)
+        async with trio.open_nursery() as ahead:
+            for begin in range(0, 64, 16):
+                ahead.start_soon(parts.stage, *(f"d/{number}".encode() for number in range(begin, begin + 16)))
+            await trio.sleep(0.001)
+            assert await parts.demand(b"d/64")
+            assert parts.fetch.fetcher.turns.taken == 1, "it came before the others were done"
+        assert most == 1
+        assert sorted(path for batch in source.batches for path in batch) == sorted(b"d/%d" % i for i in range(64))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_fetch_that_is_cancelled_gives_its_turn_back() -> None:
+    turns = FetchTurns()
+    turns.set_limit(1)
+    with trio.move_on_after(1):
+        async with turns.turn():
+            with trio.move_on_after(0.5):
+                async with turns.turn():
+                    pytest.fail("there was one")
+            await trio.sleep_forever()
+    assert turns.taken == 0
+    async with turns.turn():
+        assert turns.taken == 1

@@ -1,0 +1,198 @@
+"""What daemons tell each other: fresh notices of those who wait for the same server; none that are torn, old, false."""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from mountd.ledger import Board, CacheRoot, Grant, Ledger, Notice, Registration, ServedSource
+from mountd.ledger.notice import read_notice, write_notice
+
+SIZE = 1 << 30
+SECOND_NS = 1_000_000_000
+
+
+class Daemons:
+    """Of one root, with one clock."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(mode=0o700)
+        self.path = root
+        self.root = CacheRoot(str(root))
+        self.now_ns = 100 * SECOND_NS
+        self.registrations: dict[str, Registration] = {}
+        self.boards: dict[str, Board] = {}
+
+    def start(self, name: str, device: int = 1) -> Board:
+        """A daemon of a source on this device."""
+        self.boards[name] = board = Board(self.root.ledger, self.enter(name, device), device, lambda: self.now_ns)
+        return board
+
+    def enter(self, name: str, device: int = 1) -> Registration:
+        serving = ServedSource(source=name.encode(), device=device, inode=len(self.registrations))
+        self.registrations[name] = entered = self.root.ledger.register(named(name), serving, SIZE)
+        return entered
+
+    def end(self, name: str) -> None:
+        """As a kill does: its lock goes, its record stays."""
+        self.registrations.pop(name).close()
+        if name in self.boards:
+            self.boards.pop(name).close()
+
+    def record(self, name: str) -> Path:
+        return self.path / "ledger" / named(name)
+
+    def close(self) -> None:
+        for name in list(self.registrations):
+            self.end(name)
+        self.root.close()
+
+
+def named(name: str) -> str:
+    return f"{os.geteuid()}-{name}"
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    before = len(os.listdir("/proc/self/fd"))
+    found = Daemons(tmp_path / "root")
+    yield found
+    found.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_each_hears_the_others(daemons: Daemons) -> None:
+    first, second = daemons.start("a"), daemons.start("b")
+    assert first.exchange(0, 0, 0) == {}
+    assert second.exchange(7, 70, 2) == {named("a"): Notice(daemons.now_ns, 0, 0, 0)}
+    assert first.exchange(0, 0, 0) == {named("b"): Notice(daemons.now_ns, 7, 70, 2)}
+    assert not first.is_alone
+
+
+def test_one_alone_tells_nobody(daemons: Daemons) -> None:
+    alone = daemons.start("a")
+    before = daemons.record("a").read_bytes()
+    assert alone.exchange(1, 1, 1) == {}
+    assert alone.is_alone
+    assert daemons.record("a").read_bytes() == before
+
+
+def test_who_waits_for_another_server_is_not_heard(daemons: Daemons) -> None:
+    first, other = daemons.start("a", device=1), daemons.start("b", device=2)
+    assert other.exchange(1, 1, 1) == {}
+    assert first.exchange(0, 0, 0) == {}
+    assert first.is_alone
+
+
+def test_a_grant_and_a_notice_leave_each_other_alone(daemons: Daemons) -> None:
+    first, second = daemons.start("a"), daemons.start("b")
+    first.exchange(1, 2, 3)
+    daemons.registrations["a"].write(Grant(50, 40, 30))
+    assert second.exchange(0, 0, 0)[named("a")].waits == 1
+    first.exchange(4, 5, 6)
+    (entry,) = (entry for entry in daemons.root.ledger.listed() if entry.name == named("a"))
+    assert entry.grant == Grant(50, 40, 30)
+    assert entry.serving is not None
+    assert entry.serving.source == b"a"
+
+
+def test_what_is_old_is_nothing_and_who_still_waits_says_so_again(daemons: Daemons) -> None:
+    first, second = daemons.start("a"), daemons.start("b")
+    second.exchange(0, 0, 0)
+    first.exchange(1, 10, 0)
+    assert named("a") in second.exchange(0, 0, 0)
+    daemons.now_ns += SECOND_NS * 2 // 5
+    first.exchange(1, 10, 0)  # nothing new
+    assert named("a") in second.exchange(0, 0, 0)
+    daemons.now_ns += SECOND_NS * 2 // 5
+    first.exchange(1, 10, 0)
+    assert named("a") not in second.exchange(0, 0, 0)
+    first.exchange(1, 10, 1)
+    assert second.exchange(0, 0, 0)[named("a")].waiting == 1
+
+
+def test_a_daemon_that_was_killed_while_it_waited_is_not_heard_for_long(daemons: Daemons) -> None:
+    first, second = daemons.start("a"), daemons.start("b")
+    second.exchange(0, 0, 0)
+    first.exchange(1, 10, 5)
+    daemons.end("a")
+    assert named("a") in second.exchange(0, 0, 0)
+    daemons.now_ns += SECOND_NS
+    assert second.exchange(0, 0, 0) == {}
+    daemons.now_ns += SECOND_NS
+    assert second.exchange(0, 0, 0) == {}
+    assert second.is_alone
+
+
+def test_times_of_another_clock_are_nothing(daemons: Daemons) -> None:
+    """A machine that was started again, or a container with its own clock."""
+    first, second = daemons.enter("a"), daemons.start("b")
+    second.exchange(0, 0, 0)
+    for told_ns in (0, daemons.now_ns - SECOND_NS, daemons.now_ns + SECOND_NS, (1 << 64) - 1):
+        first.tell(Notice(told_ns, 1, 1, 1))
+        assert second.exchange(0, 0, 0) == {}
+
+
+def test_half_a_notice_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.write_bytes(bytes(8192))
+    with path.open("r+b") as file:
+        write_notice(file.fileno(), Notice(1, 2, 3, 4))
+        whole = path.read_bytes()
+        assert read_notice(file.fileno()) == Notice(1, 2, 3, 4)
+        write_notice(file.fileno(), Notice(1 << 40, 1 << 41, 1 << 42, 1 << 43))
+        new = path.read_bytes()
+        for cut in range(1024, 1024 + 48):
+            os.pwrite(file.fileno(), new[:cut] + whole[cut:], 0)
+            assert read_notice(file.fileno()) in (None, Notice(1, 2, 3, 4), Notice(1 << 40, 1 << 41, 1 << 42, 1 << 43))
+        for size in range(1024, 1024 + 48):
+            os.truncate(path, size)
+            assert read_notice(file.fileno()) is None
+
+
+def test_figures_that_no_daemon_has_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.write_bytes(b"")
+    with path.open("r+b") as file:
+        write_notice(file.fileno(), Notice(1, -5, 1 << 80, 0))
+        assert read_notice(file.fileno()) == Notice(1, 0, (1 << 64) - 1, 0)
+        body = struct.pack("<8sQQQQ", b"others..", 1, 2, 3, 4)
+        os.pwrite(file.fileno(), body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little"), 1024)
+        assert read_notice(file.fileno()) is None
+
+
+def test_what_others_put_there_is_no_neighbour(daemons: Daemons) -> None:
+    """Records of names that are not their owner's, links, pipes, folders, a file that is cut while it is read."""
+    board = daemons.start("b")
+    folder = daemons.path / "ledger"
+    (folder / "12345-x").write_bytes(daemons.record("b").read_bytes())
+    (folder / named("link")).symlink_to(daemons.record("b"))
+    os.mkfifo(folder / named("pipe"))
+    (folder / named("folder")).mkdir()
+    assert board.exchange(0, 0, 0) == {}
+    assert board.is_alone
+    hostile = daemons.enter("a")
+    daemons.now_ns += 2 * SECOND_NS
+    hostile.tell(Notice(daemons.now_ns, 1, 1, 1))
+    assert named("a") in board.exchange(0, 0, 0)
+    os.truncate(daemons.record("a"), 0)
+    assert board.exchange(0, 0, 0) == {}
+
+
+def test_a_crowd_of_records_is_heard_in_part_and_our_own_first(
+    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = daemons.start("own")
+    for number in range(70):
+        daemons.enter(f"{number:03}")
+    others = {named(f"{number:03}") for number in range(40)}
+    found = [e._replace(name=f"1-{e.name}") if e.name in others else e for e in daemons.root.ledger.listed()]
+    monkeypatch.setattr(Ledger, "listed", lambda _ledger: found)
+    monkeypatch.setattr(Ledger, "open_record", lambda _ledger, name: heard.append(name))
+    heard: list[str] = []
+    board.exchange(0, 0, 0)
+    assert len(heard) == 64
+    assert {named(f"{number:03}") for number in range(40, 70)} <= set(heard)
