@@ -41,6 +41,8 @@ class TrafficLook(NamedTuple):
     """All readers together have waited so long for the source."""
     cpu_s: float
     """The daemon has computed so long, on all cores together."""
+    yielded_s: float
+    """Fetching ahead has stepped back for readers of other mounts for so long."""
 
 
 class Traffic:
@@ -81,6 +83,7 @@ class Traffic:
             self._staged_bytes(),
             metrics["source_wait_ns"] / 1e9,
             time.process_time(),
+            metrics["prefetch_yielded_ns"] / 1e9,
         )
 
     def gather(self) -> dict[str, object]:
@@ -114,6 +117,7 @@ def _difference(now: TrafficLook, before: TrafficLook) -> TrafficLook:
         now.staged_bytes - before.staged_bytes,
         now.source_wait_s - before.source_wait_s,
         now.cpu_s - before.cpu_s,
+        now.yielded_s - before.yielded_s,
     )
 
 
@@ -125,4 +129,5 @@ def _told(look: TrafficLook) -> dict[str, float]:
         "staged_bytes": look.staged_bytes,
         "source_wait_s": round(look.source_wait_s, 6),
         "cpu_s": round(look.cpu_s, 6),
+        "yielded_s": round(look.yielded_s, 6),
     }

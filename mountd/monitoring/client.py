@@ -16,7 +16,7 @@ _LATE_BYTES = 1 << 18
 """What is still taken of a request that was refused: who is cut off while it sends does not read the reply."""
 
 
-class Waits(enum.Enum):
+class ClientWaits(enum.Enum):
     """What for, until there is more to do."""
 
     TO_READ = enum.auto()
@@ -39,19 +39,19 @@ class MetricsClient:
         self._late_bytes = -1
         """Taken of a request that was refused; -1: its reply is not sent yet."""
 
-    def move_on_nowait(self) -> Waits | None:
+    def move_on_nowait(self) -> ClientWaits | None:
         """Read and write what can be. What to wait for then; None: it is over. Raises OSError if the client has gone,
         and what asking for the metrics raises."""
         try:
             if not self._status and not self._read():
                 return None
         except BlockingIOError:
-            return Waits.TO_READ
+            return ClientWaits.TO_READ
         try:
             while self._rest:
                 self._rest = self._rest[self.connection.send(self._rest) :]
         except BlockingIOError:
-            return Waits.TO_WRITE
+            return ClientWaits.TO_WRITE
         if self._status == 200:
             self.answered = True
             return None
@@ -76,7 +76,7 @@ class MetricsClient:
                 self._rest = memoryview(refusal(431, f"a request has at most {HEAD_BYTES} bytes"))
         return True
 
-    def _take_late(self) -> Waits | None:
+    def _take_late(self) -> ClientWaits | None:
         if self._late_bytes < 0:
             self._late_bytes = 0
             self.connection.shutdown(socket.SHUT_WR)
@@ -84,5 +84,5 @@ class MetricsClient:
             while self._late_bytes < _LATE_BYTES and (part := self.connection.recv(65536)):
                 self._late_bytes += len(part)
         except BlockingIOError:
-            return Waits.TO_READ
+            return ClientWaits.TO_READ
         return None

@@ -19,7 +19,7 @@ import trio
 from mountd.core.background import note_fault, start_guarded
 from mountd.core.config.address import Address, address_of
 from mountd.core.open_files import OpenFiles, is_refusal
-from mountd.monitoring.client import MetricsClient, Waits
+from mountd.monitoring.client import ClientWaits, MetricsClient
 
 log = logging.getLogger(__name__)
 
@@ -153,11 +153,11 @@ class MetricsServer:
         self._waiting.append(scope)
         start_guarded(nursery, _TASK, self._serve, client, waits, scope)
 
-    async def _serve(self, client: MetricsClient, waits: Waits | None, scope: trio.CancelScope) -> None:
+    async def _serve(self, client: MetricsClient, waits: ClientWaits | None, scope: trio.CancelScope) -> None:
         try:
             with scope:
                 while waits is not None:
-                    ready = trio.lowlevel.wait_readable if waits is Waits.TO_READ else trio.lowlevel.wait_writable
+                    ready = trio.lowlevel.wait_readable if waits is ClientWaits.TO_READ else trio.lowlevel.wait_writable
                     await ready(client.connection)
                     waits = client.move_on_nowait()
         except OSError:
