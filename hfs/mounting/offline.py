@@ -55,17 +55,19 @@ def check(cache_dir: str, paths: Sequence[bytes], news: News) -> Result:
 def evict(cache_dir: str, paths: Sequence[bytes], older_than_s: float, source: str | None) -> Result:
     """Drop what is staged below `paths` (none: everything) and was last used longer ago than that, of the cache of this
     source (None: of all). By age nothing goes that is pinned. Raises ConfigError, MountError."""
-    files = freed_bytes = 0
+    files = freed_bytes = pinned_files = 0
     before_s = time.time() - older_than_s if older_than_s else None
 
     async def work(cache: Cache) -> None:
-        nonlocal files, freed_bytes
+        nonlocal files, freed_bytes, pinned_files
+        if before_s is not None:
+            pinned_files += sum([row.pinned async for row in cache.listing.rows(paths or _EVERYTHING)])
         more_files, more_bytes = await cache.evictions.evict_paths(paths or _EVERYTHING, None, before_s)
         files += more_files
         freed_bytes += more_bytes
 
     _with(cache_dir, work, source)
-    return Result(files=files, bytes=freed_bytes)
+    return Result(files=files, bytes=freed_bytes, detail={"pinned_files": pinned_files} if pinned_files else {})
 
 
 def unpin(cache_dir: str, paths: Sequence[bytes]) -> Result:

@@ -11,6 +11,7 @@ Event loop only.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 
 import trio
 
@@ -84,14 +85,15 @@ class Pins:
         """Those at or below these paths may go again; see `StagedListing.rows` for both arguments. Returns (files,
         bytes of their room). Raises IndexFailed, and some may be unpinned then."""
         files = size_bytes = 0
-        async for rows in pages_of(self._context, prefixes, source_ids, pinned=True):
-            numbers = [row.object_id for row in rows]
-            async with self._one_at_a_time:
-                with trio.CancelScope(shield=True):
-                    changed, _ = await self._context.threads.change_index(self._unpin_in_index, numbers)
-                    self.gone(changed)
-            files += len(changed)
-            size_bytes += sum(changed.values())
+        async with aclosing(pages_of(self._context, prefixes, source_ids, pinned=True)) as pages:
+            async for rows in pages:
+                numbers = [row.object_id for row in rows]
+                async with self._one_at_a_time:
+                    with trio.CancelScope(shield=True):
+                        changed, _ = await self._context.threads.change_index(self._unpin_in_index, numbers)
+                        self.gone(changed)
+                files += len(changed)
+                size_bytes += sum(changed.values())
         return files, size_bytes
 
     def _unpin_in_index(self, numbers: Sequence[int]) -> tuple[dict[int, int], list[int]]:

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError
+from mountd.base.errors import HfsError, SourceTimeout
 from mountd.base.version import Version
 from mountd.cache import Cache, StagedRow
 from mountd.control.progress import ProgressCounter
@@ -26,10 +26,15 @@ from mountd.namespace import Namespace, Node, Refreshed, Refreshing
 from mountd.source import Source
 from mountd.wire.protocol import Result
 
+_TELL_S = 10.0
+"""The kernel takes a hundred thousand names a second. It waits for a directory where a look-up is under way."""
+_HANGS_S = 2.0
+"""Longer than a look-up takes; as long as one is waited for whose answer was known."""
+
 
 class RefreshWork:
-    """`tell_kernel` runs a function of the mount's descriptor of /dev/fuse in a thread that may wait for the kernel.
-    `run_in_thread`: as trio.to_thread.run_sync."""
+    """`tell_kernel` runs a function of the mount's descriptor of /dev/fuse in a thread that may wait for the kernel;
+    who is cancelled leaves it there. `run_in_thread`: as trio.to_thread.run_sync."""
 
     def __init__(
         self,
@@ -38,7 +43,7 @@ class RefreshWork:
         source: Source,
         pipeline: SmallPipeline,
         nursery: trio.Nursery,
-        tell_kernel: Callable[[Callable[[int], object]], Awaitable[object]],
+        tell_kernel: Callable[[Callable[[int], bool]], Awaitable[bool]],
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
         is_inherited: bool,
@@ -64,12 +69,24 @@ class RefreshWork:
                 work.files += every[-1].count
             except HfsError as error:
                 work.fail(path, error)
-        # A look-up that hangs in the source holds its directory, for which this would wait, and with it all others.
-        all_names = self._is_inherited or self._namespace.silence.is_on() or any(one.is_partial for one in every)
-        await self._tell_kernel(lambda connection_fd: _tell(connection_fd, every, all_names=all_names))
+        if not await self._told(every):
+            late = "look-ups hang there, which the kernel waits for: what has changed is seen when they end"
+            work.fail(paths[0] if paths else b"", SourceTimeout(late))
         if len(self._cache.pinned):
             start_guarded(self._nursery, "pinned files", self._look_at_pinned, list(paths))
         return work.result()
+
+    async def _told(self, every: Sequence[Refreshed]) -> bool:
+        """False: it cannot be told. A look-up that hangs in the source holds its directory: whoever tells of a name in
+        it would wait for that, and with him all others that look there."""
+        hangs = self._namespace.silence.is_on() or not await self._namespace.asking.wait_answered(_HANGS_S)
+        if hangs or self._is_inherited or any(one.is_partial for one in every):
+            is_told = await self._tell_kernel(lambda connection_fd: _tell_all(connection_fd, every))
+            if is_told or hangs:
+                return is_told
+        with trio.move_on_after(_TELL_S) as telling:
+            await self._tell_kernel(lambda connection_fd: _tell(connection_fd, every))
+        return not telling.cancelled_caught
 
     async def _look_at_pinned(self, paths: Sequence[bytes]) -> None:
         """Those that are not at their path any more, or have changed, go as soon as they are not open."""
@@ -105,11 +122,18 @@ class RefreshWork:
         return one.version(self._source.source_id) if one is not None else None
 
 
-def _tell(connection_fd: int, every: Sequence[Refreshed], *, all_names: bool) -> None:
-    """In a thread. `all_names`: of the whole mount, where the kernel can: it knows names that we have forgotten."""
-    is_told = all_names and forget_all_names(connection_fd)
+def _tell(connection_fd: int, every: Sequence[Refreshed]) -> bool:
+    """In a thread."""
     for refreshed in every:
         for directory_id, names in refreshed.names.items():
-            if not is_told:
-                expire_names(connection_fd, directory_id, names)
+            expire_names(connection_fd, directory_id, names)
         forget_attributes(connection_fd, refreshed.directories)
+    return True
+
+
+def _tell_all(connection_fd: int, every: Sequence[Refreshed]) -> bool:
+    """In a thread. Of every name in the mount, also those that we have forgotten: waits for no directory. False: the
+    kernel cannot (before Linux 6.16)."""
+    for refreshed in every:
+        forget_attributes(connection_fd, refreshed.directories)
+    return forget_all_names(connection_fd)

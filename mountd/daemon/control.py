@@ -120,8 +120,8 @@ def _answering(
 def _refreshing(
     basics: Basics, storage: Storage, names: NameService, files: FileService, device: DevFuse, nursery: trio.Nursery
 ) -> RefreshWork:
-    async def tell_kernel(tell: Callable[[int], object]) -> None:
-        await files.pushers.run_sync(tell, device.get())
+    async def tell_kernel(tell: Callable[[int], bool]) -> bool:
+        return await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
 
     return RefreshWork(
         names.namespace,

@@ -80,6 +80,8 @@ class Asking:
         self._leaves = leaves
         self._silence = silence
         self._shared = shared
+        self._late: set[Flight] = set()
+        """Void, and still under way."""
         self.voided_s = -math.inf
         """What was asked for before may be older than a change that somebody knows of."""
         self._flights: dict[Node, dict[bytes, Flight]] = {}
@@ -180,6 +182,14 @@ class Asking:
         for here in flights.values():
             for flight in here.values():
                 flight.void = True
+                self._late.add(flight)
+
+    async def wait_answered(self, limit_s: float) -> bool:
+        """Until what was on its way when it became void has come. False: some of it hangs."""
+        with trio.move_on_after(limit_s):
+            for flight in list(self._late):
+                await flight.wait()
+        return not self._late
 
     def _take_off(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> Flight:
         flight = Flight(directory, names, as_leaves=as_leaves)
@@ -190,6 +200,7 @@ class Asking:
         return flight
 
     def _land(self, flight: Flight) -> None:
+        self._late.discard(flight)
         here = self._flights.get(flight.directory, {})
         for name in flight.names:
             if here.get(name) is flight:

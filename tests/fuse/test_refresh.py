@@ -1,6 +1,7 @@
 """`hfs refresh` on real mounts: a changed source is seen at once, and only what has changed is read again."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, hfs_command, must
 from tests.fuse.modes import needs_extension
+from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
@@ -143,3 +145,28 @@ def test_a_later_mount_does_not_go_back_to_what_was(tmp_path: Path, hfs_mount: H
     hfs.umount()
     hfs.mount()
     assert contents(hfs.path) == contents(source)
+
+
+@needs_extension
+def test_a_look_up_that_hangs_keeps_neither_the_command_nor_other_readers(
+    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount
+) -> None:
+    """The kernel would wait for the directory that it holds, and everybody else with it."""
+    backing = source_at(tmp_path)
+    source = slow_source(backing)
+    hfs = hfs_mount(source.path, "--immutable")
+    look(hfs.path / "d")
+    source.order("fault lookup hang path /d/hung")
+    hung = threading.Thread(target=(hfs.path / "d" / "hung").exists)
+    hung.start()
+    try:
+        while not source.counters()["parked"]:
+            assert hung.is_alive()
+        (backing / "d" / "0").write_bytes(pattern(500, 0, SIZE))
+        must(hfs_command(), "refresh", hfs.path / "d")
+        assert (hfs.path / "d" / "5").read_bytes() == pattern(6, 0, SIZE)
+    finally:
+        source.order("clear")
+        hung.join()
+    must(hfs_command(), "refresh", hfs.path / "d")
+    assert contents(hfs.path / "d") == contents(backing / "d")

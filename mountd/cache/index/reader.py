@@ -61,11 +61,11 @@ class IndexReader:
         return self._rows("pinned = 1 AND id > ? ORDER BY id LIMIT ?", (after_id, limit))
 
     def pinned_at(self, versions: Sequence[tuple[bytes, Version]]) -> list[StagedRow]:
-        """Those that are pinned at one of these paths and are another version than the one that is there now."""
+        """Those that are pinned at one of these paths, and are older than the version that is there now."""
         found: list[StagedRow] = []
         for path, version in versions:
             for row in self._rows("pinned = 1 AND path = ?", (path,)):
-                if row.version != version and row.version.source_id == version.source_id:
+                if row.version.source_id == version.source_id and row.version.ctime_ns < version.ctime_ns:
                     found.append(row)
         return found
 

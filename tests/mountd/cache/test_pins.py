@@ -98,13 +98,18 @@ def test_a_change_at_the_source_takes_it(tmp_path: Path) -> None:
             assert await staging.pinned.pin([file.object_id or 0 for file in files]) == 3
             await staging.files.supersede(files[0].version)
             await staging.reclaimer.wait_idle()
-            new = version_of(9, CHUNK_BYTES)
+            new = version_of(9, CHUNK_BYTES, ctime_ns=2)
             again = await staging.files.get(new, files[1].path)
             assert put(staging, again, 0)
             await staging.committer.wait_committed()
             await staging.reclaimer.wait_idle()
             assert [file.complete for file in (*files, again)] == [False, False, True, True]
             assert len(staging.pinned) == 1
+            older = await staging.files.get(version_of(8, CHUNK_BYTES, ctime_ns=0), files[2].path)
+            assert put(staging, older, 0)  # it was on its way all the time
+            await staging.committer.wait_committed()
+            await staging.reclaimer.wait_idle()
+            assert files[2].complete
 
     run(main)
 
