@@ -148,7 +148,7 @@ class Evictor:
             await self._more.wait()
             self._more = trio.Event()
             if self._grants is not None:
-                await self._grants.want(max(self._wanted_bytes, self._ahead_bytes()))
+                await self._grants.want(max(self._wanted_bytes, self._ahead_bytes()), again=True)
             try:
                 freed_bytes = await self.make_room()
             except IndexFailed as error:

@@ -89,15 +89,18 @@ class Grants:
             return False
         return room.used_bytes + ahead_bytes > room.capacity_bytes and room.limit_bytes() > room.capacity_bytes
 
-    async def want(self, wanted_bytes: int) -> None:
-        """Have room for so much more, as far as it can be had without evicting what this cache holds."""
+    async def want(self, wanted_bytes: int, *, again: bool = False) -> None:
+        """Have room for so much more, as far as it can be had without evicting what this cache holds.
+
+        `again`: it is asked at every file, and comes to nothing for a moment after it did.
+        """
         room = self._room
         if room is None:
             return
         async with self._one_at_a_time:
             is_fruitless = trio.current_time() < self._fruitless_until
-            if is_fruitless and trio.current_time() < self._taken_s + _UNREACHED_S:
-                return  # who finds no room asks at every file, and all of the node take turns at the ledger
+            if again and is_fruitless and trio.current_time() < self._taken_s + _UNREACHED_S:
+                return  # all of the node take turns at the ledger
             taken = await self._take(wanted_bytes)
             if taken is None or not room.shortfall_bytes(wanted_bytes) or is_fruitless:
                 return
@@ -152,13 +155,18 @@ class Grants:
         """Room of caches without a daemon; whether it is enough."""
         room = self._bound
         idle = sorted((entry for entry in taken.others if not entry.running), key=lambda entry: entry.grant.used_s)
+        least_bytes = _IDLE_BYTES if taken.size_bytes is None else min(_IDLE_BYTES, taken.size_bytes // 8)
         for entry in idle:
-            if max(entry.grant.granted_bytes, entry.grant.used_bytes) > entry.pinned_bytes:
-                least_bytes = _IDLE_BYTES if taken.size_bytes is None else min(_IDLE_BYTES, taken.size_bytes // 8)
+            held_bytes = max(entry.grant.granted_bytes, entry.grant.used_bytes)
+            while held_bytes > entry.pinned_bytes:
                 await self._others.evict_idle(entry.name, max(room.shortfall_bytes(wanted_bytes), least_bytes))
-                await self._take(wanted_bytes)
+                left = await self._take(wanted_bytes)
                 if not room.shortfall_bytes(wanted_bytes):
                     return True
+                # What was staged meanwhile may have used up what it gave: it gives as long as it has something.
+                grants = [other.grant for other in left.others if other.name == entry.name] if left is not None else []
+                left_bytes = max((max(grant.granted_bytes, grant.used_bytes) for grant in grants), default=0)
+                held_bytes = left_bytes if left_bytes < held_bytes else 0
         return False
 
     async def _of_running(self, taken: Taken, wanted_bytes: int) -> bool:

@@ -47,6 +47,8 @@ _START_S = 180.0
 _DAEMON_S = 15.0
 """A daemon that ends writes what it holds for ten seconds at most. Without a daemon a cache is held for a second or
 two, to make room (`idle_caches`), or for a moment, to be looked at."""
+_LOOKED_S = 0.1
+"""All daemons of the root look every second which caches have one, and lock each record for that, for microseconds."""
 _AGAIN_S = 0.005
 
 
@@ -174,7 +176,7 @@ class Ledger:
         """Keep daemons away from a cache that has none. Raises OSError, BlockingIOError where it has one."""
         fd = self._open(name, make=False)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(fd, _LOOKED_S)
         except BaseException:
             os.close(fd)
             raise

@@ -161,6 +161,24 @@ async def test_idle_caches_go_first_and_the_oldest_of_them(node: Node) -> None:
     assert node.rooms["b"].fits(200)
 
 
+async def test_an_idle_cache_gives_more_if_others_used_up_what_it_gave(node: Node) -> None:
+    """What was free before is filled while it is evicted there."""
+    node.idle("old", 700)
+    grants = await node.cache("a")
+    room = node.rooms["a"]
+    evict_idle = node.others.evict_idle
+
+    async def while_we_go_on(name: str, wanted_bytes: int) -> None:
+        await evict_idle(name, wanted_bytes)
+        if len(node.others.evicted) == 1:
+            room.charge(200)
+
+    node.others.evict_idle = while_we_go_on  # type: ignore[method-assign]  # of a fake
+    await grants.want(250)
+    assert len(node.others.evicted) > 1
+    assert room.fits(250)
+
+
 async def test_what_cannot_be_had_is_not_asked_for_again_at_once(node: Node) -> None:
     await node.cache("a", 450)
     second = await node.cache("b")
@@ -201,9 +219,11 @@ async def test_who_finds_no_room_at_every_file_asks_the_ledger_now_and_then(
     asked = []
     monkeypatch.setattr(Ledger, "take", lambda *arguments: asked.append(arguments) or take(*arguments))
     for _ in range(50):
-        await second.want(50)
+        await second.want(50, again=True)
         await trio.sleep(0.02)
     assert len(asked) <= 11
+    await second.want(50)
+    assert len(asked) <= 12
 
 
 async def test_a_lowered_size_takes_room_away(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -113,6 +114,20 @@ def test_what_nobody_serves_is_settled(ledger: Ledger) -> None:
     registration.close()
     settle(ledger, A, 10)
     assert ledger.listed()[0].grant[:2] == (10, 10)
+
+
+def test_who_looks_at_a_record_for_a_moment_does_not_look_like_a_daemon(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Daemons look all the time who else is there; a cache without one must give up room all the same."""
+    named = f"{os.geteuid()}-a"
+    ledger.register(named, ServedSource(source=b"/", device=1, inode=2), 100).close()
+    looking = ledger.open_record(named)
+    assert looking is not None
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(ledger_module.time, "sleep", lambda _seconds: fcntl.flock(looking, fcntl.LOCK_UN))
+    ledger.hold(named).close()
+    os.close(looking)
 
 
 def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> None:
