@@ -125,6 +125,7 @@ def test_pins_outlive_a_restart_and_a_kill(tmp_path: Path) -> None:
             await staging.evictor.make_room()
             rows = [row async for row in staging.listing.rows()]
             assert [(row.version, row.pinned) for row in rows] == [(files[0].version, True)]
+            assert await staging.evictions.evict_objects([row.object_id for row in rows]) == {}
 
     run(main)
 

@@ -132,6 +132,8 @@ async def test_an_answer_on_its_way_is_asked_for_again() -> None:
         await trio.sleep(1)
         source.file(b"d/a", 100, 70, time_ns=9)
         await refresh(namespace, b"d")
+        assert not await namespace.asking.wait_answered(1), "whoever holds a lock for it still does"
+        assert await namespace.asking.wait_answered(10)
     (node,) = found
     assert node is not None
     assert node.attributes.size == 70
