@@ -118,16 +118,12 @@ class Warming:
         """Stage these names of directories as `run` does, for so long at most, or until it is `enough`. How far it was
         from moment to moment; what was fetched is durable when this returns, or has failed."""
         moments: list[Moment] = []
-        clock = trio.current_time
         begun = await self._lend_some(some, limit_s / _LENDING_SHARE)
         with trio.move_on_after(limit_s) as trying:
 
             async def look() -> None:
                 while True:
-                    leaves, nodes = self._leaves, self._nodes
-                    files = leaves.fetched_files + nodes.fetched_files
-                    size_bytes = leaves.fetched_bytes + nodes.fetched_bytes
-                    moments.append(Moment(clock(), files, size_bytes))
+                    moments.append(self._now())
                     if enough(moments):
                         trying.cancel()
                     await trio.sleep(_MOMENT_S)
@@ -137,9 +133,15 @@ class Warming:
                 await self._round(partial(self._walk_each, begun), _DEFAULT_JOBS)
                 await self._work_off(_DEFAULT_JOBS)
                 looking.cancel_scope.cancel()
+        moments.append(self._now())  # all of it may have come since the last look
         await self._leaves.settle_all()
         await self._cache.committer.wait_committed()
         return moments
+
+    def _now(self) -> Moment:
+        leaves, nodes = self._leaves, self._nodes
+        files, size_bytes = leaves.fetched_files + nodes.fetched_files, leaves.fetched_bytes + nodes.fetched_bytes
+        return Moment(trio.current_time(), files, size_bytes)
 
     async def _lend_some(self, some: Sequence[_Names], limit_s: float) -> Sequence[_Names]:
         """Those whose directories were lent in this time, and a few in any case: in a warm that is done ahead."""
