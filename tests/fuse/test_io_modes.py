@@ -126,7 +126,7 @@ def test_mount_says_how_files_will_be_read(source: Path, tmp_path: Path) -> None
     mnt = tmp_path / "mnt"
     mnt.mkdir()
     done = run(hfs_command(), "mount", "-v", source, mnt, "--cache", tmp_path / "cache")
-    shown = must(hfs_command(), "status", mnt)
+    shown = must(hfs_command(), "status", "--all", mnt)
     must(hfs_command(), "umount", mnt)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert [line.partition(", with")[0] for line in done.stderr.splitlines()] == [

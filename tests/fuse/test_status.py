@@ -28,8 +28,8 @@ STATUS_KEYS = {
     "hints": "learners past layouts",
     "source_wait_s": "",
     "staged": (
-        "files bytes room_bytes capacity_bytes encoded_bytes encoded_stored_bytes queued_bytes "
-        "uncommitted_bytes state last_error unvouched_bytes"
+        "files bytes room_bytes capacity_bytes pinned_files pinned_bytes encoded_bytes encoded_stored_bytes "
+        "queued_bytes uncommitted_bytes state last_error unvouched_bytes"
     ),
     "scrub": (
         "state rate_bytes_s measured_bytes_s round_bytes staged_bytes read_bytes damaged_chunks round_began "

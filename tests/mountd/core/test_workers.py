@@ -77,14 +77,14 @@ async def test_as_many_run_together_as_the_limiter_allows() -> None:
 
 
 async def test_a_burst_needs_no_more_threads_than_calls_and_leaves_few() -> None:
-    workers = Workers()
+    workers, before = Workers(), workers_alive()
     here = threading.Barrier(101)
     async with workers.running():
         async with trio.open_nursery() as nursery:
             for _ in range(100):
                 nursery.start_soon(workers.run_sync, here.wait, 30)
             await trio.to_thread.run_sync(here.wait, 30)
-        assert workers_alive() <= 100
+        assert workers_alive() <= before + 100 + 2  # two are kept for when no more can be started
         assert await workers.run_sync(int) == 0
         assert workers._idle <= 32
 
