@@ -91,7 +91,8 @@ def test_a_ready_daemon_without_a_mount_is_no_success(config: Config, monkeypatc
 
 
 def test_an_interrupt_ends_the_daemon(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(1000)"
+    # Not before it is being waited for: a keeper that gets no order ends by itself.
+    script = f"sys.stdin.buffer.read(1); os.kill({os.getpid()}, signal.SIGINT); time.sleep(1000)"
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     try:
         refusal(config, monkeypatch, script, KeyboardInterrupt)
