@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mountd.core.config.key import MAX_SOCKET_PATH_BYTES
 
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""
+_MOUNT = "mount"
+"""How those of mountpoints of our own end."""
 _STARTING_S = 60.0
-"""From bind to listen a process takes microseconds; a machine may be slow."""
+"""From bind to listen a process takes microseconds, from its mountpoint to its socket less than a second; a machine may
+be slow."""
 
 
 def directories_of(uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
@@ -76,14 +80,45 @@ def new_path(mountpoint: str, suffix: str, *, for_others: bool = False) -> str |
 
 def mountpoint_of(source: str) -> str | None:
     """A directory of our own to mount a source at that is to be seen elsewhere; None if there is none that is ours
-    alone."""
+    alone. Those of mounts that have gone are removed meanwhile."""
     for directory in directories_of(os.geteuid()):
-        path = f"{directory}/{prefix_of(source)}mount"
+        path = f"{directory}/{prefix_of(source)}{_MOUNT}"
         if _make_private(directory):
-            with contextlib.suppress(OSError):  # a mount of ours, perhaps dead: whoever mounts there looks
-                os.mkdir(path, 0o700)
+            with _alone(directory):
+                with contextlib.suppress(OSError):  # a mount of ours, perhaps dead: whoever mounts there looks
+                    os.mkdir(path, 0o700)
+                with contextlib.suppress(OSError):
+                    os.utime(path)  # nobody takes it away before there is a socket for it
+                _remove_mountpoints(directory)
             return path
     return None
+
+
+@contextlib.contextmanager
+def _alone(directory: str) -> Iterator[None]:
+    """One at a time makes and removes mountpoints in it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_mountpoints(directory: str) -> None:
+    """Empty directories that `mountpoint_of` has made, of which no daemon and no keeper has a socket any more.
+
+    Sockets tell it, since removing a directory takes a mount away that only other mount namespaces see there.
+    """
+    names = os.listdir(directory)
+    in_use = {name[: name.index("-") + 1] for name in names if name.endswith((DAEMON, KEEPER)) and "-" in name}
+    old_s = time.time() - _STARTING_S
+    for name in names:
+        path = f"{directory}/{name}"
+        if name.endswith(f"-{_MOUNT}") and prefix_of(path) not in in_use:
+            with contextlib.suppress(OSError):  # mounted, in use otherwise, or gone meanwhile
+                if os.lstat(path).st_mtime < old_s:
+                    os.rmdir(path)
 
 
 def _make_private(directory: str, *, for_others: bool = False) -> bool:

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from mountd.core import socket_places
-from mountd.core.socket_places import DAEMON, KEEPER, directories_of, is_private, new_path, paths_of, prefix_of
+from mountd.core.socket_places import (
+    DAEMON,
+    KEEPER,
+    directories_of,
+    is_private,
+    mountpoint_of,
+    new_path,
+    paths_of,
+    prefix_of,
+)
 
 
 @pytest.fixture
@@ -74,3 +83,21 @@ def test_a_directory_that_others_write_to_is_passed_over(short_path: Path, monke
     assert not is_private(str(short_path / "link"), os.geteuid())
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/none"])
     assert new_path("/m", DAEMON) is None
+
+
+def test_mountpoints_of_our_own_go_when_nobody_uses_them(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not young ones, whose daemon may be starting; not those with a socket; not what has something in it."""
+    home = short_path / "hfs"
+    monkeypatch.setattr(socket_places, "directories_of", lambda _uid: [str(home)])
+    names = ("old", "used", "full", "young", "again")
+    made = {name: Path(mountpoint_of(f"/{name}") or "") for name in names}
+    assert all(path.is_dir() for path in made.values())
+    (made["full"] / "file").write_text("")
+    (home / "other").mkdir()
+    for path in (*made.values(), home / "other"):
+        if path != made["young"]:
+            os.utime(path, (1, 1))
+    with bound(Path(new_path(str(made["used"]), KEEPER) or "")):
+        assert mountpoint_of("/again") == str(made["again"])
+        assert {name for name, path in made.items() if path.exists()} == {"used", "full", "young", "again"}
+        assert (home / "other").exists()
