@@ -22,7 +22,9 @@ SLOW_FOLDERS, SLOW_FOLDERS_QUICK = 10, 2
 PRESET = "lustre"
 
 
-def _tree(work: Work, folders: int) -> Path:
+def tree(work: Work, folders: int) -> Path:
+    """So many folders of `FOLDER` empty files each."""
+
     def make(root: Path) -> None:
         for folder in range(folders):
             inside = root / f"{folder:04d}"
@@ -51,7 +53,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _in_memory(work: Work, folders: int, got: Results) -> None:
-    source = _tree(work, folders)
+    source = tree(work, folders)
     _find_s(source, folders)  # brings it into memory
     count = folders * FOLDER
     with hfs_mount(work, source) as mount:
@@ -64,10 +66,10 @@ def _in_memory(work: Work, folders: int, got: Results) -> None:
 
 
 def _slow(work: Work, folders: int, got: Results) -> None:
-    tree = _tree(work, folders)
-    with slowfs(work, tree, PRESET) as source:
+    folder = tree(work, folders)
+    with slowfs(work, folder, PRESET) as source:
         direct_s = _find_s(source.path, folders)
-    with slowfs(work, tree, PRESET) as source, hfs_mount(work, source.path) as mount:
+    with slowfs(work, folder, PRESET) as source, hfs_mount(work, source.path) as mount:
         got.add("slow", _find_s(mount.path, folders) / direct_s)
     got.add("slow direct", direct_s)
 

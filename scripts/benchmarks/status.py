@@ -2,6 +2,7 @@
 
 scraped  metrics asked for ten times a second, beside the same mount that nobody asks
 hung     metrics and the status, while 128 readers hang in the source
+screen   `hfs status` of a million names and 64 learners
 """
 
 import os
@@ -17,6 +18,7 @@ from scripts.benchmarks import data
 from scripts.benchmarks.common import Mount, SlowFs, Work, files_at, hfs_mount, reader, slowfs
 from scripts.benchmarks.mount_daemon import HUNG, all_hang, hang_folder
 from scripts.benchmarks.options import Options
+from scripts.benchmarks.status_screen import screen
 from scripts.benchmarks.table import Row, at_most, median_row
 
 RUNS = 3
@@ -160,4 +162,4 @@ def _time(call: Callable[[], object]) -> float:
     return time.monotonic() - begin
 
 
-GROUPS = {"scraped": scraped, "hung": hung}
+GROUPS = {"scraped": scraped, "hung": hung, "screen": screen}

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import make_images
+import picture
 from rich.console import Console
 from rich.table import Table
 
@@ -138,10 +139,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=400, help="JPEG files of about 110 KB (default %(default)s)")
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=PRESETS, help="how slow the source is")
     parser.add_argument("--workers", type=int, default=2, help="DataLoader worker processes (default %(default)s)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the epochs into FILE (.png, .svg)")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "quickstart", help="folder to make and remove")
     args = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         raise SystemExit("quickstart: PyTorch is not installed here, so there is nothing to train with")
+    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("quickstart: --plot needs matplotlib, which is not installed here: the extra plot has it")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise SystemExit("quickstart: /dev/fuse is missing or closed to this user, so nothing can be mounted here")
     # A closed terminal and a plain kill clean up as Ctrl-C does.
@@ -169,6 +173,12 @@ def main() -> None:
                 results[preset, HFS] = train(places, [*hfs_run, *script, places.mount, *options])
         console.print()
         show(results)
+        if args.plot is not None:
+            try:
+                picture.draw({key: [row["seconds"] for row in rows] for key, rows in results.items()}, args.plot)
+            except (OSError, ValueError) as error:
+                raise SystemExit(f"quickstart: the picture cannot be drawn: {args.plot}: {error}") from None
+            console.print(f"The picture is in {args.plot}.")
     finally:
         places.clean_up()
 

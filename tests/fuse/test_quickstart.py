@@ -17,6 +17,9 @@ def test_quickstart(tmp_path: Path) -> None:
     program = ROOT / "scripts" / "quickstart_files" / "quickstart.py"
     work = tmp_path / "work"
     command = (sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre")
+    drawn = tmp_path / "epochs.svg"
+    if importlib.util.find_spec("matplotlib") is not None:
+        command = (*command, "--plot", drawn)
     done = run(*command, env={"COLUMNS": "120"}, limit_s=150)
     assert done.returncode == 0, done.stderr
     said = done.stdout
@@ -29,3 +32,5 @@ def test_quickstart(tmp_path: Path) -> None:
     assert float(again_mb) == 0
     assert "The losses of every epoch are the same in all ways." in said
     assert not work.exists()
+    if "--plot" in command:
+        assert "<svg" in drawn.read_text()
