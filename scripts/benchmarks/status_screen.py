@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hfs.client.client import find_socket
+from hfs.client.client import Client, find_socket
 from hfs.layouts.files import files_layout
 from hfs.training.hint_connection import HintConnection
 from mountd.wire.hints import encode_layout, layout_digest
@@ -48,7 +48,7 @@ def _learners(mount: Mount, folders: int) -> Iterator[None]:
 def screen(work: Work, options: Options, command: str) -> list[Row]:
     """Every name has been looked up before, so that the daemon knows all of them."""
     folders = options.size(FOLDERS, FOLDERS_QUICK)
-    times, slowest, lines, of_commands = [], [], [], []
+    times, slowest, lines, of_daemon, of_commands = [], [], [], [], []
     with hfs_mount(work, tree(work, folders)) as mount:
         found = subprocess.run(["find", mount.path, "-type", "f", "-size", "-1"], capture_output=True, check=True)
         if found.stdout.count(b"\n") != folders * FOLDER:
@@ -66,6 +66,9 @@ def screen(work: Work, options: Options, command: str) -> list[Row]:
                 times.append(float(np.median(took)))
                 slowest.append(max(took))
                 begin_s = time.monotonic()
+                Client(find_socket(str(mount.path))).status()
+                of_daemon.append(time.monotonic() - begin_s)
+                begin_s = time.monotonic()
                 run(HFS, "--version")
                 of_commands.append(time.monotonic() - begin_s)
     names = f"{FOLDERS * FOLDER} names{options.scale(FOLDERS, FOLDERS_QUICK)}, {LEARNERS} learners"
@@ -73,5 +76,6 @@ def screen(work: Work, options: Options, command: str) -> list[Row]:
         median_row(f"hfs status, {names}: lines", lines, "", command, at_most(40)),
         median_row(f"  time, median of {REPEATS}", times, "s", command, at_most(0.2)),
         median_row("  the slowest of them", slowest, "s", command),
+        median_row("  the daemon's part", of_daemon, "s", command),
         median_row("  hfs --version", of_commands, "s", command),
     ]

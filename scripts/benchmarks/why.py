@@ -66,11 +66,22 @@ class Stage:
 
     def small(self) -> Path:
         """A slow source of small files."""
-        return self._slow(_folder(self.work, "small", SMALL, SMALL_BYTES))
+        return self._slow(_small(self.work))
 
     def large(self) -> Path:
         """A slow source of large files."""
-        return self._slow(_folder(self.work, "large", LARGE, LARGE_BYTES))
+        return self._slow(_large(self.work))
+
+    def shared(self) -> Path:
+        """A slow file system that has both, in folders `small` and `large`."""
+
+        def make(root: Path) -> None:
+            for name, folder in (("small", _small(self.work)), ("large", _large(self.work))):
+                (root / name).mkdir()
+                for path in folder.iterdir():
+                    os.link(path, root / name / path.name)
+
+        return self._slow(data.stamped(self.work.data / "why-shared", {"small": SMALL, "large": LARGE}, make))
 
     def _slow(self, folder: Path) -> Path:
         return self.stack.enter_context(slowfs(self.work, folder, PRESET)).path
@@ -102,6 +113,14 @@ class Stage:
 
     def wait(self) -> None:
         time.sleep(_QUICK_S if self.options.quick else _OBSERVED_S)
+
+
+def _small(work: Work) -> Path:
+    return _folder(work, "small", SMALL, SMALL_BYTES)
+
+
+def _large(work: Work) -> Path:
+    return _folder(work, "large", LARGE, LARGE_BYTES)
 
 
 def _folder(work: Work, name: str, count: int, size: int) -> Path:
@@ -188,17 +207,18 @@ def daemon_cpu(stage: Stage) -> Mount:
 
 
 def another_job(stage: Stage) -> Mount:
-    cache, source = stage.work.new("cache"), stage.small()
-    other = stage.mount(stage.large(), cache=cache)
-    mount = stage.mount(source, cache=cache)
+    # Of one file system: other ones do not get into each other's way.
+    cache, source = stage.work.new("cache"), stage.shared()
+    other = stage.mount(source / "large", cache=cache)
+    mount = stage.mount(source / "small", cache=cache)
     stage.read("extents", other.path, 4)
-    stage.hint(mount, source)
+    stage.hint(mount, source / "small")
     stage.read("files", mount.path, 1)
     return mount
 
 
 def healthy(stage: Stage) -> Mount:
-    mount = stage.mount(_folder(stage.work, "small", SMALL, SMALL_BYTES))
+    mount = stage.mount(_small(stage.work))
     run(HFS, "cache", "warm", mount.path)
     stage.read("files", mount.path, 1)
     return mount
