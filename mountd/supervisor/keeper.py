@@ -26,6 +26,7 @@ from mountd.supervisor.references import References
 from mountd.supervisor.source import CannotBecome
 from mountd.supervisor.starter import Starter
 from mountd.supervisor.succession import Succession
+from mountd.supervisor.systemd import SystemdUnit
 from mountd.supervisor.takeover import TakeOverRefused
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -46,6 +47,7 @@ class Keeper:
         self._log_file = config.get("log_file")
         self._log = Log(self._log_file, config.get("cache"), str(config.get("log_format")))
         self._loop = Loop()
+        self._unit = SystemdUnit(os.environ if order.foreground else {}, self._loop)
         self._mount = KeptMount(config["mountpoint"], config["source"], options, resend=order.resend)
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)
@@ -112,6 +114,7 @@ class Keeper:
         """Unmount, then end the daemon: nobody shall ask any more when it goes."""
         if not self._stopping:
             self._stopping = True
+            self._unit.stopping()
             try:
                 self._mount.detach()
             except OSError as error:
@@ -122,6 +125,7 @@ class Keeper:
         def tell(record: dict[str, Any]) -> None:
             if "ready" in record:
                 self._references.answers()
+                self._unit.ready()
             answer(record)
 
         return tell
