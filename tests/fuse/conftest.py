@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hfs.cli.shared import printable
 from tests.fuse.harness import Hfs, kill, mounts_below, open_files, processes_of_run, unblock_after, unmount_lazily
 from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
@@ -39,8 +40,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for hfs in item.stash.get(MOUNTS, []):
-            report.sections.append((f"{hfs.log.name} ({report.when})", hfs.log_text()[-LOG_TAIL_CHARACTERS:]))
-            report.sections.append((f"hfs status {hfs.path.name} ({report.when})", hfs.status_text()))
+            for title, text in (
+                (hfs.log.name, hfs.log_text()[-LOG_TAIL_CHARACTERS:]),
+                (f"hfs status {hfs.path.name}", hfs.status_text()),
+            ):  # names of tests may be no UTF-8, and then the report could not be sent
+                report.sections.append((printable(f"{title} ({report.when})"), printable(text)))
     return report
 
 
