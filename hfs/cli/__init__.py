@@ -25,9 +25,9 @@ import importlib
 import click
 
 import hfs
-from mountd.base.errors import HfsError
+from hfs.cli.command import Command, CommandGroup
 
-__all__ = ["CommandGroup", "cli", "main"]
+__all__ = ["Command", "CommandGroup", "cli", "main"]
 
 _COMMANDS = (
     "mount",
@@ -45,23 +45,9 @@ _COMMANDS = (
     "doctor",
     "debug",
     "completion",
+    "man",
 )
 """Each is the command of the same name in the file of the same name."""
-
-
-class CommandGroup(click.Group):
-    """Turns every error of ours into its lines and its exit code."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises click's Exit with the code of an HfsError."""
-        try:
-            return super().invoke(ctx)
-        except HfsError as error:
-            from hfs.cli.exit_codes import code_of
-            from hfs.cli.shared import complain
-
-            complain(str(error))
-            raise click.exceptions.Exit(code_of(error)) from None
 
 
 class _Commands(CommandGroup):

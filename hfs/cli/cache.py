@@ -14,6 +14,7 @@ import click
 
 from hfs.cli.cache_du import du
 from hfs.cli.cache_estimate import tell_estimates
+from hfs.cli.command import CommandGroup
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complain, complete_mounts, control_option, sole_mount, targets_of
 from mountd.base.errors import ConfigError
@@ -35,7 +36,7 @@ cache_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cache() -> None:
     """Work on what is staged: of a mount, or of a cache directory (--cache) with nothing mounted.
 
@@ -43,7 +44,7 @@ def cache() -> None:
     """
 
 
-@cache.command()
+@cache.command(examples=["hfs cache warm /data/train", "hfs cache warm --dry-run /data"])
 @paths_argument
 @click.option("--files-from", metavar="LIST", help="Read names from LIST (- is stdin), one a line, below PATH or here.")
 @click.option("-0", "--null", is_flag=True, help="Names in LIST end with a zero byte, not a newline.")
@@ -93,7 +94,7 @@ def warm(
     ctx.exit(_code(reporter, "warmed"))
 
 
-@cache.command()
+@cache.command(examples=["hfs cache check", "hfs cache check /data/train --against-source"])
 @paths_argument
 @click.option("--against-source", is_flag=True, help="Compare with the bytes of SOURCE too.")
 @cache_option
@@ -130,7 +131,7 @@ def check(
     )
 
 
-@cache.command()
+@cache.command(examples=["hfs cache evict /data/old", "hfs cache evict --cache /nvme/hfs --older-than 7d"])
 @paths_argument
 @click.option("--all", "everything", is_flag=True, help="All that is staged, of every source.")
 @click.option("--older-than", "older_than", metavar="AGE", help="Only what was last used longer ago, like 7d or 12h.")
@@ -187,7 +188,7 @@ def evict(
     )
 
 
-@cache.command()
+@cache.command(examples=["hfs cache unpin /data/train"])
 @paths_argument
 @click.option("--all", "everything", is_flag=True, help="All that is pinned, of every source.")
 @cache_option
@@ -217,7 +218,7 @@ def unpin(
     _work(ctx, "unpinned", as_json, targets, lambda t, part, _news: t.client.unpin(part))
 
 
-@cache.command(name="list")
+@cache.command(name="list", examples=["hfs cache list /data", "hfs cache list --cache /nvme/hfs --json"])
 @paths_argument
 @cache_option
 @json_option

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.shared import load_config, printable
 from mountd.base.errors import ConfigError
 from mountd.ledger import CacheRoot, Listed
@@ -29,7 +30,7 @@ def root_of(directory: str | None) -> str:
     return path
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs cache du --cache /nvme/hfs"])
 @click.option("--cache", "directory", metavar="DIR", help="The cache root. Default: that of the configuration.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def du(directory: str | None, as_json: bool) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.shared import load_config, mount_flags, printable
 from mountd.core.config import KEYS, describe
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs config", "hfs config --json"])
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @mount_flags
 def config(as_json: bool, **arguments: Any) -> None:

@@ -7,6 +7,7 @@ import time
 
 import click
 
+from hfs.cli.command import CommandGroup
 from hfs.cli.shared import complete_mounts, load_config
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError, MountError
@@ -14,12 +15,12 @@ from mountd.base.errors import ConfigError, MountError
 _NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}
 
 
-@click.group
+@click.group(cls=CommandGroup)
 def debug() -> None:
     """Help others to find out what happened here."""
 
 
-@debug.command
+@debug.command(examples=["hfs debug bundle /data"])
 @click.argument("mount", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
 @click.option(
     "-o", "--output", metavar="FILE", type=click.UNPROCESSED, help="The archive. Default: hfs-debug-TIME.tar.gz here."

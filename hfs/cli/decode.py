@@ -7,7 +7,8 @@ from typing import Literal
 
 import click
 
-from hfs.cli.encode import jobs_option, overwrite_option, refuse_existing, show
+from hfs.cli.command import Command
+from hfs.cli.encode import jobs_option, json_option, overwrite_option, refuse_existing, show, worked
 from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
@@ -15,7 +16,7 @@ from mountd.base.errors import ConfigError
 from mountd.core.config.quantities import parse_size
 
 
-@click.command()
+@click.command(cls=Command, examples=["hfs decode /lustre/cosmoflow-encoded /scratch/cosmoflow"])
 @click.argument("source", metavar="SRC", type=click.Path(exists=True))
 @click.argument("destination", metavar="DST", type=click.Path(file_okay=False))
 @click.option(
@@ -30,6 +31,7 @@ from mountd.core.config.quantities import parse_size
 )
 @jobs_option
 @overwrite_option
+@json_option
 @click.pass_context
 def decode(
     ctx: click.Context,
@@ -41,6 +43,7 @@ def decode(
     max_size: str | None,
     jobs: int,
     overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST; .npz where labels lie beside.
 
@@ -64,7 +67,7 @@ def decode(
     wanted = WantedOutput(
         dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _size(max_size)
     )
-    show(ctx, "decoded", len(files), lambda: in_processes(_one, pairs, (wanted,), jobs))
+    show(ctx, "decoded", worked(len(files), in_processes(_one, pairs, (wanted,), jobs)), as_json=as_json)
 
 
 def _one(pair: tuple[str, str], wanted: WantedOutput) -> Outcome:

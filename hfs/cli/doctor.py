@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
 from hfs.cli.shared import load_config, printable
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
@@ -22,7 +23,7 @@ _VERDICTS = {
 }
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs doctor --source /lustre/imagenet --cache /nvme/$USER/hfs"])
 @click.option("--source", metavar="DIR", type=click.UNPROCESSED, help="Also look whether it can be read, and how fast.")
 @click.option(
     "--cache", metavar="DIR", type=click.UNPROCESSED, help="The cache root. Default: that of the configuration."

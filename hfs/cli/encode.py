@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
 from hfs.cli import figures, render
+from hfs.cli.command import Command
 from hfs.cli.exit_codes import FAILED, PARTLY
 from hfs.cli.shared import complain, printable
 from hfs.codecs.accuracy import Accuracy
@@ -27,10 +29,11 @@ jobs_option = click.option(
     metavar="N",
     help="Processes at work at once. [default: as many as there are cores]",
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="The sums as one JSON object.")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files of DST that exist.")
 
 
-@click.command()
+@click.command(cls=Command, examples=["hfs encode /lustre/cosmoflow /lustre/cosmoflow-encoded --jobs 16"])
 @click.argument("source", metavar="SRC", type=click.Path(exists=True))
 @click.argument("destination", metavar="DST", type=click.Path(file_okay=False))
 @click.option(
@@ -58,6 +61,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files
 )
 @jobs_option
 @overwrite_option
+@json_option
 @click.pass_context
 def encode(
     ctx: click.Context,
@@ -70,6 +74,7 @@ def encode(
     max_relative_error: float | None,
     jobs: int,
     overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Encode the samples in SRC (HDF5, .npy, .npz, or a directory of such) into .hfsc files in DST.
 
@@ -81,9 +86,8 @@ def encode(
     samples = found(source, name, many)
     refuse_existing([os.path.join(destination, one.output + SUFFIX) for one in samples], overwrite=overwrite)
     options = {"channels": channels, "max_relative_error": max_relative_error}
-    show(
-        ctx, "encoded", len(samples), lambda: in_processes(encode_sample, samples, (destination, codec, options), jobs)
-    )
+    outcomes = worked(len(samples), in_processes(encode_sample, samples, (destination, codec, options), jobs))
+    show(ctx, "encoded", outcomes, as_json=as_json)
 
 
 def refuse_existing(outputs: list[str], *, overwrite: bool) -> None:
@@ -95,8 +99,8 @@ def refuse_existing(outputs: list[str], *, overwrite: bool) -> None:
         raise ConfigError(f"{there[0]} exists" + f" (and {len(there) - 1} more)" * (len(there) > 1) + ": --overwrite?")
 
 
-def show(ctx: click.Context, done: str, count: int, work: Callable[[], Iterator[Outcome]]) -> None:
-    """Do the work under a progress bar, and say what came of it. Ends the command with its exit code."""
+def worked(count: int, work: Iterator[Outcome]) -> list[Outcome]:
+    """What came of the work, which is done under a progress bar."""
     from rich import progress
 
     outcomes: list[Outcome] = []
@@ -106,10 +110,26 @@ def show(ctx: click.Context, done: str, count: int, work: Callable[[], Iterator[
         *columns, progress.TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("samples", total=count)
-        for outcome in work():
+        for outcome in work:
             outcomes.append(outcome)
             bar.advance(task)
+    return outcomes
+
+
+def show(ctx: click.Context, done: str, outcomes: list[Outcome], *, as_json: bool) -> None:
+    """Say what came of the work. Ends the command with its exit code if something failed."""
     faults = sorted((one for one in outcomes if one.fault), key=lambda one: one.name)
+    if as_json:
+        right = [one for one in outcomes if not one.fault]
+        sums = {
+            "raw_bytes": sum(one.raw_bytes for one in right),
+            "encoded_bytes": sum(one.encoded_bytes for one in right),
+        }
+        named = [{"sample": printable(one.name), "message": str(one.fault)} for one in faults]
+        click.echo(json.dumps({"samples": len(right), "failed": len(faults), **sums, "faults": named}))
+        if faults:
+            ctx.exit(PARTLY if right else FAILED)
+        return
     for one in faults[:_SHOWN]:
         complain(f"{one.name}: {one.fault}" if one.name not in str(one.fault) else str(one.fault))
     if len(faults) > _SHOWN:

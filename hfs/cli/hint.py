@@ -51,7 +51,7 @@ def hint() -> None:
     """
 
 
-@hint.command()
+@hint.command(examples=["hfs-hint send --order epoch0.npy --files train.txt --until-staged"])
 @mount_option
 @click.option(
     "--order", "order_file", metavar="NPY", required=True, help="Indices of the epoch, one-dimensional, .npy."
@@ -107,7 +107,10 @@ def send(
     ctx.exit(_follow(target, layout, order, epoch, learner, name, until_staged=until_staged) or code)
 
 
-@hint.command(context_settings={"allow_interspersed_args": False})
+@hint.command(
+    context_settings={"allow_interspersed_args": False},
+    examples=["hfs-hint record -o train.trace -- python train.py --data /data"],
+)
 @mount_option
 @click.option("-o", "--output", metavar="TRACE", required=True, help="Where to keep what was read: a layout.")
 @control_option
@@ -198,7 +201,7 @@ def _trace(touches: list[tuple[bytes, int, int]], root: str) -> Layout:
     )
 
 
-@hint.command()
+@hint.command(examples=["hfs-hint replay train.trace --warm"])
 @click.argument("trace", type=click.UNPROCESSED)
 @mount_option
 @click.option("--warm", is_flag=True, help="Stage its files whole, and end; else hint the order of its reads.")
@@ -226,7 +229,7 @@ def replay(
     ctx.exit(PARTLY if reporter.total.failed else DONE)
 
 
-@hint.command()
+@hint.command(examples=["hfs-hint show"])
 @mount_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @control_option

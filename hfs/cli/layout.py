@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,6 +11,7 @@ import click
 import numpy as np
 
 from hfs.cli import CommandGroup, figures
+from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout
 from hfs.mounting import mountinfo, probe
@@ -22,6 +24,9 @@ _SHOWN = 3
 _ANSWER_S = 2.0
 _SPOT_CHECKS = 100
 """Samples whose bytes are looked at: an error in a hundredth of them is found in two of three cases."""
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
 @click.group(cls=CommandGroup)
@@ -46,12 +51,15 @@ def _options_of_formats(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--format", "format_name", default="auto", metavar="FORMAT", help=shown)(command)
 
 
-@layout.command()
+@layout.command(examples=["hfs layout build /data/train.lmdb -o train.layout"])
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.UNPROCESSED)
 @_options_of_formats
 @click.option("-o", "--output", metavar="OUT", help="[default: FILE.layout in this directory]")
 @click.option("--root", metavar="DIR", help="SOURCE or MOUNTPOINT above FILE. Default: the mount that FILE lies in.")
-def build(files: tuple[str, ...], format_name: str, output: str | None, root: str | None, **options: object) -> None:
+@json_option
+def build(
+    files: tuple[str, ...], format_name: str, output: str | None, root: str | None, as_json: bool, **options: object
+) -> None:
     """Find where the samples of a data set lie in FILE..., and keep that in OUT.
 
     Reads as little as the format allows, at most each FILE once. Nobody may write to FILE meanwhile: a layout belongs
@@ -68,16 +76,24 @@ def build(files: tuple[str, ...], format_name: str, output: str | None, root: st
     output = f"{os.path.basename(files[0].rstrip('/'))}.layout" if output is None else output
     made = build_layout(files, root, format_name, options)
     made.save(output)
+    if as_json:
+        click.echo(json.dumps({"layout": os.path.abspath(output), **_summary(made)}))
+        return
     of = os.fsdecode(made.files[0]) if made.file_count == 1 else f"{made.file_count:,} files"
     _say(f"{output}: {made.samples:,} samples of {of} ({made.made_from})")
 
 
-@layout.command()
+@layout.command(examples=["hfs layout show train.layout"])
 @click.argument("file", metavar="LAYOUT", type=click.UNPROCESSED)
-def show(file: str) -> None:
+@json_option
+def show(file: str, as_json: bool) -> None:
     """Say what LAYOUT is of, how large it is, and where its first and last samples lie."""
     found = Layout.load(file)
     kept = os.stat(file).st_size
+    if as_json:
+        ends = [{"sample": number, "extents": _extents(found, number)} for number in _ends(found.samples)]
+        click.echo(json.dumps({"layout": os.path.abspath(file), **_summary(found), "ends": ends}))
+        return
     extents = found.extent_count
     _say(f"made from  {found.made_from or 'not said'}")
     _say(f"samples    {found.samples:,}" + (", with their keys" if found.keys is not None else ""))
@@ -94,14 +110,16 @@ def show(file: str) -> None:
         _say(f"sample {number}  {', '.join(_shown(found, files, number)) or 'has no bytes'}")
 
 
-@layout.command()
+@layout.command(examples=["hfs layout check train.layout"])
 @click.argument("file", metavar="LAYOUT", type=click.UNPROCESSED)
 @click.option(
     "--root",
     metavar="DIR",
     help="SOURCE or MOUNTPOINT above its files. [default: this directory, or the mount that has them]",
 )
-def check(file: str, root: str | None) -> None:
+@json_option
+@click.pass_context
+def check(ctx: click.Context, /, file: str, root: str | None, as_json: bool) -> None:
     """Say whether LAYOUT still belongs to its files: their sizes and times, and the bytes of some samples.
 
     Ends with 0 if it does, with 1 if it must be built again.
@@ -111,12 +129,36 @@ def check(file: str, root: str | None) -> None:
     found = Layout.load(file)
     root = _root_of(found) if root is None else root
     wrong, looked = faults(found, root, _SPOT_CHECKS)
+    if as_json:
+        click.echo(json.dumps({"layout": os.path.abspath(file), "right": not wrong, "faults": wrong, "looked": looked}))
+        ctx.exit(FAILED if wrong else DONE)
     for line in wrong[:_SHOWN]:
         complain(line)
     if wrong:
         raise LayoutError(f"{file}: {len(wrong):,} faults: it does not belong to these files; build it again")
     of = f", {looked:,} of them looked at" if looked else ""
     _say(f"{file}: right: {found.file_count:,} files as they were, {found.samples:,} samples{of}")
+
+
+def _summary(found: Layout) -> dict[str, object]:
+    """For programs: what a layout is of."""
+    return {
+        "made_from": found.made_from,
+        "samples": found.samples,
+        "files": found.file_count,
+        "extents": found.extent_count,
+        "sample_bytes": found.sample_bytes,
+        "keys": found.keys is not None,
+    }
+
+
+def _extents(found: Layout, number: int) -> list[dict[str, object]]:
+    """Of a sample; a size of None: all of the file."""
+    files = found.files
+    return [
+        {"file": printable(os.fsdecode(files[file])), "offset": int(offset), "size": None if size < 0 else int(size)}
+        for file, offset, size in found.extents_of(number)
+    ]
 
 
 def _root_of(found: Layout) -> str:

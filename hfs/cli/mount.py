@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.metrics import tell_metrics
 from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
 from hfs.client.client import Client, find_socket
@@ -19,7 +20,13 @@ from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
 
 
-@click.command
+@click.command(
+    cls=Command,
+    examples=[
+        "hfs mount /lustre/imagenet /data --cache /nvme/$USER/hfs",
+        "hfs mount /nfs/data /mnt/data --cache /nvme/hfs --as-user alice",
+    ],
+)
 @click.argument("source", required=False, type=click.UNPROCESSED)
 @click.argument("mountpoint", required=False, type=click.UNPROCESSED)
 @click.option("-f", "--foreground", is_flag=True, default=None, help="Stay, and log to stderr; Ctrl-C unmounts.")

@@ -13,6 +13,7 @@ import re
 import click
 
 import hfs
+from hfs.cli.command import Command
 from mountd.base.errors import ConfigError, HfsError
 
 DONE, GIVEN, SYSTEM, FAILED = 0, 1, 2, 32
@@ -21,7 +22,11 @@ DONE, GIVEN, SYSTEM, FAILED = 0, 1, 2, 32
 TYPE = "fuse.hfs"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Command,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=["mount -t fuse.hfs /lustre/imagenet /data -o cache=/nvme/hfs"],
+)
 @click.argument("source", type=click.UNPROCESSED)
 @click.argument("mountpoint", type=click.UNPROCESSED)
 @click.option("-o", "options", multiple=True, metavar="OPTIONS", help="As of hfs mount -o, and those of mount(8).")
@@ -43,10 +48,7 @@ def helper(
     no_mtab: bool,  # noqa: ARG001 - mount(8) gives it
     verbose: bool,
 ) -> None:
-    """Mount SOURCE at MOUNTPOINT; called by mount(8).
-
-    Example: mount -t fuse.hfs /lustre/imagenet /data -o cache=/nvme/hfs
-    """
+    """Mount SOURCE at MOUNTPOINT; called by mount(8)."""
     if type_ != TYPE:
         raise ConfigError(f"-t {type_}: only {TYPE} is mounted by mount.fuse.hfs")
     if namespace is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.shared import complain
 from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
@@ -26,7 +27,13 @@ _IMBALANCE_STEPS = 256
 _RATE_HELP = "Like 200MB/s or '1300 samples/s'."
 
 
-@click.command
+@click.command(
+    cls=Command,
+    examples=[
+        "hfs plan --dataset 150GB --samples 1281167 --storage-rate 5GB/s --train-rate '1400 samples/s'",
+        "hfs plan --imbalance --nodes 4,16,64",
+    ],
+)
 @click.option("--dataset", metavar="SIZE|PATH", help="The data set: its size, like 150GB, or where it lies.")
 @click.option("--samples", type=click.IntRange(min=1), help="How many. [default: the files at or below PATH]")
 @click.option("--nodes", metavar="N,N,...", default=_NODES, show_default=True, help="Sizes of the job.")
@@ -55,8 +62,6 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
     batches that are divided by who has what (LocalityAwareSampler). Epochs after the first, which is as the direct way;
     the equations are those of Yang and Cong. --storage-rate and --remote-rate are of all nodes together, --train-rate,
     --preprocess-rate and --local-rate of one node.
-
-    Example: hfs plan --dataset 150GB --samples 1281167 --storage-rate 5GB/s --train-rate '1400 samples/s'
     """
     if plot is not None:
         _check_plot(plot)

@@ -6,11 +6,12 @@ import json
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import complain, complete_mounts, control_option, targets_of
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs refresh /data/train"])
 @click.argument("paths", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_mounts)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object for each mount.")
 @control_option

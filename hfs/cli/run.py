@@ -15,6 +15,7 @@ from typing import Any
 import click
 import msgspec
 
+from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.metrics import tell_metrics
 from hfs.cli.run_summary import summarize
@@ -37,7 +38,7 @@ class _RunUsageError(click.UsageError):
     exit_code = RUN_FAILED
 
 
-class _Run(click.Command):
+class _Run(Command):
     """`hfs run` with a usage error as its own failure: code 2 would look like the command's."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
@@ -48,7 +49,14 @@ class _Run(click.Command):
             raise _RunUsageError(error.format_message(), error.ctx) from None
 
 
-@click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
+@click.command(
+    cls=_Run,
+    context_settings={"allow_interspersed_args": False},
+    examples=[
+        "hfs run --source /lustre/imagenet --cache /nvme/$USER/hfs -- python train.py --data /lustre/imagenet",
+        "hfs run --source /lustre/imagenet --at /data --cache /nvme/$USER/hfs -- python train.py --data /data",
+    ],
+)
 @click.option("--source", metavar="DIR", help="The directory to show.")
 @click.option("--at", "mountpoint", metavar="DIR", help="Where to show it. Default: at DIR itself, for COMMAND alone.")
 @mount_flags

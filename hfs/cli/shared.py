@@ -186,4 +186,4 @@ def sole_mount() -> str:
 def complete_mounts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Mountpoints of hfs, and whatever other paths the shell knows."""
     ours = [CompletionItem(m.mountpoint) for m in mountinfo.hfs_mounts() if m.mountpoint.startswith(incomplete)]
-    return ours or [CompletionItem(incomplete, type="dir")]
+    return ours or [CompletionItem(incomplete, type="file")]

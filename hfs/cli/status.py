@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complete_mounts, control_option, printable, sole_mount, target_of
 from hfs.client.client import Client, find_socket
@@ -26,7 +27,7 @@ _NOTE = (
 )
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs status", "hfs status /data --watch", "hfs status /data --json"])
 @click.argument("mount", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(

@@ -6,11 +6,12 @@ import os
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.shared import complain, complete_mounts
 from hfs.mounting import mountinfo, mounting
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs umount /data"])
 @click.argument("mountpoint", type=click.UNPROCESSED, shell_complete=complete_mounts)
 @click.option("-l", "--lazy", is_flag=True, help="Take it away now; it ends when its last user has gone.")
 def umount(mountpoint: str, lazy: bool) -> None:

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE
 from hfs.cli.shared import complete_mounts, control_option, target_of
 from hfs.cli.situation import situation_of
@@ -13,7 +14,7 @@ from hfs.client.client import Client
 from policies.diagnosis.causes import found
 
 
-@click.command
+@click.command(cls=Command, examples=["hfs why /data"])
 @click.argument("mount", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with all causes that were found.")
 @click.option("--all", "everything", is_flag=True, help="All causes, the most expensive first.")

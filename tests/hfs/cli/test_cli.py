@@ -200,7 +200,7 @@ def test_completion_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
     context, argument = click.Context(cli), click.Argument(["mount"])
     assert [item.value for item in shared.complete_mounts(context, argument, "/m")] == ["/mnt/a b"]
-    assert [item.type for item in shared.complete_mounts(context, argument, "/x")] == ["dir"]
+    assert [item.type for item in shared.complete_mounts(context, argument, "/x")] == ["file"]
 
 
 # -- status -----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`hfs encode` and `hfs decode` as people use them: files in, files out, what is said, exit codes."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,9 @@ def test_samples_that_cannot_be_encoded_do_not_stop_the_others() -> None:
     made = hfs("encode", "in", "out")
     assert made.exit_code == 3
     assert "hfs: in/negative.npy: data: there are negative counts" in made.stderr
+    sums = json.loads(hfs("encode", "in", "out", "--overwrite", "--json").stdout)
+    assert (sums["samples"], sums["failed"], sums["faults"][0]["sample"]) == (1, 1, "in/negative.npy")
+    assert 0 < sums["encoded_bytes"] < sums["raw_bytes"] == volume().nbytes
     assert files() == ["good.hfsc"]
     assert hfs("encode", "in/negative.npy", "none").exit_code == 1
     assert not os.path.exists("none")

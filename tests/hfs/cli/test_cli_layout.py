@@ -1,5 +1,6 @@
 """`hfs layout build | show | check` as people use them: formats by themselves, options, shards, exit codes."""
 
+import json
 import os
 from pathlib import Path
 
@@ -46,8 +47,18 @@ def test_build_show_check() -> None:
         0,
         "x.layout: right: 2 files as they were, 4 samples, 4 of them looked at\n",
     )
+    record = json.loads(hfs("show", "x.layout", "--json").stdout)
+    assert (record["samples"], record["files"], record["made_from"], record["keys"]) == (4, 2, "tar", True)
+    assert record["ends"][-1]["extents"][-1]["file"] == "b.tar"
+    assert record == json.loads(
+        hfs("build", "a.tar", "b.tar", "--root", ".", "--keys", "-o", "x.layout", "--json").stdout
+    ) | {"ends": record["ends"]}
+    assert json.loads(hfs("check", "x.layout", "--json").stdout)["right"] is True
     os.utime("b.tar")
     os.unlink("a.tar")
+    checked = hfs("check", "x.layout", "--root", ".", "--json")
+    assert checked.exit_code == 1
+    assert len(json.loads(checked.stdout)["faults"]) == 2
     checked = hfs("check", "x.layout", "--root", ".")
     assert (checked.exit_code, checked.stdout) == (1, "")
     assert checked.stderr.splitlines() == [

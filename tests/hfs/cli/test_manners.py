@@ -1,0 +1,162 @@
+"""What every command has: an example, a line for each fault of the command line, no colours where nobody sees them,
+a man page, completion. And the one table of exit codes.
+
+In process; mounts nothing.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hfs.cli import cli
+from hfs.cli.command import Command
+from hfs.cli.exit_codes import TABLE
+from hfs.cli.hint import hint
+from hfs.cli.mount_helper import helper
+from tests.hfs.cli.running import hfs
+
+COMMANDS_PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
+PROGRAMS: dict[str, click.Command] = {"hfs": cli, "hfs-hint": hint, "mount.fuse.hfs": helper}
+
+
+def below(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            found = command.get_command(context, word)
+            assert found is not None
+            yield from below(found, f"{name} {word}")
+
+
+ALL = [pair for name, program in PROGRAMS.items() for pair in below(program, name)]
+LEAVES = [(name, command) for name, command in ALL if not isinstance(command, click.Group)]
+NAMES = [name for name, _ in LEAVES]
+
+
+def words_of(example: str) -> list[str]:
+    """The call of ours in an example: `eval "$(hfs ...)"` and `... | man -l -` have more around it."""
+    inside = re.search(r"\$\((.*?)\)", example)
+    return shlex.split((inside[1] if inside else example).split("|")[0])
+
+
+@pytest.mark.parametrize(("name", "command"), LEAVES, ids=NAMES)
+def test_examples_are_calls_that_are_understood(name: str, command: click.Command) -> None:
+    assert isinstance(command, Command)
+    assert command.examples
+    for example in command.examples:
+        words = words_of(example)
+        if words[0] == "mount":
+            words = ["mount.fuse.hfs", *words[3:]]
+        assert words[: len(name.split())] == name.split()
+        # Raises what the command would say. SRC of encode and decode does not exist here.
+        command.make_context(name, words[len(name.split()) :], resilient_parsing="/lustre/cosmoflow" in example)
+        rest = words[: words.index("--")] if "--" in words else words
+        assert {word for word in rest if word.startswith("--")} <= {o for p in command.params for o in p.opts}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_shows_them_uncoloured(name: str) -> None:
+    program, *words = name.split()
+    text = CliRunner().invoke(PROGRAMS[program], [*words, "--help"], prog_name=program).output
+    assert re.search(r"^Examples?:\n  \S", text, flags=re.MULTILINE)
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (["--foo"], 2, "hfs: no such option '--foo'; see hfs --help"),
+        (["statu"], 2, "hfs: no such command 'statu'; see hfs --help"),
+        (["umount"], 2, "hfs: missing argument 'MOUNTPOINT'; see hfs umount --help"),
+        (["cache", "warm", "-j", "x"], 2, "hfs: invalid value for '-j' / '--jobs': 'x' is not a valid integer range;"),
+        (["run", "--nope"], 125, "hfs: no such option '--nope'"),
+        (["run"], 125, "hfs: missing argument 'COMMAND...'; see hfs run --help"),
+    ],
+)
+def test_a_fault_of_the_command_line_is_a_line(arguments: list[str], code: int, line: str) -> None:
+    result = hfs(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    (said,) = result.stderr.splitlines()
+    assert said.startswith(line)
+    assert "--help" in said
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    for words in ([], ["cache"], ["debug"]):
+        result = hfs(*words)
+        assert result.exit_code == 2
+        assert "Commands:" in result.stderr
+
+
+def test_the_table_of_exit_codes_is_the_one_of_the_page() -> None:
+    rows = [line for line in COMMANDS_PAGE.read_text().splitlines() if re.match(r"\| [\d, +N]+ \|", line)]
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == [list(row) for row in TABLE]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ALL])
+def test_a_man_page_has_what_the_help_has(name: str) -> None:
+    command = dict(ALL)[name]
+    text = hfs("man", *name.split()).stdout
+    assert text == hfs("man", *(name.split()[1:] if name.startswith("hfs ") else name.split())).stdout
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert max(parameter.opts, key=len).replace("-", "\\-") in text
+    assert ".SH EXIT STATUS" in text
+    assert not re.search(r"^'", text, flags=re.MULTILINE)
+
+
+def test_all_man_pages_are_written_and_are_man_pages(tmp_path: Path) -> None:
+    assert hfs("man", "--to", tmp_path).exit_code == 0
+    pages = sorted(page.name for page in (tmp_path / "man1").iterdir())
+    assert pages == sorted(f"{name.replace(' ', '-')}.1" for name, _ in ALL)
+    lint = shutil.which("mandoc")
+    if lint is not None:
+        said = subprocess.run(
+            [lint, "-T", "lint", "-W", "warning", *sorted((tmp_path / "man1").iterdir())],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        assert [line for line in said.splitlines() if "missing date" not in line] == []
+
+
+def test_man_refuses_what_cannot_be(tmp_path: Path) -> None:
+    assert hfs("man", "nope").stderr == "hfs: hfs nope: no such command; hfs --help lists them\n"
+    assert hfs("man", "status", "--to", tmp_path).exit_code == 2
+    (tmp_path / "man1").write_text("")
+    result = hfs("man", "--to", tmp_path)
+    assert result.exit_code == 1
+    assert "cannot be written" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "offered"),
+    [
+        ("hfs", "hfs sta", "plain,status"),
+        ("hfs", "hfs mount /so", "file,/so"),
+        ("hfs", "hfs mount --cache /nv", "file,/nv"),
+        ("hfs", "hfs mount --io-mode pa", ""),
+        ("hfs", "hfs cache warm /absent", "file,/absent"),
+        ("hfs-hint", "hfs-hint replay tr", "file,tr"),
+    ],
+)
+def test_completion(program: str, words: str, offered: str) -> None:
+    variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
+    environment = {variable: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    said = CliRunner().invoke(PROGRAMS[program], [], env=environment, prog_name=program)
+    assert said.output.strip() == offered
+
+
+def test_the_completion_script_is_for_both_programs() -> None:
+    script = hfs("completion", "bash").stdout
+    assert "_HFS_COMPLETE=bash_complete" in script
+    assert "_HFS_HINT_COMPLETE=bash_complete" in script
