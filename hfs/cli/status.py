@@ -79,13 +79,19 @@ def status(
 
 
 def _watch(client: Client, found: dict[str, Any]) -> None:
-    """Until Ctrl-C, or the daemon has gone."""
+    """Until Ctrl-C, or the daemon has gone. In a pipe or a file one screen below the other."""
     from rich.live import Live
     from rich.text import Text
 
     from hfs.cli.render import stdout
     from hfs.cli.status_screen import screen
 
+    if not stdout().is_terminal:
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                click.echo("\n".join([*screen(found), ""]))
+                time.sleep(_WATCH_S)
+                found = client.status()
     with contextlib.suppress(KeyboardInterrupt), Live(console=stdout(), auto_refresh=False) as live:
         while True:
             live.update(Text("\n".join(screen(found)), overflow="ellipsis", no_wrap=True), refresh=True)

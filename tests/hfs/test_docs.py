@@ -5,7 +5,6 @@ Reads text and click's commands only; mounts nothing.
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,9 +15,8 @@ import pytest
 from hfs.cli import cli
 from hfs.cli.hint import hint
 from tests.support.configuration_page import PAGE, with_tables
+from tests.support.pages import PAGES, ROOT, calls
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 
 MAX_README_LINES = 200
@@ -44,19 +42,6 @@ def outside_code(text: str) -> str:
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^ {4}(?![ *-]).*$", "", text, flags=re.MULTILINE)
     return re.sub(r"`[^`\n]*`", "`code`", text)
-
-
-def code_blocks(text: str) -> Iterator[str]:
-    """Fenced blocks, and indented ones that follow an empty line."""
-    for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
-        yield block
-    for block in re.findall(r"(?<=\n\n)((?: {4}.*\n)+)", text):
-        yield re.sub(r"^ {4}", "", block, flags=re.MULTILINE)
-
-
-def code_in_lines(text: str) -> Iterator[str]:
-    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    yield from re.findall(r"`([^`\n]+)`", text)
 
 
 @cache
@@ -109,30 +94,6 @@ def options_of_all() -> frozenset[str]:
         if isinstance(parameter, click.Option)
         for option in (*parameter.opts, *parameter.secondary_opts)
     )
-
-
-def calls(text: str) -> Iterator[list[str]]:
-    """The words of each call of ours: in code blocks at the beginning of a line, or behind a launcher; in lines, where
-    the code begins with the program."""
-    for block in code_blocks(text):
-        for line in re.sub(r"\\\n", " ", block).splitlines():
-            words = words_of(re.sub(r"^\s*\$ ", "", line))
-            for i, word in enumerate(words):
-                if word in PROGRAMS:
-                    yield words[i:]
-                    break
-    for code in code_in_lines(text):
-        words = words_of(code)
-        if words and words[0] in PROGRAMS:
-            yield words
-
-
-def words_of(line: str) -> list[str]:
-    line = line.replace(r"\|", "|")
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:
-        return line.split()
 
 
 def unknown_commands(text: str) -> list[str]:

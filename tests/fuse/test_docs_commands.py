@@ -1,0 +1,172 @@
+"""Every call of our programs that stands in a block of the README or of a page of docs/ is run as it stands, and so is
+every example of a command's help.
+
+Each page is run in a root of its own (docs_root.py), its blocks one after the other: what a block leaves, the next one
+finds. What a page takes for granted is set up before (`BEFORE`). What is not run is named with its reason (`NOT_RUN`).
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from hfs.cli import cli
+from hfs.cli.command import Command
+from hfs.cli.hint import hint
+from tests.fuse.docs_root import run_in_root
+from tests.support.pages import PAGES, blocks, calls
+
+pytestmark = [
+    pytest.mark.timeout(120),  # some thirty commands, each a Python that starts
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a root directory"),
+    pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare(1)"),
+]
+
+SHELL = {"", "sh", "bash"}
+
+MOUNT = "hfs mount /lustre/imagenet /data --cache /nvme/before\n"
+LMDB = """
+python - <<'END'
+import lmdb, os
+os.makedirs("/lustre/records")
+with lmdb.open("/lustre/records/train.lmdb", subdir=False, map_size=1 << 24) as env, env.begin(write=True) as records:
+    for number in range(100):
+        records.put(b"%08d" % number, bytes(5000))
+END
+"""
+VOLUMES = """
+python - <<'END'
+import numpy, os
+os.makedirs("/lustre/cosmoflow")
+for number in range(3):
+    counts = numpy.random.default_rng(number).poisson(0.5, (16, 16, 16, 4)).astype(numpy.int16)
+    numpy.save(f"/lustre/cosmoflow/{number}.npy", counts)
+END
+"""
+BEFORE = {
+    "encoded-samples.md": VOLUMES,
+    "is-it-helping.md": MOUNT,
+    "layouts.md": LMDB + "hfs mount /lustre/records /data --cache /nvme/before\n",
+    "nodes.md": "cp -r /lustre/imagenet /lustre/data\n"
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n",
+    "sharing.md": "useradd --no-create-home alice\n",
+}
+"""What a page takes for granted."""
+
+AS = {
+    "hfs status /data --watch": "hfs status /data --watch | head -n 3",
+    "hfs doctor": "ends_with 0 1 hfs doctor",  # 1: limits of this machine
+}
+"""Calls that are run in another form: the beginning, and what it is replaced by."""
+
+NOT_RUN = {
+    "./scripts/setup": "the test runs in what it has made",
+    "./scripts/quickstart": "tests/fuse/test_quickstart.py",
+    "pip install": "the checkout is installed; what the wheel has is tested where it is built",
+    "systemctl": "tests/fuse/test_systemd_unit.py, without a systemd that runs",
+    "curl": "there may be none; tests/fuse/test_monitoring.py",
+    "prometheus-node-exporter": "not ours",
+}
+"""Lines that are left out: how they begin, and what tests them instead."""
+
+
+def lines_of(block: str) -> Iterator[str]:
+    """What is typed: all of a block, or where it shows what is printed too, what stands behind its prompts."""
+    prompts = re.findall(r"^\$ (.*)", block, flags=re.MULTILINE)
+    for line in prompts or block.splitlines():
+        if line.startswith(tuple(NOT_RUN)):
+            continue
+        for start, other in AS.items():
+            if line.startswith(start):
+                line = other + line[len(start) :]
+        yield line
+
+
+def script_of(page: Path) -> str:
+    """The blocks of a page with calls of ours, each a script of its own."""
+    made = []
+    for language, block in blocks(page.read_text()):
+        if language in SHELL and any(calls(f"```sh\n{block}```\n")):
+            made.append("\n".join(lines_of(block)))
+    return "".join(as_script(block) for block in made)
+
+
+def as_script(block: str) -> str:
+    marker = "END-OF-BLOCK"
+    return f"bash -e <<'{marker}'\n{HELPERS}{block}\n{marker}\n"
+
+
+HELPERS = """ends_with() { local low=$1 high=$2 code=0; shift 2; "$@" || code=$?; (( code >= low && code <= high )); }
+"""
+
+
+def examples() -> Iterator[str]:
+    """Of all commands, in the order of the commands."""
+
+    def below(command: click.Command) -> Iterator[str]:
+        if isinstance(command, Command):
+            yield from command.examples
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for word in command.list_commands(context):
+                found = command.get_command(context, word)
+                assert found is not None
+                yield from below(found)
+
+    for program in (cli, hint):
+        yield from below(program)
+
+
+EXAMPLES_BEFORE = (
+    LMDB
+    + VOLUMES
+    + """
+mv /lustre/records/train.lmdb /lustre/imagenet
+mkdir /lustre/imagenet/old
+cp /lustre/imagenet/train/1.jpg /lustre/imagenet/old
+useradd --no-create-home alice
+(cd /lustre/imagenet; ls -d train/*) >train.txt
+python -c 'import numpy; numpy.save("epoch0.npy", numpy.array([3, 1, 4, 0, 2]))'
+hfs mount /lustre/imagenet /data --cache /nvme/hfs
+"""
+)
+LAST = ("hfs umount", "hfs cache evict --cache", "hfs cache list --cache", "hfs mount", "hfs run")
+"""Examples that end the mount of the others, need it ended, or make one."""
+EXAMPLES_NOT_RUN = {"hfs completion fish | source": "needs fish", "hfs man status | man -l -": "needs man(1)"}
+
+
+def test_the_examples_of_all_commands(tmp_path: Path) -> None:
+    wanted = [line for line in examples() if line not in EXAMPLES_NOT_RUN]
+    wanted = sorted(wanted, key=lambda line: next((i + 1 for i, start in enumerate(LAST) if line.startswith(start)), 0))
+    assert wanted[0].startswith("hfs status")
+    assert len(wanted) > 30
+    done = run_in_root(
+        tmp_path, EXAMPLES_BEFORE + as_script("\n".join(lines_of("\n".join(f"{line}" for line in wanted))))
+    )
+    assert done.returncode == 0, done.stdout
+
+
+RUN = [page for page in PAGES if script_of(page)]
+
+
+def test_what_is_left_out_is_still_there() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    for start in NOT_RUN:
+        assert re.search(rf"^(?: {{4}})?(?:\$ )?{re.escape(start)}", text, flags=re.MULTILINE), start
+    assert {"README.md", "sharing.md", "planning.md"} <= {page.name for page in RUN}
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+def test_the_blocks_of_a_page(page: Path, tmp_path: Path) -> None:
+    done = run_in_root(tmp_path, BEFORE.get(page.name, "") + script_of(page))
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
+    done = run_in_root(tmp_path, as_script("hfs mount /lustre/absent /data --cache /nvme/hfs") + "echo not reached\n")
+    assert done.returncode == 2
+    assert "not reached" not in done.stdout
