@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.fuse.harness import environment
 
-LIMIT_S = 100.0
+LIMIT_S = 50.0
 
 _OUTSIDE = """
 set -e
