@@ -53,7 +53,8 @@ class CommandGroup(click.Group):
     """Turns every error of ours into its lines and its exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises click's Exit with the code of an HfsError."""
+        """Run the command. Raises click's Exit with the code of an HfsError, or with 1 where the daemon is missing that
+        the command needs."""
         try:
             return super().invoke(ctx)
         except HfsError as error:
@@ -62,6 +63,15 @@ class CommandGroup(click.Group):
 
             complain(str(error))
             raise click.exceptions.Exit(code_of(error)) from None
+        except ModuleNotFoundError as error:
+            from hfs.cli.shared import complain
+            from hfs.mounting import daemon_part
+
+            reason = daemon_part.why_missing() if error.name in daemon_part.NAMES else None
+            if reason is None:
+                raise
+            complain(reason)
+            raise click.exceptions.Exit(1) from None
 
 
 class _Commands(CommandGroup):
