@@ -102,7 +102,8 @@ class CommandGroup(click.Group):
             raise _in_a_line(error) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises click's Exit with the code of an HfsError."""
+        """Run the command. Raises click's Exit with the code of an HfsError, or where the daemon is not installed that
+        the command needs."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -113,6 +114,15 @@ class CommandGroup(click.Group):
 
             complain(str(error))
             raise click.exceptions.Exit(code_of(error)) from None
+        except ModuleNotFoundError as error:
+            from hfs.cli.shared import complain
+            from hfs.mounting import daemon_part
+
+            reason = daemon_part.why_missing() if error.name in daemon_part.NAMES else None
+            if reason is None:
+                raise
+            complain(reason)
+            raise click.exceptions.Exit(1) from None
 
 
 def first_sentence(command: click.Command) -> str:

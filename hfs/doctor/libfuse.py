@@ -15,6 +15,7 @@ from typing import Any
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.kernel import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
+from hfs.mounting import daemon_part
 
 _ROOT = Path(__file__).parents[2]
 """Of the package: what a daemon of this release would load."""
@@ -61,6 +62,10 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
     """Of pyfuse3, of the extension, and of the I/O modes that follow."""
     said = loaded()
     if "failed" in said:
+        if names := daemon_part.missing():
+            text = f"the daemon of hfs is not installed here: {', '.join(names)} not found"
+            yield fault("pyfuse3", text, daemon_part.REMEDY)
+            return
         text = f"pyfuse3: cannot be loaded ({said['failed']})"
         yield fault("pyfuse3", text, "install hfs again in this environment: scripts/setup, or pip install")
         return
@@ -70,7 +75,8 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
         yield limit("libfuse", str(said["two"]), "have one libfuse in all of them")
     if not said["extension"]:
         text = f"the extension is not used ({said['why']}): requests cost four times as much"
-        yield limit("extension", text, "install hfs where there is a C compiler and libfuse3-dev (scripts/setup)")
+        remedy = "pip install 'hfs-cache[daemon]', or build it with a C compiler and libfuse3-dev (scripts/setup)"
+        yield limit("extension", text, remedy)
     else:
         yield good("extension", f"the extension is loaded, with libfuse {said['version']}")
     yield _io_modes(around, said)

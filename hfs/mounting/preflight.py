@@ -18,7 +18,7 @@ import msgspec
 
 from hfs.client.client import find_socket
 from hfs.client.control_socket import DaemonSilent
-from hfs.mounting import mountinfo, probe
+from hfs.mounting import daemon_part, mountinfo, probe
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.cache_path import real_path
@@ -71,6 +71,8 @@ def absolute(config: Config) -> Config:
 def check_places(config: Config) -> None:
     """Raise ConfigError or MountError with one line for each thing that is wrong. The paths must be absolute."""
     faults = _Faults()
+    if (reason := daemon_part.why_missing()) is not None:
+        faults.failed(reason)
     source = _check_source(config, faults)
     mountpoint = _check_mountpoint(config, faults)
     if source is not None and mountpoint is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import importlib
 import importlib.util
 import os
 import struct
@@ -17,9 +16,10 @@ import sys
 from array import array
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 from mountd.kernel.tuning import MAX_BACKGROUND
+from mountd.native import compiled
 from mountd.native.linkage import libfuse_in_use, why_not_one_libfuse
 
 _BACKING_OPEN = 0x4010E501
@@ -81,13 +81,17 @@ class Extension(Protocol):
 def _load() -> tuple[Extension | None, str]:
     if "pyfuse3" in sys.modules:
         return None, "pyfuse3 was loaded before the extension"
-    reason = _why_not_one_libfuse()
+    compiled.prefer_bundled_pyfuse3()
+    try:
+        reason = _why_not_one_libfuse()
+    except compiled.OtherRelease as error:
+        reason = str(error)
     if reason is not None:
         return None, reason
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
     try:
-        extension = importlib.import_module("mountd.native._fastpath")
+        extension = cast("Extension", compiled.load("_fastpath"))
         if not hasattr(extension, "plane_attach"):
             return None, "it was built before the rest of hfs: run scripts/setup again"
         return extension, ""
@@ -100,7 +104,7 @@ def _load() -> tuple[Extension | None, str]:
 
 
 def _why_not_one_libfuse() -> str | None:
-    ours, theirs = importlib.util.find_spec("mountd.native._fastpath"), importlib.util.find_spec("pyfuse3")
+    ours, theirs = compiled.find("_fastpath"), importlib.util.find_spec("pyfuse3")
     if ours is None or ours.origin is None:
         return None  # the import says what is missing
     if theirs is None or theirs.origin is None:

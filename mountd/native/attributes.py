@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Protocol
+from typing import Protocol, cast
+
+from mountd.native import compiled
 
 
 class AttributesNative(Protocol):
@@ -17,7 +18,6 @@ class AttributesNative(Protocol):
 def load() -> AttributesNative | None:
     """The extension; None where it was not built."""
     try:
-        extension: AttributesNative = importlib.import_module("mountd.native._attributes")
+        return cast("AttributesNative", compiled.load("_attributes"))
     except ImportError:
         return None
-    return extension

@@ -5,8 +5,9 @@ Whoever reads or writes with it can do without. Knows nothing of what the files 
 
 from __future__ import annotations
 
-import importlib
-from typing import Protocol
+from typing import Protocol, cast
+
+from mountd.native import compiled
 
 Found = tuple[int, tuple[int, ...] | None, int]
 """0: read; -1: attributes only, since it is no regular file or too large; -2: it changed meanwhile; else an errno. Its
@@ -38,7 +39,6 @@ class SmallNative(Protocol):
 def load() -> SmallNative | None:
     """The extension; None where it was not built."""
     try:
-        extension: SmallNative = importlib.import_module("mountd.native._small_files")
+        return cast("SmallNative", compiled.load("_small_files"))
     except ImportError:
         return None
-    return extension
