@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hfs.cli.shared import complain
-from hfs.client.client import Client, find_socket
+from hfs.cli.shared import complain, target_of
 from mountd.base.errors import HfsError
 from mountd.core.config import Config
 from mountd.core.config.address import address_of
@@ -20,7 +19,7 @@ def tell_metrics(config: Config, mountpoint: str) -> None:
     if config.metrics is None and config.metrics_file is None:
         return
     try:
-        status = Client(find_socket(mountpoint)).status()
+        status = target_of(mountpoint).client.status()
     except HfsError as error:  # mounted it is all the same
         complain(f"metrics: not known whether there are any: {error}")
         return

@@ -12,9 +12,9 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.metrics import tell_metrics
-from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
-from hfs.client.client import Client, find_socket
+from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, target_of, without_stale
 from hfs.mounting import joining, mounting, view
+from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
@@ -62,16 +62,18 @@ def mount(take_over: bool, **arguments: Any) -> None:
             with joining.turn(config):
                 if _joined(config, origins):  # of a command that was faster
                     return
-                mounting.start(config, origins, session=os.getsid(0)).leave()
+                given, config, origins = take_if_given(config, origins)
+                mounting.start(config, origins, session=os.getsid(0), given=given).leave()
             tell_metrics(config, config.mountpoint)
             if verbose:
                 tell_parts(config.mountpoint)
             _mention_working_directory(config.mountpoint)
             return
+        given, config, origins = take_if_given(config, origins)
 
     # With --peers mpi this is what mpirun has started, and the daemon, its child, is the rank.
     code = "import sys; from hfs.cli.mount import tell_parts; tell_parts(sys.argv[1])"
-    mounting.stay(config, origins, ["-c", code, config.mountpoint] if verbose else [])
+    mounting.stay(config, origins, ["-c", code, config.mountpoint] if verbose else [], given)
 
 
 def _take_over(config: Config, origins: dict[str, str]) -> None:
@@ -88,9 +90,10 @@ def _joined(config: Config, origins: dict[str, str]) -> bool:
     if config.peers != "none":
         return False  # a daemon of a job that finds its cache in use has to tell the others
     while (found := joining.wait_running(config)) is not None:
-        if config.foreground:
+        if config.foreground or is_given(config.mountpoint):
             where = f"{config.source} is already mounted at {found.mountpoint}, from the same cache"
-            raise MountError(f"{where}; leave out --foreground to use that, or give another --cache")
+            instead = "leave out --foreground to use that" if config.foreground else "use that"
+            raise MountError(f"{where}; {instead}, or give another --cache")
         found.check(config, origins)
         elsewhere = config.mountpoint != found.mountpoint
         if elsewhere:
@@ -127,7 +130,7 @@ def parts(status: Mapping[str, Any]) -> list[str]:
 def tell_parts(mountpoint: str) -> None:
     """Say on stderr how files are read in this mount."""
     try:
-        status = Client(find_socket(mountpoint)).status()
+        status = target_of(mountpoint).client.status()
     except HfsError as error:  # mounted it is all the same
         complain(f"no figures: {error}")
         return

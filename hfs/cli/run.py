@@ -23,6 +23,7 @@ from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, w
 from hfs.client.client import Client, find_socket
 from hfs.mounting import command as commands
 from hfs.mounting import mountinfo, mounting
+from hfs.mounting.given import is_descriptor
 from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
 from mountd.base.errors import ConfigError, HfsError, MountError
@@ -106,6 +107,10 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
 def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]:
     """The configuration with its places settled, and where COMMAND is to see the data. Raises ConfigError."""
     config, origins = load_config(arguments, required=False)
+    if is_descriptor(config.mountpoint):
+        raise ConfigError(
+            f"--at {config.mountpoint}: hfs run mounts by itself; hfs mount takes a connection as MOUNTPOINT"
+        )
     in_place = not config.mountpoint
     if in_place and config.source:
         mountpoint = mountpoint_of(real_source(config))

@@ -15,6 +15,7 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
+from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError
@@ -163,8 +164,11 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
             inside = place == mountpoint or place.startswith(mountpoint.rstrip("/") + "/")
         else:
             mount = mountinfo.enclosing(place, table)
-            inside = mount is not None and mount.fstype == mountinfo.HFS_TYPE
+            inside = mount is not None and mount.may_be_hfs
             mountpoint, part = (mount.mountpoint, mount.part) if mount is not None else ("", "")
+            if not inside and (given := given_mounts.named(place)) is not None:
+                inside, mountpoint, part = True, given.name, ""
+                found.setdefault(mountpoint, MountTarget(mountpoint, Client(given.control()), []))
         if not inside:
             raise ConfigError(f"{path}: not in a mount of hfs; hfs status lists the mounts")
         if mountpoint not in found:
@@ -176,10 +180,11 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
 
 def sole_mount() -> str:
     """The mountpoint that a command means when none was given: the only one. Raises ConfigError if it is not alone."""
-    found = mountinfo.hfs_mounts()
+    found = [mount.mountpoint for mount in mountinfo.hfs_mounts()]
+    found += [given.name for given in given_mounts.served_mounts() if given.seen_at not in found]
     if len(found) == 1:
-        return found[0].mountpoint
-    names = ", ".join(mount.mountpoint for mount in found)
+        return found[0]
+    names = ", ".join(found)
     raise ConfigError(f"no PATH, and {f'there are several mounts: {names}; name one' if found else 'no mount of hfs'}")
 
 

@@ -12,7 +12,9 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complete_mounts, control_option, printable, sole_mount, target_of
+from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
+from hfs.client.given_mounts import ServedMount
 from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
 
@@ -153,6 +155,7 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def _list_mounts(*, as_json: bool) -> int:
     rows = []
+    places = {mount.mountpoint for mount in mountinfo.hfs_mounts()}
     for mount in mountinfo.hfs_mounts():
         row: dict[str, Any] = {"mountpoint": mount.mountpoint, "source": mount.source.removeprefix("hfs#")}
         try:
@@ -164,6 +167,7 @@ def _list_mounts(*, as_json: bool) -> int:
             row["answers"] = False
             row["error"] = str(error)
         rows.append(row)
+    rows += [_given_row(given) for given in given_mounts.served_mounts() if given.seen_at not in places]
     if as_json:
         click.echo(json.dumps({"mounts": rows}))
     elif not rows:
@@ -171,6 +175,17 @@ def _list_mounts(*, as_json: bool) -> int:
     else:
         _print_list(rows)
     return DONE if all(row["answers"] for row in rows) else FAILED
+
+
+def _given_row(given: ServedMount) -> dict[str, Any]:
+    """Of a mount that somebody else has made, which is not seen here, or not known by its type."""
+    row: dict[str, Any] = {"mountpoint": given.seen_at or given.name, "source": given.source, "pid": given.keeper.pid}
+    try:
+        client = Client(given.control())
+        row["pid"], row["staged"], row["answers"] = client.pid(), client.status(_LIST_LIMIT_S).get("staged"), True
+    except HfsError as error:
+        row["answers"], row["error"] = False, str(error)
+    return row
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:

@@ -63,7 +63,7 @@ class ClusterMap:
         """
         address = control if control is not None else find_socket(path, limit_s=_ANSWER_S)
         mount = mountinfo.enclosing(mountinfo.canonical(path))
-        ours = mount is not None and mount.fstype == mountinfo.HFS_TYPE
+        ours = mount is not None and mount.may_be_hfs
         root, part = (mount.mountpoint, mount.part) if mount is not None and ours else (path, "")
         return cls.of(Client(address).directory(_ANSWER_S), root, part)
 

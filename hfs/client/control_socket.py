@@ -84,7 +84,7 @@ class ControlSocket:
         """Raises `silent` where the mount offers no way, and DaemonSilent."""
         try:
             mount = mountinfo.enclosing(mountinfo.canonical(place))
-            if mount is None or mount.fstype != mountinfo.HFS_TYPE:
+            if mount is None or not mount.may_be_hfs:
                 raise silent from None
             self.socket = open_tunnel(mount.mountpoint, limit_s)
         except OSError as error:

@@ -40,6 +40,8 @@ class Running(NamedTuple):
     """As in mountinfo."""
     keeper: FoundKeeper
     is_ending: bool
+    is_shown: bool = True
+    """In this mount namespace. One that was given may be seen in another."""
 
     def check(self, config: Config, origins: Mapping[str, str]) -> None:
         """Raises ConfigError where other options are wanted than it was made with."""
@@ -79,9 +81,10 @@ def running(config: Config) -> Running | None:
             is_same = kept.config.get("source") == config.source and kept.config.get("as_user") != config.as_user
         if is_same and kept.config.get("cache") == config.cache:
             device, mountpoint = str(status.get("device")), str(status.get("mountpoint"))
-            places = [mount.mountpoint for mount in mountinfo.hfs_mounts() if mount.device == device]
+            places = [mount.mountpoint for mount in mountinfo.mounts() if mount.device == device]
             place = mountpoint if mountpoint in places or not places else places[0]
-            return Running(place, device, kept, bool(status.get("ending")) or not places)
+            is_there = bool(places) or (bool(status.get("given")) and status.get("device") is not None)
+            return Running(place, device, kept, bool(status.get("ending")) or not is_there, bool(places))
     return None
 
 
@@ -95,6 +98,9 @@ def wait_running(config: Config) -> Running | None:
                 "or its daemon still writes; wait, or give another --cache"
             )
         time.sleep(_AGAIN_S)
+    if found is not None and not found.is_shown:
+        who = f"process {found.keeper.pid} serves it from the same cache, for a mount that is not seen here"
+        raise MountError(f"{config.source}: {who}; give another --cache")
     return found
 
 

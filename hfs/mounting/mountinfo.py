@@ -12,8 +12,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 HFS_TYPE = "fuse.hfs"
+_PLAIN_TYPE = "fuse"
+"""Of mounts that a container's runtime has made, whatever serves them."""
 _TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
+_DESCRIPTOR = re.compile("/dev/fd/[0-9]+(/|$)")
 _MAX_LINKS = 40
 """As in the kernel's own path walk."""
 
@@ -35,6 +38,11 @@ class Mount(NamedTuple):
     def part(self) -> str:
         """`root` as the daemon of a mount names paths: relative to its own root; empty: all is seen."""
         return self.root.strip("/")
+
+    @property
+    def may_be_hfs(self) -> bool:
+        """Whether it is worth asking whether hfs answers there."""
+        return self.fstype in {HFS_TYPE, _PLAIN_TYPE}
 
     @property
     def owner_uid(self) -> int | None:
@@ -103,8 +111,11 @@ def canonical(path: str, table: Iterable[Mount] | None = None) -> str:
     """The absolute path without symlinks, as mountinfo would name it.
 
     Goes down component by component and stops looking at the first that lies in a mount of hfs: what is below stays as
-    it was written (that daemon may be dead or hang). Missing components stay too. Raises OSError (ELOOP) only.
+    it was written (that daemon may be dead or hang). Missing components stay too, and so does /dev/fd/N, which names a
+    connection. Raises OSError (ELOOP) only.
     """
+    if _DESCRIPTOR.match(os.path.normpath(path)):
+        return os.path.normpath(path)
     table = list(mounts() if table is None else table)
     ours = {mount.mountpoint for mount in hfs_mounts(table)}
     todo = [part for part in reversed(os.path.abspath(path).split("/")) if part]

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
+from hfs.mounting.given import GivenMount, why_not_ours
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import Config
 from mountd.core.config.handover import dump
@@ -107,8 +108,11 @@ def start(
     *,
     session: int = 0,
     permanent: bool = True,
+    given: GivenMount | None = None,
 ) -> StartedDaemon:
     """Start the daemon; returns when the mount answers. Paths must be absolute and config.log_file set.
+
+    `given`: the mount, if somebody else has made it. Its descriptors are closed here.
 
     `permanent`: the mount stays until it is unmounted, and was made by `session`; else it ends with the last command
     that holds it, and the caller must do so at once (`FoundKeeper.hold`).
@@ -130,9 +134,12 @@ def start(
             stderr=log_file,
             start_new_session=True,
             cwd=_ROOT,
+            pass_fds=given.descriptors if given is not None else (),
         )
     try:
-        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
+        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s, **_of_given(given)}
+        if given is not None:
+            given.close()
         answer = _answer(process, _order(config, origins, **use), limit_s)
         if answer is None or "ready" not in answer:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -142,7 +149,8 @@ def start(
             if "died" in answer:
                 raise MountError(_post_mortem(answer["died"], log_path, log_start))
             raise (ConfigError if answer.get("code") == 2 else MountError)(str(answer["error"]))
-        _see_that_it_answers(config.mountpoint)
+        if given is None:
+            _see_that_it_answers(config.mountpoint)
     except BaseException:
         _end(process, config.mountpoint)
         raise
@@ -159,14 +167,22 @@ def _order(config: Config, origins: dict[str, str], **more: object) -> bytes:
     return json.dumps({**json.loads(dump(config, origins)), "keeper": order}).encode()
 
 
-def stay(config: Config, origins: dict[str, str], when_mounted: Sequence[str]) -> NoReturn:
+def _of_given(given: GivenMount | None) -> dict[str, object]:
+    return {} if given is None else {"given": given.fd, "giver": given.giver_fd}
+
+
+def stay(
+    config: Config, origins: dict[str, str], when_mounted: Sequence[str], given: GivenMount | None = None
+) -> NoReturn:
     """Become the keeper of the mount, in the foreground: this process ends with it, and tells what happens on stderr.
 
     `when_mounted`: arguments of a Python that is started when the mount answers; none: nothing is. Raises OSError.
     """
     command = [sys.executable, *when_mounted] if when_mounted else []
     order = os.memfd_create("hfs-order")
-    os.write(order, _order(config, origins, foreground=True, when_mounted=command))
+    os.write(order, _order(config, origins, foreground=True, when_mounted=command, **_of_given(given)))
+    for descriptor in given.descriptors if given is not None else ():
+        os.set_inheritable(descriptor, True)
     os.lseek(order, 0, os.SEEK_SET)
     os.dup2(order, 0)
     os.close(order)
@@ -354,6 +370,8 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         return
     kept = keeper.find(mountpoint)
     elsewhere = _is_seen_elsewhere(mount)
+    if kept is not None and kept.status.get("given") and os.geteuid() != 0:
+        raise MountError(why_not_ours(mountpoint, kept.pid))
     held = _told(kept, lazy=lazy, elsewhere=elsewhere)
     if held:
         raise StillHeld("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))

@@ -19,6 +19,7 @@ import msgspec
 from hfs.client.client import find_socket
 from hfs.client.control_socket import DaemonSilent
 from hfs.mounting import daemon_part, mountinfo, probe
+from hfs.mounting.given import is_given, why_no_connection
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.cache_path import real_path
@@ -58,7 +59,7 @@ def absolute(config: Config) -> Config:
     """
     paths = {
         "source": os.path.abspath(config.source),
-        "mountpoint": mountinfo.canonical(config.mountpoint),
+        "mountpoint": mountinfo.canonical(config.mountpoint),  # /dev/fd/N stays
         "cache": real_path(config.cache, {mount.mountpoint for mount in mountinfo.hfs_mounts()}),
     }
     for field in ("control", "log_file", "metrics_file"):
@@ -74,10 +75,14 @@ def check_places(config: Config) -> None:
     if (reason := daemon_part.why_missing()) is not None:
         faults.failed(reason)
     source = _check_source(config, faults)
-    mountpoint = _check_mountpoint(config, faults)
-    if source is not None and mountpoint is not None:
-        _check_nesting(config, source, mountpoint, faults)
-    _check_fuse(config, faults)
+    if is_given(config.mountpoint):
+        if why := why_no_connection(config.mountpoint):
+            faults.usage(why)
+    else:
+        mountpoint = _check_mountpoint(config, faults)
+        if source is not None and mountpoint is not None:
+            _check_nesting(config, source, mountpoint, faults)
+        _check_fuse(config, faults)
     _check_cache(config, source, faults)
     faults.raise_any()
 

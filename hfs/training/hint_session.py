@@ -196,7 +196,7 @@ class Hints:
         if self._files is not None and len(self._files):
             first = os.fsdecode(self._files[0])
             found = mountinfo.enclosing(mountinfo.canonical(first, table), table) if os.path.isabs(first) else None
-            if found is None or found.fstype != mountinfo.HFS_TYPE:
+            if found is None or not found.may_be_hfs:
                 raise DaemonSilent(f"{first} is in no mount of hfs (give mount=)")
             return found.mountpoint
         ours = mountinfo.hfs_mounts(table)

@@ -49,6 +49,7 @@ from mountd.hints import FollowedPlans, HintFollower
 from mountd.kernel import DataPlane
 from mountd.namespace import Namespace, Node, seconds
 from mountd.peers import JobPeers
+from mountd.supervisor.connection import places_of
 from policies.iomode import SMALL_BYTES
 from policies.prefetch.siblings import Siblings
 
@@ -99,7 +100,7 @@ async def open_file_service(
         )
         await _open_again(basics, storage, names, passthrough)
         hints = hinting(basics, storage, namespace, names.permissions, fetch, io_mode, pipeline)
-        residency = Residency(namespace, config.mountpoint, nursery)
+        residency = Residency(namespace, _seen_at(basics), nursery)
         modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
         observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)
         opened_files = OpenedFiles(
@@ -133,6 +134,14 @@ async def open_file_service(
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
         )
+
+
+def _seen_at(basics: Basics) -> str | None:
+    """Where this daemon sees the mount that it serves."""
+    handover = basics.handover
+    if handover is None or not handover.given:
+        return basics.config.mountpoint
+    return next(iter(places_of(handover.device)), None)
 
 
 def _siblings(basics: Basics, storage: Storage, namespace: Namespace, nursery: trio.Nursery) -> SiblingWatch:

@@ -133,14 +133,20 @@ async def _announce_again(
 
 async def _announce(service: Service, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
-    config = service.basics.config
-    device = await trio.to_thread.run_sync(device_at, config.mountpoint)
+    config, handover = service.basics.config, service.basics.handover
+    is_given = handover is not None and handover.given
+    device = handover.device if handover is not None and is_given else None
+    if device is None:
+        device = await trio.to_thread.run_sync(device_at, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
     init_asked = fastpath.extension_missing() is None
     service.status.tuned(await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked)))
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
-        await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
+        if is_given:  # it may be seen nowhere here, or not be ours to look at
+            await service.fuse.wait_begun()
+        else:
+            await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
     await service.files.io_mode.start(service.connection_fd)

@@ -35,9 +35,10 @@ NOTE = "reads answered by the kernel's page cache never reach the daemon and are
 class Residency:
     """The last sample. Event loop only; the sampling runs in a thread."""
 
-    def __init__(self, namespace: Namespace, mountpoint: str, nursery: trio.Nursery) -> None:
+    def __init__(self, namespace: Namespace, mountpoint: str | None, nursery: trio.Nursery) -> None:
+        """`mountpoint` None: the mount is not seen from here."""
         self._namespace = namespace
-        self._root = os.fsencode(mountpoint)
+        self._root = None if mountpoint is None else os.fsencode(mountpoint)
         self._nursery = nursery
         self._running: trio.Event | None = None
         self.looked_at_bytes = 0
@@ -53,7 +54,10 @@ class Residency:
         self._pids.append(pid)  # in the thread; one step for the interpreter
 
     async def refresh(self) -> None:
-        """Sample again; returns after 50 ms at the latest, with or without a new sample."""
+        """Sample again; returns after 50 ms at the latest, with or without a new sample. Never a sample of a mount that
+        is not seen."""
+        if self._root is None:
+            return
         if self._running is None:
             self._running = trio.Event()
             start_guarded(self._nursery, "residency sample", self._sample, self._running)
@@ -62,6 +66,7 @@ class Residency:
 
     async def _sample(self, done: trio.Event) -> None:
         paths: list[bytes] = []
+        assert self._root is not None
         try:
             # Of a file that is passed through the mount has no pages; the name of a retired node leads to another.
             known = islice(self._namespace.nodes.files(), _LOOKED_AT)

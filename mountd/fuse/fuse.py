@@ -106,6 +106,10 @@ class Fuse:
         finally:
             self._plane.stop()
 
+    async def wait_begun(self) -> None:
+        """Until the kernel's first request has been answered."""
+        await self._handlers.begun.wait()
+
     async def _watch(self) -> None:
         """End `run` when the kernel has dropped the connection: requests whose readers have gone may wait for ever."""
         connection = select.poll()

@@ -16,6 +16,7 @@ from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
 
 # isort: split
 import pyfuse3
+import trio
 
 from mountd.core.background import call_guarded
 from mountd.fuse.boundary import Boundary, bounded, interruptible
@@ -53,6 +54,12 @@ class Handlers(pyfuse3.Operations):
         self._files = files
         self._xattrs = xattrs
         self._source = source
+        self.begun = trio.Event()
+        """The kernel's first request, INIT, has been answered."""
+
+    def init(self) -> None:
+        """As of pyfuse3: libfuse answers it as soon as this returns."""
+        self.begun.set()
 
     # -- names and attributes -----------------------------------------------------------------------------------------
 

@@ -32,12 +32,16 @@ class KernelSettings:
 
 
 def tune(device: str, *, init_asked: bool) -> KernelSettings:
-    """Raise readahead and background requests of the FUSE mount `device`, "MAJOR:MINOR" as in mountinfo.
+    """Raise readahead and background requests of the FUSE mount `device`, "MAJOR:MINOR" as in mountinfo; empty: this
+    kernel does not tell which mount it is.
 
     `init_asked`: the extension has asked for the requests at INIT, which anybody may, within the kernel's limit for
     users.
     """
     settings = KernelSettings()
+    if not device:
+        settings.notes.append("readahead and background requests stay: the kernel does not tell the mount's device")
+        return settings
     bdi = Path(f"/sys/class/bdi/{device}/read_ahead_kb")
     settings.read_ahead_kb = _raise(bdi, _READ_AHEAD_KB, settings, "readahead stays at 128 KiB")
     if not any(_FUSECTL.glob("*")):

@@ -30,6 +30,8 @@ _INIT = 26
 _HAS_RESEND = 1 << 7
 """FUSE_HAS_RESEND, bit 39 of the flags: in their second word."""
 _IN_HEADER = struct.Struct("=IIQQIIIHH")  # struct fuse_in_header
+_OUT_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
+_NOTIFY_RESEND = 7
 _INIT_IN = struct.Struct("=IIIII")  # struct fuse_init_in: major, minor, max_readahead, flags, flags2
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -88,6 +90,11 @@ class Connection:
         """Whether the kernel sends again what a daemon had taken (Linux 6.9)."""
         return bool(self.init) and bool(_INIT_IN.unpack_from(self.init, _IN_HEADER.size)[4] & _HAS_RESEND)
 
+    def resend(self) -> None:
+        """Have the kernel send again what was read from the connection and not answered, if it can (Linux 6.9)."""
+        with contextlib.suppress(OSError):  # EINVAL: an earlier kernel
+            os.write(self.fd, _OUT_HEADER.pack(_OUT_HEADER.size, _NOTIFY_RESEND, 0))
+
     @property
     def is_gone(self) -> bool:
         """Whether the kernel has dropped the connection: unmounted by everybody, or aborted."""
@@ -106,7 +113,7 @@ class Connection:
         """Take the mount out of the tree, wherever it is shown; it ends when its last user has gone. Raises OSError."""
         if self.is_gone:
             return  # its device number is another's by now
-        for place in _places_of(self.device):
+        for place in places_of(self.device):
             unmount(place)
 
     def abort(self) -> None:
@@ -137,7 +144,12 @@ def device_at(mountpoint: str) -> str | None:
     return found
 
 
-def _places_of(device: str) -> list[str]:
+def is_shown(device: str) -> bool:
+    """Whether a mount of this device lies on top anywhere in this mount namespace."""
+    return bool(places_of(device))
+
+
+def places_of(device: str) -> list[str]:
     """Where the mount of this device lies on top, the one that was mounted last first."""
     found: dict[bytes, str] = {}
     with open("/proc/self/mountinfo", "rb") as lines:

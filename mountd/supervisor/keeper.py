@@ -48,7 +48,12 @@ class Keeper:
         self._log = Log(self._log_file, config.get("cache"), str(config.get("log_format")))
         self._loop = Loop()
         self._unit = SystemdUnit(os.environ if order.foreground else {}, self._loop)
-        self._mount = KeptMount(config["mountpoint"], config["source"], options, resend=order.resend)
+        for descriptor in (order.given, order.giver):
+            if descriptor >= 0:
+                os.set_inheritable(descriptor, False)  # daemons are handed what they need
+        self._mount = KeptMount(
+            config["mountpoint"], config["source"], options, resend=order.resend, given_fd=order.given
+        )
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)
         self._references = References(
@@ -133,8 +138,8 @@ class Keeper:
     def _unused(self) -> None:
         """Nobody holds the mount any more."""
         connection = self._mount.connection
-        if connection is None or not connection.is_mounted:
-            return  # it was taken away, and goes with whoever uses it still
+        if self._mount.is_given or connection is None or not connection.is_mounted:
+            return  # not ours to take away; or it was, and goes with whoever uses it still
         self._log.info(f"{self._mount.mountpoint}: the last that used it has ended")
         self._stop(again=False)
 
@@ -181,6 +186,7 @@ class Keeper:
             "pid": os.getpid(),
             "mountpoint": self._mount.mountpoint,
             "device": self._mount.device,
+            "given": self._mount.is_given,
             "identity": self._mount.identity,
             **self._succession.status(),
             "mounted_s": self._mount.made_s,

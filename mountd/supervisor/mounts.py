@@ -1,5 +1,7 @@
 """The mount that is kept: SOURCE's descriptor from before it, its connection, what each daemon of it is handed.
 
+It is made here, or somebody else has made it and given its connection (given.py), which is then all that there is.
+
 Where a connection cannot be taken up by another daemon (before Linux 6.9, or without the extension), the mount is made
 again on top of the dead one, so that there is no empty directory in between; what lies below goes at the end.
 """
@@ -14,14 +16,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
+from mountd.supervisor.given import GivenConnection
 from mountd.supervisor.source import open_source
 
 
 class KeptMount:
     """`open_source`, then `make`, before anything else."""
 
-    def __init__(self, mountpoint: str, source: str, options: Mapping[str, bool], *, resend: bool) -> None:
-        """`options`: `allow_other` and `noexec`. `resend` False: as on a kernel that cannot send requests again."""
+    def __init__(
+        self, mountpoint: str, source: str, options: Mapping[str, bool], *, resend: bool, given_fd: int = -1
+    ) -> None:
+        """`options`: `allow_other` and `noexec`. `resend` False: as on a kernel that cannot send requests again.
+        `given_fd`: the connection of a mount that somebody else has made; -1: it is made here."""
         self.mountpoint = mountpoint
         self.source = source
         self.connection: Connection | None = None
@@ -31,6 +37,9 @@ class KeptMount:
         """When it was first made, in seconds since the epoch."""
         self.feeds = True
         """Whether its daemons can be given an INIT request that was read here."""
+        self.is_given = given_fd >= 0
+        """Somebody else has made it, and takes it away."""
+        self._given_fd = given_fd
         self._options = options
         self._resend = resend
         self._source_fd = -1
@@ -45,11 +54,13 @@ class KeptMount:
 
     def make(self) -> None:
         """Mount, on top of what is there; a mount of ours that is there is dead then. Raises MountRefused."""
+        if self.is_given and self._given_fd < 0:
+            raise MountRefused(f"{self.mountpoint}: the connection was given once; start hfs on a new one")
         if self.connection is not None:
             # First: a look-up that waits there holds its root, so that nothing can be mounted on it.
             self._below.add(self.connection.device)
             self.connection.abort()
-        made = Connection.make(self.mountpoint, self.source, **self._options)
+        made = self._take() if self.is_given else Connection.make(self.mountpoint, self.source, **self._options)
         try:
             if self.feeds:
                 made.read_init()
@@ -64,6 +75,10 @@ class KeptMount:
         for descriptor in self._journal:
             os.close(descriptor)
         self._journal = [os.memfd_create(f"hfs-{name}", os.MFD_CLOEXEC) for name in ("journal-a", "journal-b", "opens")]
+
+    def _take(self) -> Connection:
+        given_fd, self._given_fd = self._given_fd, -1
+        return GivenConnection.take(given_fd, self.mountpoint)
 
     def discard(self) -> None:
         """Undo `make`, of a mount that has never answered. Raises OSError."""
@@ -94,6 +109,7 @@ class KeptMount:
             "resend": self.takes_up,
             "device": self.connection.device,
             "mounted_s": self.made_s,
+            "given": self.is_given,
         }
         return record, descriptors
 

@@ -21,6 +21,10 @@ class KeeperOrder:
     """A command to run then."""
     permanent: bool = True
     """The mount stays until it is unmounted; else until the last command that uses it has ended."""
+    given: int = -1
+    """A descriptor of this process: the connection of a mount that somebody else has made. -1: it is made here."""
+    giver: int = -1
+    """A descriptor that tells whoever has given it, by being closed, that all has ended; -1: nobody waits for that."""
     session: int = 0
     """Of whoever makes a permanent one."""
     linger_s: float = 0.0

@@ -24,7 +24,6 @@ _INIT_IN = struct.Struct("=III")  # the start of struct fuse_init_in: major, min
 _IN_HEADER_BYTES = 40
 _INIT, _FORGET, _INTERRUPT, _BATCH_FORGET, _DESTROY = 26, 2, 36, 42, 38
 _NEEDS_NO_ANSWER = {_FORGET, _INTERRUPT, _BATCH_FORGET}
-_NOTIFY_RESEND = 7
 _REQUEST_BYTES = (1 << 20) + (1 << 16)
 """The kernel wants room for the largest write that was agreed on, which is 1 MiB at most, though none ever comes."""
 _AT_ONCE = 1000
@@ -45,9 +44,7 @@ class Refusing:
         self.why, self._connection_fd = why, connection.fd
         os.set_blocking(connection.fd, False)
         _refuse_init(connection.fd, connection.init)
-        with contextlib.suppress(OSError):  # EINVAL: before Linux 6.9
-            # What a daemon had taken and not answered is sent again.
-            os.write(connection.fd, _OUT_HEADER.pack(_OUT_HEADER.size, _NOTIFY_RESEND, 0))
+        connection.resend()  # what a daemon had taken and not answered
         self._loop.watch(connection.fd, lambda: None if _refuse_all(connection.fd) else gone())
 
     def end(self) -> None:

@@ -39,7 +39,7 @@ class Handover(msgspec.Struct, frozen=True):
     resend: bool = True
     """Whether this kernel can be asked to send again what the daemon before had taken."""
     device: str = ""
-    """"MAJOR:MINOR" of the mount, as in mountinfo."""
+    """"MAJOR:MINOR" of the mount, as in mountinfo; empty: of one that was given, by a kernel that does not tell."""
     keeper_pid: int = 0
     mounted_s: float = 0.0
     """When the mount was made, in seconds since the epoch."""
@@ -47,6 +47,8 @@ class Handover(msgspec.Struct, frozen=True):
     """Daemons that ended without being asked to, since the mount was made."""
     last_end: str = ""
     """How the last of them ended, in words; empty if none has."""
+    given: bool = False
+    """Somebody else has made the mount, and takes it away; it may not be seen from here."""
     opens_fd: int = -1
     """A memfd as well: how many have the handles open that the data plane has given out. -1: the keeper has none."""
 

@@ -1,0 +1,173 @@
+"""A mount that somebody else makes: MOUNTPOINT is its connection, `/dev/fd/N`, or the socket where `hfs fd-mount` gives
+one.
+
+`/dev/fd/N` is how libfuse's programs are told of a connection: a descriptor of /dev/fuse that was opened and mounted
+before we were started, by a container's runtime or another helper with the rights that we lack. What is known of the
+mount's options decides what may be served: without `default_permissions` the kernel asks for nobody's rights.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import stat
+from typing import NamedTuple
+
+import msgspec
+
+from hfs.mounting import mountinfo
+from mountd.base.errors import ConfigError, MountError
+from mountd.core.config import Config
+from mountd.core.socket_peer import socket_peer
+from mountd.supervisor.given import device_of, why_none
+
+_NAME = re.compile(r"/dev/fd/([0-9]+)")
+_ANSWER_S = 60.0
+"""`hfs fd-mount` mounts anew when the one before has ended, which waits for nothing."""
+_MESSAGE_BYTES = 65536
+
+
+class GivenMount(NamedTuple):
+    """What somebody else has made for us. Its descriptors are this process's."""
+
+    fd: int
+    """The connection; above standard error."""
+    giver_fd: int
+    """Of the socket that it came through, to be kept as long as it is served; -1: it came through none."""
+    options: frozenset[str] | None
+    """Of the mount, as in mountinfo; None: it is not seen here, and nobody has told."""
+    owner_uid: int | None
+    """Who is let in without `allow_other`."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What whoever serves it needs."""
+        return (self.fd,) if self.giver_fd < 0 else (self.fd, self.giver_fd)
+
+    def close(self) -> None:
+        """Another process has it now, or nobody wants it."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def why_not_ours(mountpoint: str, pid: int) -> str:
+    """What `hfs umount` says of it. `pid`: of its keeper."""
+    end = f"or end hfs: kill -TERM {pid}" if pid else "or end the container of hfs"
+    return f"{mountpoint}: somebody else has mounted it, and takes it away: unmount it there, {end}"
+
+
+def is_descriptor(mountpoint: str) -> bool:
+    """Whether it has the form /dev/fd/N."""
+    return _NAME.fullmatch(mountpoint) is not None
+
+
+def is_given(mountpoint: str) -> bool:
+    """Whether MOUNTPOINT stands for a connection, and is no place to mount on."""
+    if is_descriptor(mountpoint):
+        return True
+    try:
+        return stat.S_ISSOCK(os.stat(mountpoint).st_mode)
+    except OSError:
+        return False
+
+
+def take_if_given(config: Config, origins: dict[str, str]) -> tuple[GivenMount | None, Config, dict[str, str]]:
+    """The mount that MOUNTPOINT stands for, if somebody else has made one, and the configuration that goes with it.
+    Raises ConfigError, MountError."""
+    if not is_given(config.mountpoint):
+        return None, config, origins
+    given = take(config.mountpoint)
+    try:
+        return given, *settled(config, origins, given)
+    except BaseException:
+        given.close()
+        raise
+
+
+def why_no_connection(mountpoint: str) -> str:
+    """What is wrong with a MOUNTPOINT of the form /dev/fd/N, and the remedy; empty: nothing that can be seen."""
+    match = _NAME.fullmatch(mountpoint)
+    if match is None or not (why := why_none(int(match[1]))):
+        return ""
+    remedy = "give a descriptor of /dev/fuse that is open in this process and mounted (mount(2) with fd=N)"
+    return f"MOUNTPOINT {mountpoint}: {why}; {remedy}"
+
+
+def take(mountpoint: str) -> GivenMount:
+    """The connection that MOUNTPOINT stands for. Raises ConfigError for a descriptor that is none, MountError."""
+    match = _NAME.fullmatch(mountpoint)
+    if match is None:
+        return _received(mountpoint)
+    if why := why_no_connection(mountpoint):
+        raise ConfigError(why)
+    number = int(match[1])
+    # Standard input and output become something else; and no child is to hold a second one.
+    fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    if number > 2:
+        os.close(number)
+    return _seen(fd)
+
+
+def _received(path: str) -> GivenMount:
+    """From `hfs fd-mount`. Raises MountError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as giver:
+        try:
+            giver.settimeout(_ANSWER_S)
+            giver.connect(path)
+            uid = socket_peer(giver).uid
+            if uid not in {0, os.geteuid()}:
+                raise MountError(f"MOUNTPOINT {path}: a process of user {uid} listens there, not root's; not trusted")
+            data, descriptors, _, _ = socket.recv_fds(giver, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            record = json.loads(data or b"{}")
+        except ValueError:
+            record, descriptors = {}, []
+        except OSError as error:
+            why = "nobody gives a connection" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            raise MountError(f"MOUNTPOINT {path}: {why}; is hfs fd-mount running, for this user?") from None
+        if not descriptors:
+            why = str(record.get("error") or "whoever listens there gives no connection")
+            raise MountError(f"MOUNTPOINT {path}: {why}")
+        options, owner_uid = frozenset(record.get("options", [])), record.get("user")
+        return GivenMount(_above_standard(descriptors[0]), giver.detach(), options, owner_uid)
+
+
+def _above_standard(fd: int) -> int:
+    if fd > 2:
+        return fd
+    higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return higher
+
+
+def _seen(fd: int) -> GivenMount:
+    mount = next((mount for mount in mountinfo.mounts() if mount.device == device_of(fd)), None)
+    if mount is None:
+        return GivenMount(fd, -1, None, None)
+    options = frozenset([*mount.options.split(","), *mount.super_options.split(",")])
+    return GivenMount(fd, -1, options, mount.owner_uid)
+
+
+def settled(config: Config, origins: dict[str, str], given: GivenMount) -> tuple[Config, dict[str, str]]:
+    """The configuration, with what the mount decides. Raises MountError for a mount that would show more than SOURCE
+    lets its readers see.
+
+    `allow_other` is the mount's. Where that is not known it is taken for given, unless the user says otherwise: then
+    rights are asked for that nobody may need.
+    """
+    allows = True if given.options is None else "allow_other" in given.options
+    is_checked = given.options is None or "default_permissions" in given.options
+    if not is_checked and (allows or given.owner_uid not in {None, os.geteuid()}):
+        whom = "all users in" if allows else f"user {given.owner_uid} in, who is not the one that hfs runs as,"
+        why = f"mounted without default_permissions, it lets {whom} without asking for rights"
+        raise MountError(f"MOUNTPOINT {config.mountpoint}: {why}; mount it with default_permissions")
+    if origins.get("allow_other") != "default":
+        if given.options is not None and allows and not config.allow_other:
+            raise ConfigError(
+                f"allow-other: false, and {config.mountpoint} is mounted with allow_other; leave it out, or mount it "
+                "without"
+            )
+        allows = config.allow_other
+    return msgspec.structs.replace(config, allow_other=allows), {**origins, "allow_other": "mountpoint"}

@@ -1,0 +1,148 @@
+"""A process without rights that serves a mount which somebody else has made: nobody, in a mount namespace that does not
+see the mount, is sent its connection and becomes `hfs mount SOURCE /dev/fd/7`.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from hfs.client.client import Client, find_socket
+from scripts.benchmarks.plain_user import UID, as_plain_user
+from tests.fuse.harness import ROOT, environment, hfs_command, mounts_below, run, unmount_lazily
+
+FLAGS = 1 | 2 | 4  # MS_RDONLY, MS_NOSUID, MS_NODEV
+USUAL = "allow_other,default_permissions"
+
+RECEIVE = """
+import os, socket, sys
+ours = socket.socket(fileno=int(sys.argv[1]))
+ours.send(b"there")
+_, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+os.dup2(fd, 7)
+os.close(fd)
+ours.close()
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """Where everybody may enter; `own` and `run` in it are nobody's."""
+    with tempfile.TemporaryDirectory(prefix="hfs-given-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for made in ("source", "mnt", "own", "run"):
+            (folder / made).mkdir()
+        for own in ("own", "run"):
+            os.chown(folder / own, UID, UID)
+        try:
+            yield folder
+        finally:
+            for place in mounts_below(folder):
+                unmount_lazily(place)
+
+
+def mounted(place: Path, options: str = USUAL, kind: str = "fuse.hfs", flags: int = FLAGS) -> int:
+    """A new mount at `place`; its connection."""
+    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    text = f"fd={fd},rootmode=40000,user_id=0,group_id=0,{options}".rstrip(",").encode()
+    if _libc.mount(b"given", os.fsencode(place), kind.encode(), ctypes.c_ulong(flags), text):
+        os.close(fd)
+        raise OSError(ctypes.get_errno(), "mount")
+    return fd
+
+
+class Serving:
+    """A process that serves a mount, or would."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Wait for it: its exit code, and what it has told people."""
+        _, said = self._process.communicate(timeout=40)
+        print(said)
+        return self._process.returncode, [line for line in said.splitlines() if line.startswith("hfs:")]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self.ended()
+        finally:
+            self._process.kill()
+            self._process.communicate()
+
+
+class Unprivileged:
+    """uid 65534, no capability and no way to get one, no home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._apart = 0
+        self.env = environment({"XDG_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT)})
+        self.env.pop("HOME", None)
+
+    def prefix(self) -> list[str]:
+        """Before a command."""
+        self._apart += 1
+        apart = self.folder / f"apart-{self._apart}"
+        apart.mkdir()
+        return [*as_plain_user(apart), "setpriv", "--no-new-privs", "--bounding-set=-all"]
+
+    @contextlib.contextmanager
+    def started(self, *command: str) -> Iterator[tuple["Serving", socket.socket]]:
+        """It waits for a connection as its descriptor 7; and where that is sent. It is in its namespace already, and
+        ends with the block at the latest."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*self.prefix(), "python3", "-c", RECEIVE, str(theirs.fileno()), *command],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=self.env,
+            )
+        with ours, Serving(process) as serving:
+            ours.settimeout(40)
+            assert ours.recv(5) == b"there", serving.ended()
+            yield serving, ours
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """To its end, with no connection."""
+        return run(*self.prefix(), *command, env=self.env)
+
+    def beside(self, process: int, *command: str) -> "subprocess.CompletedProcess[str]":
+        """As nobody, in the mount namespace of that process."""
+        become = ("setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups")
+        return run("nsenter", "--mount", "--target", str(process), *become, *command, env=self.env)
+
+
+def give(to: socket.socket, fd: int) -> None:
+    """Send the connection, and have it no more."""
+    with to:
+        socket.send_fds(to, [b"c"], [fd])
+    os.close(fd)
+
+
+def mount_command(folder: Path, *options: str, source: str = "source") -> list[str]:
+    """In the foreground, as a container's main process."""
+    cache = f"{folder}/own/cache"
+    return [hfs_command(), "mount", f"{folder}/{source}", "/dev/fd/7", "--cache", cache, "--foreground", *options]
+
+
+def client_of(place: Path) -> Client:
+    return Client(find_socket(str(place)))
