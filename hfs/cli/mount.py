@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from hfs.cli.metrics import tell_metrics
-from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
+from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
+from hfs.cli.shared import complain, hold
 from hfs.client.client import Client, find_socket
 from hfs.mounting import joining, mounting, view
 from hfs.mounting.preflight import check_mountpoint, check_places

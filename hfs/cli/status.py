@@ -57,7 +57,7 @@ def status(
         mount = mount or sole_mount()
     if mount is None and control is None:
         ctx.exit(_list_mounts(as_json=as_json))
-    client, found = _wait_for(mount, control, wait_s)
+    client, found = _wait_for(mount, control, wait_s, page_cache=as_json or everything)
     if cluster:
         _print_cluster(client.cluster(), as_json=as_json)
         return
@@ -113,13 +113,15 @@ def _print_all(found: dict[str, Any]) -> None:
     console.print(_NOTE)
 
 
-def _wait_for(mount: str | None, control: str | None, wait_s: float) -> tuple[Client, dict[str, Any]]:
+def _wait_for(
+    mount: str | None, control: str | None, wait_s: float, *, page_cache: bool
+) -> tuple[Client, dict[str, Any]]:
     """The client of the daemon, and its status."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
             client = Client(control) if control is not None else target_of(mount or "").client
-            return client, client.status()
+            return client, client.status(page_cache=page_cache)
         except HfsError:
             if time.monotonic() >= deadline:
                 raise

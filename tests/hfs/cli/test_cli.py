@@ -212,6 +212,13 @@ def test_status_as_json_is_the_daemons_object(daemon: FakeCommands) -> None:
         assert (found["pid"], found["source"]["reads"], found["staged"]["bytes"]) == (4711, 12, 30)
 
 
+def test_the_page_cache_is_looked_at_only_for_who_shows_it(daemon: FakeCommands) -> None:
+    """It takes the daemon up to 50 ms."""
+    for options, looks in (((), 0), (("--json",), 1), (("--all",), 2)):
+        hfs("status", daemon.mountpoint, *options)
+        assert daemon.page_cache_looks == looks
+
+
 def test_status_for_people_shows_every_figure(daemon: FakeCommands, tmp_path: Path) -> None:
     text = hfs("status", "--all", "--control", tmp_path / "s").stdout
     for part in (
