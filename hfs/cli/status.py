@@ -51,9 +51,10 @@ def status(
 ) -> None:
     """Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.
 
+    Where only one mount can be shown (--all, --watch, --plot, --cluster), MOUNT is the only mount by default.
     The list ends with exit code 1 if one of them does not answer.
     """
-    if cluster and control is None:
+    if control is None and (cluster or everything or watch or plot is not None):
         mount = mount or sole_mount()
     if mount is None and control is None:
         ctx.exit(_list_mounts(as_json=as_json))
@@ -87,7 +88,7 @@ def _watch(client: Client, found: dict[str, Any]) -> None:
 
     with contextlib.suppress(KeyboardInterrupt), Live(console=stdout(), auto_refresh=False) as live:
         while True:
-            live.update(Text("\n".join(screen(found)), overflow="ellipsis", no_wrap=True), refresh=True)
+            live.update(Text("\n".join(screen(found)), overflow="fold"), refresh=True)
             time.sleep(_WATCH_S)
             found = client.status()
 

@@ -259,6 +259,17 @@ def test_status_of_all_mounts(daemon: FakeCommands, monkeypatch: pytest.MonkeyPa
     assert hfs("status").stdout == "no mounts of hfs\n"
 
 
+def test_where_one_mount_is_meant_it_is_the_only_one(daemon: FakeCommands) -> None:
+    assert daemon.mountpoint in hfs("status", "--all").stdout
+    assert hfs("why").stdout.startswith("nothing")
+
+
+def test_without_any_mount_it_is_said(tmp_path: Path) -> None:
+    for arguments in (("why",), ("status", "--watch"), ("status", "--plot", tmp_path / "p.png")):
+        result = hfs(*arguments)
+        assert (result.exit_code, "no mount of hfs" in result.stderr) == (2, True)
+
+
 def test_status_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(status_module.time, "sleep", waits.append)
