@@ -37,11 +37,16 @@ class Estimate(NamedTuple):
     read_bytes: int
     is_at_least: bool
     """It may have been more; else it is about that."""
+    passed_bytes: int = 0
+    """Of these, what the kernel has read from staged files by itself."""
+    memory_bytes: int = 0
+    """Of these, what it had in its page cache. The rest has come from the daemon."""
 
 
 def estimated(counted: ReadCounts) -> Estimate:
     """What jobs have read, of what was counted."""
-    small_bytes = max(counted.cached_bytes, counted.read_bytes - counted.large_read_bytes)
+    served_bytes = counted.read_bytes - counted.large_read_bytes
+    small_bytes = max(counted.cached_bytes, served_bytes)
     read_bytes = small_bytes + counted.passed_bytes + counted.large_read_bytes
     unknown = counted.large_read_bytes or counted.large_passed or counted.unseen_opens
-    return Estimate(read_bytes, bool(unknown))
+    return Estimate(read_bytes, bool(unknown), counted.passed_bytes, small_bytes - served_bytes)

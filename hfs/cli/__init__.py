@@ -29,25 +29,26 @@ from hfs.cli.command import Command, CommandGroup
 
 __all__ = ["Command", "CommandGroup", "cli", "main"]
 
-_COMMANDS = (
-    "mount",
-    "umount",
-    "run",
-    "status",
-    "why",
-    "cache",
-    "refresh",
-    "layout",
-    "plan",
-    "encode",
-    "decode",
-    "config",
-    "doctor",
-    "debug",
-    "completion",
-    "man",
-)
-"""Each is the command of the same name in the file of the same name."""
+_COMMANDS = {
+    "mount": "Show the files of SOURCE, read-only, at MOUNTPOINT.",
+    "umount": "Unmount MOUNTPOINT and wait until its daemon has ended.",
+    "run": "Mount, run COMMAND with its own user and environment, unmount.",
+    "status": "Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.",
+    "why": "Say why jobs that read from the mount that MOUNT lies in wait, and what to change.",
+    "cache": "Work on what is staged: of a mount, or of a cache directory (--cache) with nothing mounted.",
+    "refresh": "See PATHs, files or whole directories of a mount, as the source has them now.",
+    "layout": "Work on layouts: which bytes of which files each sample of a data set is.",
+    "plan": "Say how long an epoch takes on 1 to 1024 nodes and where more nodes gain nothing.",
+    "encode": "Encode the samples in SRC (HDF5, .npy, .npz, or a directory of such) into .hfsc files in DST.",
+    "decode": "Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST, .npz for those with labels.",
+    "config": "Show the configuration that hfs mount would use, and where each value comes from.",
+    "doctor": "Find what is wrong with this set-up, and say the remedy of each fault.",
+    "debug": "Help others to find out what happened here.",
+    "completion": "Print the completion script of SHELL for hfs and hfs-hint.",
+    "man": "Print the man page of COMMAND (hfs itself without one), or write those of all commands below a directory.",
+}
+"""Each is the command of the same name in the file of the same name. What it does is said here too, so that `--help`
+need not import them all."""
 
 
 class _Commands(CommandGroup):
@@ -64,6 +65,11 @@ class _Commands(CommandGroup):
         command = getattr(importlib.import_module(f"hfs.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """For `hfs --help`."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

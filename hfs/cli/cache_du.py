@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from hfs.cli.command import Command
-from hfs.cli.shared import load_config, printable
+from hfs.cli.mount_options import load_config
+from hfs.cli.shared import printable
 from mountd.base.errors import ConfigError
 from mountd.ledger import CacheRoot, Listed
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from hfs.cli.command import Command
-from hfs.cli.shared import load_config, mount_flags, printable
+from hfs.cli.mount_options import load_config, mount_flags
+from hfs.cli.shared import printable
 from mountd.core.config import KEYS, describe
 
 

@@ -8,7 +8,8 @@ import time
 import click
 
 from hfs.cli.command import CommandGroup
-from hfs.cli.shared import complete_mounts, load_config
+from hfs.cli.mount_options import load_config
+from hfs.cli.shared import complete_mounts
 from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError, MountError
 

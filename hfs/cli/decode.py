@@ -45,7 +45,7 @@ def decode(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST; .npz where labels lie beside.
+    """Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST, .npz for those with labels.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 some files could not be decoded.
     """

@@ -9,7 +9,8 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
-from hfs.cli.shared import load_config, printable
+from hfs.cli.mount_options import load_config
+from hfs.cli.shared import printable
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
 from hfs.doctor.check_result import fault
 from mountd.base.errors import ConfigError

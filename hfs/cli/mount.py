@@ -12,7 +12,8 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.metrics import tell_metrics
-from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, target_of, without_stale
+from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
+from hfs.cli.shared import complain, hold, target_of
 from hfs.mounting import joining, mounting, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places

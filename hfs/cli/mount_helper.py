@@ -54,7 +54,7 @@ def helper(
     if namespace is not None:
         raise ConfigError(f"-N {namespace}: not possible; enter it: nsenter --mount={namespace} hfs mount ...")
     from hfs.cli.mount import mount
-    from hfs.cli.shared import load_config
+    from hfs.cli.mount_options import load_config
 
     words = ["-o", _without_rw(options)] if options else []
     if fake:

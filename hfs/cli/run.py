@@ -18,8 +18,9 @@ import msgspec
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.metrics import tell_metrics
+from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.run_summary import summarize
-from hfs.cli.shared import complain, hold, load_config, mount_flags, prepared, without_stale
+from hfs.cli.shared import complain, hold
 from hfs.client.client import Client, find_socket
 from hfs.mounting import command as commands
 from hfs.mounting import mountinfo, mounting

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from policies.diagnosis.situation import Situation
+from policies.diagnosis.situation import MOMENT_S, Situation
 
 
 def situation_of(status: Mapping[str, Any]) -> Situation:
@@ -25,6 +26,7 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         cores=len(os.sched_getaffinity(0)),
         minute_read_bytes=minute.get("read_bytes", 0),
         minute_source_bytes=minute.get("source_bytes", 0),
+        minute_peer_bytes=minute.get("peer_bytes", 0),
         minute_source_wait_s=minute.get("source_wait_s", 0.0),
         minute_cpu_s=minute.get("cpu_s", 0.0),
         neighbour_demand_s=minute.get("yielded_s", 0.0),
@@ -53,16 +55,23 @@ def _lives(pid: int) -> bool:
     return pid > 0 and os.path.exists(f"/proc/{pid}")
 
 
-def _epochs(hints: Mapping[str, Any]) -> dict[str, float]:
+def of_learner(situation: Situation, learner: Mapping[str, Any]) -> Situation:
+    """The same, of one learner as the status tells it."""
+    return replace(situation, **_means([learner]))
+
+
+def _epochs(hints: Mapping[str, Any]) -> dict[str, Any]:
+    return _means(hints.get("learners") or hints.get("past") or [])
+
+
+def _means(learners: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The last epoch of each learner, on average."""
-    learners = [*(hints.get("learners") or [])] or [*(hints.get("past") or [])]
-    last = [epochs[-1] for learner in learners if (epochs := learner.get("epochs"))]
-    last = [epoch for epoch in last if epoch.get("batches")]
+    last = [epoch for learner in learners if (epoch := _last_epoch(learner)) is not None]
     if not last:
         return {}
 
     def mean(*names: str) -> float:
-        return float(sum(epoch.get(name) or 0.0 for epoch in last for name in names) / len(last))
+        return sum(_sum(epoch, *names) for epoch in last) / len(last)
 
     return {
         "exposed_s": mean("exposed_s"),
@@ -70,3 +79,15 @@ def _epochs(hints: Mapping[str, Any]) -> dict[str, float]:
         "epoch_source_wait_s": mean("source_wait_s"),
         "epoch_cpu_s": mean("daemon_cpu_s"),
     }
+
+
+def _last_epoch(learner: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The one before, where the last has only begun: its first batch is waited for, however fast everything is."""
+    told = [epoch for epoch in learner.get("epochs") or [] if epoch.get("batches")]
+    if len(told) > 1 and _sum(told[-1], "exposed_s", "compute_s", "other_s") < MOMENT_S:
+        told.pop()
+    return told[-1] if told else None
+
+
+def _sum(epoch: Mapping[str, Any], *names: str) -> float:
+    return float(sum(epoch.get(name) or 0.0 for name in names))

@@ -54,13 +54,14 @@ def status(
 ) -> None:
     """Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.
 
+    Where only one mount can be shown (--all, --watch, --plot, --cluster), MOUNT is the only mount by default.
     The list ends with exit code 1 if one of them does not answer.
     """
-    if cluster and control is None:
+    if control is None and (cluster or everything or watch or plot is not None):
         mount = mount or sole_mount()
     if mount is None and control is None:
         ctx.exit(_list_mounts(as_json=as_json))
-    client, found = _wait_for(mount, control, wait_s)
+    client, found = _wait_for(mount, control, wait_s, page_cache=as_json or everything)
     if cluster:
         _print_cluster(client.cluster(), as_json=as_json)
         return
@@ -96,7 +97,7 @@ def _watch(client: Client, found: dict[str, Any]) -> None:
                 found = client.status()
     with contextlib.suppress(KeyboardInterrupt), Live(console=stdout(), auto_refresh=False) as live:
         while True:
-            live.update(Text("\n".join(screen(found)), overflow="ellipsis", no_wrap=True), refresh=True)
+            live.update(Text("\n".join(screen(found)), overflow="fold"), refresh=True)
             time.sleep(_WATCH_S)
             found = client.status()
 
@@ -122,13 +123,15 @@ def _print_all(found: dict[str, Any]) -> None:
     console.print(_NOTE)
 
 
-def _wait_for(mount: str | None, control: str | None, wait_s: float) -> tuple[Client, dict[str, Any]]:
+def _wait_for(
+    mount: str | None, control: str | None, wait_s: float, *, page_cache: bool
+) -> tuple[Client, dict[str, Any]]:
     """The client of the daemon, and its status."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
             client = Client(control) if control is not None else target_of(mount or "").client
-            return client, client.status()
+            return client, client.status(page_cache=page_cache)
         except HfsError:
             if time.monotonic() >= deadline:
                 raise

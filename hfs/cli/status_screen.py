@@ -11,7 +11,7 @@ from typing import Any
 
 from hfs.cli.figures import duration, size
 from hfs.cli.shared import printable
-from hfs.cli.situation import situation_of
+from hfs.cli.situation import of_learner, situation_of
 from policies.diagnosis.causes import found, waits_for
 
 MOST_LINES = 40
@@ -86,11 +86,25 @@ def _traffic(status: Mapping[str, Any]) -> Iterator[str]:
     if seconds:
         span = "last minute" if seconds > 50 else f"last {seconds:.0f} s"
         yield _line(span, f"jobs read {size(minute['read_bytes'])}; {_gave(minute)}")
+        yield from _ways(minute)
     yield _line("since start", f"jobs read {_read(traffic)}; {_gave(traffic)}{_spared(traffic)}")
+    yield from _ways(traffic)
 
 
 def _read(traffic: Mapping[str, Any]) -> str:
     return f"{'at least' if traffic.get('is_at_least') else 'about'} {size(traffic['read_bytes'])}"
+
+
+def _ways(traffic: Mapping[str, Any]) -> Iterator[str]:
+    """How jobs were given what they have read, where some of it did not come from the daemon."""
+    passed_bytes, memory_bytes = traffic.get("passed_bytes", 0), traffic.get("memory_bytes", 0)
+    ways = {
+        "passed through": passed_bytes,
+        "from memory": memory_bytes,
+        "by the daemon": traffic["read_bytes"] - passed_bytes - memory_bytes,
+    }
+    if passed_bytes or memory_bytes:
+        yield _line("", "of that " + ", ".join(f"{size(count)} {way}" for way, count in ways.items() if count > 0))
 
 
 def _gave(traffic: Mapping[str, Any]) -> str:
@@ -132,8 +146,10 @@ def _learners(hints: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[s
     told = "" if waits is None else f"; learners waited {waits:.1%} of the time{_for(status)}"
     yield _line("learners", f"{len(learners)} follow an order{told}")
     worst = sorted(learners, key=lambda learner: -(_waited(_own(learner)) or 0.0))
+    situation = situation_of(status)
     for learner in worst[:_LEARNERS]:
-        yield _line("", _learner(learner))
+        what = waits_for(of_learner(situation, learner))
+        yield _line("", _learner(learner) + (f" for {what}" if what else ""))
     if len(worst) > _LEARNERS:
         yield _line("", f"and {len(worst) - _LEARNERS} that waited less: hfs-hint show")
 
@@ -162,7 +178,7 @@ def _readers(status: Mapping[str, Any]) -> Iterator[str]:
         return
     shown = [f"{reader['command']} ({reader['pid']}) {size(reader['bytes'])}" for reader in readers[:_READERS]]
     more = f", and {len(readers) - _READERS} more" if len(readers) > _READERS else ""
-    yield _line("readers", "; ".join(shown) + more)
+    yield _line("readers", "; ".join(shown) + more + " by the daemon")
 
 
 # -- what is wrong ----------------------------------------------------------------------------------------------------

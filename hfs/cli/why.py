@@ -8,7 +8,7 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE
-from hfs.cli.shared import complete_mounts, control_option, target_of
+from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
 from hfs.cli.situation import situation_of
 from hfs.client.client import Client
 from policies.diagnosis.causes import found
@@ -26,7 +26,7 @@ def why(ctx: click.Context, mount: str | None, as_json: bool, everything: bool, 
     Looks at the last minute, and at the last epochs that learners have told of. Says "nothing" where nothing is worth
     a change.
     """
-    client = Client(control) if control is not None else target_of(mount or "").client
+    client = Client(control) if control is not None else target_of(mount or sole_mount()).client
     findings = found(situation_of(client.status()))
     if as_json:
         click.echo(json.dumps({"causes": [finding._asdict() for finding in findings]}))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonSilent, Refused
-from hfs.mounting import keeper, mountinfo, probe
+from hfs.mounting import mountinfo, probe
 from mountd.core import socket_places
 from mountd.core.socket_peer import socket_peer
 from mountd.wire.protocol import (
@@ -57,9 +57,9 @@ class Client:
     def __init__(self, address: Address) -> None:
         self.address = address
 
-    def status(self, limit_s: float = STATUS_S) -> dict[str, Any]:
-        """The object of `hfs status --json`."""
-        return self._ask(Status(), None, limit_s).detail
+    def status(self, limit_s: float = STATUS_S, *, page_cache: bool = False) -> dict[str, Any]:
+        """The object of `hfs status --json`. `page_cache`: as in `protocol.Status`."""
+        return self._ask(Status(page_cache), None, limit_s).detail
 
     def history(self, limit_s: float = STATUS_S) -> list[dict[str, float]]:
         """How the traffic was, as `protocol.History` says."""
@@ -177,6 +177,8 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
 
 def _why_refused(path: str) -> str:
     """What the keeper of the mount that `path` lies in says; empty: nothing."""
+    from hfs.mounting import keeper  # nobody else asks here
+
     mount = mountinfo.enclosing(mountinfo.canonical(path))
     kept = keeper.find(mount.mountpoint) if mount is not None else None
     return kept.why_refused if kept is not None else ""

@@ -15,7 +15,6 @@ import termios
 import time
 from typing import NamedTuple
 
-from hfs.client.tunnel import LONGEST_S, open_tunnel
 from hfs.mounting import mountinfo
 from mountd.base.errors import HfsError
 from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
@@ -82,6 +81,8 @@ class ControlSocket:
 
     def _go_through_mount(self, place: str, limit_s: float, silent: DaemonSilent) -> None:
         """Raises `silent` where the mount offers no way, and DaemonSilent."""
+        from hfs.client.tunnel import LONGEST_S, open_tunnel  # few need it, and it brings ctypes
+
         try:
             mount = mountinfo.enclosing(mountinfo.canonical(place))
             if mount is None or not mount.may_be_hfs:

@@ -58,8 +58,9 @@ _OTHERS_CONNECTIONS = MAX_CONNECTIONS // 2
 class StatusCommand(Protocol):
     """`hfs status`."""
 
-    async def gather(self, reader: Credentials | None) -> dict[str, object]:
-        """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk."""
+    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
+        """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk.
+        `page_cache`: as in `protocol.Status`."""
 
     def history(self) -> list[dict[str, float]]:
         """The looks of `protocol.History`."""
@@ -271,7 +272,7 @@ class _Gate:
         try:
             match request:
                 case Status():
-                    return Result(detail=await commands.status.gather(requester.reader))
+                    return Result(detail=await commands.status.gather(requester.reader, page_cache=request.page_cache))
                 case History():
                     return Result(detail={"looks": commands.status.history()})
                 case Warm():

@@ -84,22 +84,27 @@ class StatusReport:
         sections: Sequence[StatusSection],
         hints: HintsSection,
         traffic: Traffic,
-        refresh: Callable[[], Awaitable[None]],
+        hear_of_small_files: Callable[[], object],
+        look_at_page_cache: Callable[[], Awaitable[None]],
     ) -> None:
-        """`hints` and `traffic`: two of the sections. `refresh` has figures that need a look elsewhere looked up again,
-        in 50 ms at most."""
+        """`hints` and `traffic`: two of the sections. What the data plane has counted since is heard first.
+        `look_at_page_cache` takes 50 ms at most."""
         self._sections = sections
         self._hints = hints
         self._traffic = traffic
-        self._refresh = refresh
+        self._hear_of_small_files = hear_of_small_files
+        self._look_at_page_cache = look_at_page_cache
 
     def history(self) -> list[dict[str, float]]:
         """The looks of `protocol.History`."""
         return self._traffic.history()
 
-    async def gather(self, reader: Credentials | None) -> dict[str, object]:
-        """The object of `hfs status --json`; for `reader`, another user than root and the owner, what he may see."""
-        await self._refresh()
+    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
+        """The object of `hfs status --json`; for `reader`, another user than root and the owner, what they may see.
+        `page_cache`: as in `protocol.Status`."""
+        self._hear_of_small_files()
+        if page_cache:
+            await self._look_at_page_cache()
         found: dict[str, object] = {}
         for section in self._sections:
             found |= section.gather()

@@ -34,6 +34,9 @@ class TrafficLook(NamedTuple):
     """Of the monotonic clock."""
     read_bytes: int
     """By jobs; about, or at least."""
+    passed_bytes: int
+    memory_bytes: int
+    """These two: see `policies.traffic.Estimate`."""
     source_bytes: int
     peer_bytes: int
     staged_bytes: int
@@ -74,10 +77,12 @@ class Traffic:
             self._thinned.append(look)
 
     def _look(self) -> TrafficLook:
-        metrics = self._metrics
+        metrics, estimate = self._metrics, estimated(self._counted())
         return TrafficLook(
             self._clock(),
-            estimated(self._counted()).read_bytes,
+            estimate.read_bytes,
+            estimate.passed_bytes,
+            estimate.memory_bytes,
             metrics["source_read_bytes"],
             metrics["peer_read_bytes"],
             self._staged_bytes(),
@@ -109,21 +114,14 @@ class Traffic:
 
 
 def _difference(now: TrafficLook, before: TrafficLook) -> TrafficLook:
-    return TrafficLook(
-        now.at_s - before.at_s,
-        now.read_bytes - before.read_bytes,
-        now.source_bytes - before.source_bytes,
-        now.peer_bytes - before.peer_bytes,
-        now.staged_bytes - before.staged_bytes,
-        now.source_wait_s - before.source_wait_s,
-        now.cpu_s - before.cpu_s,
-        now.yielded_s - before.yielded_s,
-    )
+    return TrafficLook._make(after - earlier for after, earlier in zip(now, before, strict=True))
 
 
 def _told(look: TrafficLook) -> dict[str, float]:
     return {
         "read_bytes": max(0, look.read_bytes),
+        "passed_bytes": look.passed_bytes,
+        "memory_bytes": max(0, look.memory_bytes),
         "source_bytes": look.source_bytes,
         "peer_bytes": look.peer_bytes,
         "staged_bytes": look.staged_bytes,

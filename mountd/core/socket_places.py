@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
-import secrets
 import socket
 import stat
 import time
 from collections.abc import Iterator, Mapping
 
-from mountd.core.config.key import MAX_SOCKET_PATH_BYTES
+from mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
 
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""
@@ -41,6 +39,8 @@ def directories_of(uid: int, environ: Mapping[str, str] | None = None) -> list[s
 
 def prefix_of(mountpoint: str) -> str:
     """How the names of the sockets of a mountpoint begin."""
+    import hashlib  # loads OpenSSL, and most commands look for no socket by its name
+
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest() + "-"
 
 
@@ -71,7 +71,7 @@ def new_path(mountpoint: str, suffix: str, *, for_others: bool = False) -> str |
     directories = directories_of(os.geteuid())
     # $XDG_RUNTIME_DIR itself is its owner's alone.
     for directory in reversed(directories) if for_others and os.geteuid() else directories:
-        path = f"{directory}/{prefix}{secrets.token_hex(4)}{suffix}"
+        path = f"{directory}/{prefix}{os.urandom(4).hex()}{suffix}"
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and _make_private(directory, for_others=for_others):
             _sweep(directory, prefix, suffix)
             return path

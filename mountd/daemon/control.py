@@ -170,10 +170,6 @@ def _status(
     """What each room tells."""
     metrics, source, fetch = basics.metrics, storage.source, files.fetch
 
-    async def refresh() -> None:
-        files.pipeline.take()
-        await files.residency.refresh()
-
     hints = HintsStatus(storage.learners)
     return StatusReport(
         [
@@ -200,5 +196,6 @@ def _status(
         ],
         hints,
         traffic,
-        refresh,
+        files.pipeline.take,
+        files.residency.refresh,
     )

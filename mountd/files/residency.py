@@ -74,7 +74,9 @@ class Residency:
             nodes = list(islice(used, _SAMPLE_FILES))
             paths = [os.path.join(self._root, node.path) for node in nodes]
             self.looked_at_bytes += sum(size for node in nodes if (size := node.attributes.size) <= WHOLE_BYTES)
-            found = await trio.to_thread.run_sync(resident, paths, self._started, abandon_on_cancel=True)
+            found: tuple[int, int] | None = (0, 0)
+            if paths:  # else no process is needed
+                found = await trio.to_thread.run_sync(resident, paths, self._started, abandon_on_cancel=True)
         except OSError:
             found = None
         finally:

@@ -38,6 +38,9 @@ class Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 class Status(Message, frozen=True):
     """How is the daemon? The answer is one Result whose `detail` is the object of `hfs status --json`."""
 
+    page_cache: bool = True
+    """Look at the page cache anew, for 50 ms at most; False: what is told of it is of the last look, or nothing."""
+
 
 class History(Message, frozen=True):
     """How was the traffic? The answer is one Result whose `detail` is {"looks": a list of {"ago_s": seconds before now,

@@ -45,8 +45,8 @@ def waits_for(situation: Situation) -> str:
     """What those who wait for data wait for, in one word or two; empty: they do not wait."""
     if situation.wait_share < WORTH:
         return ""
-    if situation.blocked_share >= situation.wait_share / 2 or _epoch_blocked(situation) >= situation.wait_share / 2:
-        return "the source"
+    if _is_blocked(situation):
+        return "other nodes" if _peers_give_more(situation) else "the source"
     if _daemon_cpu_share(situation) >= _BUSY:
         return "the daemon"
     return "its own decoding"
@@ -68,10 +68,19 @@ def _epoch_blocked(s: Situation) -> float:
     return min(1.0, s.epoch_source_wait_s / (s.epoch_s * max(1, s.readers))) if s.epoch_s > 0 else 0.0
 
 
+def _is_blocked(s: Situation) -> bool:
+    """Who waits, waits for bytes that are not on this node."""
+    return max(s.blocked_share, _epoch_blocked(s)) >= s.wait_share / 2
+
+
+def _peers_give_more(s: Situation) -> bool:
+    return s.minute_peer_bytes > s.minute_source_bytes
+
+
 def _source_share(s: Situation) -> float:
-    """What waiting for the source costs."""
+    """What waiting for the source, or for other nodes in its place, costs."""
     if s.epoch_s > 0:
-        return s.wait_share if waits_for(s) == "the source" else 0.0
+        return s.wait_share if _is_blocked(s) and s.wait_share >= WORTH else 0.0
     return s.blocked_share
 
 
@@ -175,12 +184,14 @@ def _no_hint(s: Situation) -> Finding | None:
 def _source(s: Situation) -> Finding | None:
     if not s.learners and s.readers >= _MANY_READERS:
         return None  # told by another
-    rate = s.minute_source_bytes / s.seconds if s.seconds > 0 else 0.0
+    given_bytes = max(s.minute_source_bytes, s.minute_peer_bytes)
+    rate = given_bytes / s.seconds if s.seconds > 0 else 0.0
     return Finding(
         "source",
         _source_share(s),
-        "the source is slower than the job",
-        f"it gave {rate / 1e6:.3g} MB/s, and readers were blocked by it for {_percent(s.blocked_share)} of their time",
+        "the other nodes are slower than the job" if _peers_give_more(s) else "the source is slower than the job",
+        f"{'they' if _peers_give_more(s) else 'it'} gave {rate / 1e6:.3g} MB/s, and readers waited for that for "
+        f"{_percent(s.blocked_share)} of their time",
         "have the data here before the job begins: hfs cache warm; later epochs do not wait",
     )
 
@@ -214,12 +225,13 @@ def _daemon(s: Situation) -> Finding | None:
 def _workers(s: Situation) -> Finding | None:
     if s.epoch_s <= 0 or waits_for(s) != "its own decoding" or s.readers >= s.cores:
         return None
+    now = f"now {s.readers}, " if s.readers else ""  # none lives where the job has ended
     return Finding(
         "workers",
         s.wait_share,
         "the job waits for its own decoding: the data is here",
         f"learners waited {_percent(s.wait_share)} of the time, for the source {_percent(_epoch_blocked(s))}",
-        f"more workers: num_workers={min(s.cores, max(2, 2 * s.readers))} (now {s.readers}, on {s.cores} cores)",
+        f"more workers: num_workers={min(s.cores, max(2, 2 * s.readers))} ({now}on {s.cores} cores)",
     )
 
 

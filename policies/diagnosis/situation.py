@@ -22,6 +22,7 @@ class Situation:
 
     minute_read_bytes: int = 0
     minute_source_bytes: int = 0
+    minute_peer_bytes: int = 0
     minute_source_wait_s: float = 0.0
     """All readers together have waited so long for the source."""
     minute_cpu_s: float = 0.0

@@ -30,8 +30,8 @@ _SLOWEST_PART = 4
 _STOPPED_S = 5.0
 _STOPPED_UNITS = 64
 """So many of the next units may not be on their way: some batches."""
-_LOOK_AT_USES = 65_536
-"""So many uses tell which share of them is here, to half a percent."""
+_LOOK_AT_USES = 16_384
+"""So many uses tell which share of them is here, to half a percent, in 10 us: 64 learners are told of at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Standing:
     rate: float | None
     """Samples a second."""
     here_share: float
-    """Of the uses that are left, in 0..1; 1 if none are left. Estimated from 65 536 of them at most."""
+    """Of the uses that are left, in 0..1; 1 if none are left. Estimated from 16 384 of them at most."""
     eta_s: float | None
     """Until the end of the epoch, at this rate."""
     ahead_bytes: int
@@ -122,7 +122,7 @@ class EpochProgress:
             return Standing(self.epoch, 0, 0, rate, 1.0, None, ahead_bytes, stopped=False)
         left = uses.order[uses.over_at(self.position) :]
         left = left[:: 1 + len(left) // _LOOK_AT_USES]
-        here = float(np.mean(state[left] == HERE)) if len(left) else 1.0
+        here = int(np.count_nonzero(state[left] == HERE)) / len(left) if len(left) else 1.0
         eta_s = None if rate is None else max(uses.samples - self.position, 0) / rate
         stopped = self.is_stopped(state, now_s)
         return Standing(self.epoch, self.position, uses.samples, rate, here, eta_s, ahead_bytes, stopped)

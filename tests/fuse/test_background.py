@@ -79,7 +79,7 @@ def status(hfs: Hfs) -> dict[str, Any]:
     """As soon as a connection is answered."""
     while True:
         with contextlib.suppress(HfsError):
-            return Client(str(hfs.socket)).status()
+            return Client(str(hfs.socket)).status(page_cache=True)
 
 
 @pytest.mark.parametrize("times", [1, FOR_EVER], ids=["once", "for ever"])

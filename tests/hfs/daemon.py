@@ -27,6 +27,7 @@ class FakeCommands:
     def __init__(self, mountpoint: str) -> None:
         self.mountpoint = mountpoint
         self.calls: list[tuple[object, ...]] = []
+        self.page_cache_looks = 0
         self.sizes = {b"a": 10, b"d/b": 20}
         self.opened: set[bytes] = set()
         self.on_warm: Callable[[], None] = lambda: None
@@ -47,7 +48,8 @@ class FakeCommands:
     def history(self) -> list[dict[str, float]]:
         return [{"ago_s": 0.0}]
 
-    async def gather(self, reader: Credentials | None) -> dict[str, object]:
+    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
+        self.page_cache_looks += page_cache
         await trio.lowlevel.checkpoint()
         return {
             "pid": 4711,

@@ -7,8 +7,9 @@ NOTHING = ReadCounts(0, 0, 0, 0, 0, 0)
 
 def test_small_files_count_once_for_each_open() -> None:
     """Ten opens of 100 bytes: the first read came from the daemon, the others from the page cache."""
-    assert estimated(NOTHING._replace(cached_bytes=1000, read_bytes=100)) == Estimate(1000, False)
-    assert estimated(NOTHING._replace(cached_bytes=1000, passed_bytes=500, read_bytes=100)) == Estimate(1500, False)
+    assert estimated(NOTHING._replace(cached_bytes=1000, read_bytes=100)) == Estimate(1000, False, 0, 900)
+    passed = NOTHING._replace(cached_bytes=1000, passed_bytes=500, read_bytes=100)
+    assert estimated(passed) == Estimate(1500, False, 500, 900)
 
 
 def test_more_reads_than_opens_are_believed() -> None:

@@ -41,7 +41,7 @@ class FakeCommands:
     def history(self) -> list[dict[str, float]]:
         return [{"ago_s": 0.0}]
 
-    async def gather(self, reader: Credentials | None) -> dict[str, object]:
+    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         self.calls.append(("status",) if reader is None else ("status", reader))
         await trio.lowlevel.checkpoint()
         return {"pid": 5, "path": "caf\udce9"}

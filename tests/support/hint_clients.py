@@ -38,7 +38,7 @@ class HintCommands(FakeCommands):
         self.recorded = trio.Event()
         self.left = trio.Event()
 
-    async def gather(self, reader: Credentials | None) -> dict[str, object]:
+    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
         return {"hints": self.learners.shown()}
 

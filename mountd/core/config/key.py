@@ -13,12 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
 from mountd.core.config.address import parse_address
 from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
 from mountd.core.config.source_user import resolve
-
-MAX_SOCKET_PATH_BYTES = 107
-"""sun_path of unix(7) holds 108 bytes with the ending zero."""
 
 KIB, MIB = 1024, 1024**2
 

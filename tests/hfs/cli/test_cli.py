@@ -212,6 +212,13 @@ def test_status_as_json_is_the_daemons_object(daemon: FakeCommands) -> None:
         assert (found["pid"], found["source"]["reads"], found["staged"]["bytes"]) == (4711, 12, 30)
 
 
+def test_the_page_cache_is_looked_at_only_for_who_shows_it(daemon: FakeCommands) -> None:
+    """It takes the daemon up to 50 ms."""
+    for options, looks in (((), 0), (("--json",), 1), (("--all",), 2)):
+        hfs("status", daemon.mountpoint, *options)
+        assert daemon.page_cache_looks == looks
+
+
 def test_status_for_people_shows_every_figure(daemon: FakeCommands, tmp_path: Path) -> None:
     text = hfs("status", "--all", "--control", tmp_path / "s").stdout
     for part in (
@@ -250,6 +257,17 @@ def test_status_of_all_mounts(daemon: FakeCommands, monkeypatch: pytest.MonkeyPa
     assert "/mnt/dead: not a mount" in result.stdout
     monkeypatch.setattr(shared.mountinfo, "mounts", list)
     assert hfs("status").stdout == "no mounts of hfs\n"
+
+
+def test_where_one_mount_is_meant_it_is_the_only_one(daemon: FakeCommands) -> None:
+    assert daemon.mountpoint in hfs("status", "--all").stdout
+    assert hfs("why").stdout.startswith("nothing")
+
+
+def test_without_any_mount_it_is_said(tmp_path: Path) -> None:
+    for arguments in (("why",), ("status", "--watch"), ("status", "--plot", tmp_path / "p.png")):
+        result = hfs(*arguments)
+        assert (result.exit_code, "no mount of hfs" in result.stderr) == (2, True)
 
 
 def test_status_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,30 @@ def test_it_fits_on_a_screen_with_64_learners_and_a_million_files() -> None:
     assert "wrong         nothing" in text
 
 
+def test_ways_that_bytes_took_past_the_daemon_are_told() -> None:
+    told = traffic(848 * GB, 36 * GB) | {"passed_bytes": 700 * GB, "memory_bytes": 100 * GB}
+    text = "\n".join(screen({**STATUS, "traffic": told}))
+    assert text.count("of that 700 GB passed through, 100 GB from memory, 48.0 GB by the daemon") == 1
+    assert "of that" not in "\n".join(screen(STATUS))
+
+
+def test_each_learner_waits_for_something_of_its_own() -> None:
+    slow, decoding = learner(0, 50.0), learner(1, 50.0)
+    slow["epochs"][0]["source_wait_s"] = 40.0
+    text = "\n".join(screen({**STATUS, "hints": {"learners": [slow, decoding]}, "readers": []}))
+    assert "rank 0 of 64  epoch 3  40%  50% local  waited 50.0% for the source" in text
+    assert "rank 1 of 64  epoch 3  40%  50% local  waited 50.0% for its own decoding" in text
+
+
+def test_an_epoch_that_has_just_begun_says_nothing_of_the_job() -> None:
+    """Its first batch is waited for, however fast everything is."""
+    one = learner(0, 1.0)
+    one["epochs"].append({"epoch": 4, "exposed_s": 0.2, "compute_s": 0.0, "other_s": 0.0, "batches": 1})
+    assert "wrong         nothing" in screen({**STATUS, "hints": {"learners": [one]}, "readers": []})
+    one["epochs"][1]["exposed_s"] = 30.0
+    assert "wrong         nothing" not in screen({**STATUS, "hints": {"learners": [one]}, "readers": []})
+
+
 def test_what_is_not_known_is_said() -> None:
     lines = screen({**STATUS, "traffic": traffic(848 * GB, 36 * GB, at_least=True)})
     assert any("jobs read at least 848 GB" in line for line in lines)

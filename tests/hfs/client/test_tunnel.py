@@ -288,7 +288,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def through(how: Callable[[str, float], socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_socket, "open_tunnel", how)
+    monkeypatch.setattr(tunnel, "open_tunnel", how)
 
 
 @pytest.mark.usefixtures("seen")

@@ -112,7 +112,8 @@ def test_texts_that_are_not_utf8_are_escaped() -> None:
 
 def test_the_wire_does_not_change_unnoticed() -> None:
     """Another release's client talks to this daemon: a change here must keep old frames readable."""
-    assert encode(Status()) == b"\x00\x00\x00\x0d\x81\xa4type\xa6status"
+    assert encode(Status()) == b"\x00\x00\x00\x19\x82\xa4type\xa6status\xaapage_cache\xc3"
+    assert decode_request(b"\x81\xa4type\xa6status") == Status(page_cache=True)
     warm = b"\x00\x00\x00\x20\x84\xa4type\xa4warm\xa5paths\x91\xc4\x01a\xa4jobs\x02\xa3pin\xc2"
     assert encode(Warm([b"a"], 2)) == warm
     newer = msgspec.msgpack.encode({"type": "evict", "paths": [], "all": True, "later": 1})

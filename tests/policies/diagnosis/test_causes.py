@@ -58,4 +58,16 @@ def test_what_they_wait_for() -> None:
     assert waits_for(DECODING) == "its own decoding"
     assert waits_for(replace(DECODING, minute_cpu_s=60.0)) == "the daemon"
     assert waits_for(replace(DECODING, epoch_source_wait_s=200.0)) == "the source"
+    assert waits_for(replace(BLOCKED, minute_peer_bytes=2 * 10**9)) == "other nodes"
     assert waits_for(Situation()) == ""
+
+
+def test_other_nodes_that_are_slow() -> None:
+    finding = found(replace(BLOCKED, minute_peer_bytes=2 * 10**9))[0]
+    assert finding.what == "the other nodes are slower than the job"
+    assert finding.evidence.startswith("they gave 33.3 MB/s")
+
+
+def test_workers_of_a_job_that_has_ended_are_not_counted() -> None:
+    assert "(now 4, on 16 cores)" in found(DECODING)[0].remedy
+    assert "num_workers=2 (on 16 cores)" in found(replace(DECODING, readers=0))[0].remedy

@@ -294,6 +294,7 @@ def test_statistics() -> None:
     assert standing.rate == pytest.approx(1.0)
     assert standing.eta_s == pytest.approx(9.0)
     assert standing.here_share == pytest.approx(3 / 9)
+    assert type(standing.here_share) is float  # it goes into an answer to `hfs status`, which takes no numbers of numpy
 
 
 @pytest.mark.parametrize(
