@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 HFS_TYPE = "fuse.hfs"
-_TABLE = "/proc/self/mountinfo"
+TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _MAX_LINKS = 40
 """As in the kernel's own path walk."""
@@ -71,9 +71,10 @@ def parse(table: str) -> list[Mount]:
     return found
 
 
-def mounts() -> list[Mount]:
-    """What this process sees mounted. Where mounts are stacked, the later one lies on top."""
-    with open(_TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+def mounts(process: int | str = "self") -> list[Mount]:
+    """What this process sees mounted. Where mounts are stacked, the later one lies on top. Of another one: raises
+    OSError."""
+    with open(TABLE.replace("self", str(process)), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return parse(file.read())
 
 
