@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -24,9 +25,13 @@ from mountd.core.config.loading import config_files, load, state_directory
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 def printable(text: str) -> str:
-    """The text with what is not UTF-8 escaped, so that any terminal takes it."""
+    """The text with what is not UTF-8 escaped, so that any terminal takes it, and what a terminal would obey: names of
+    files and learners are other users' words."""
+    text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     return text.encode("utf-8", "backslashreplace").decode()
 
 

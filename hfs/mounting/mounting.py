@@ -350,6 +350,8 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         raise MountError(f"{mountpoint}: nothing is mounted there; hfs status lists the mounts")
     if mount.fstype != mountinfo.HFS_TYPE:
         raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
+    if mount.owner_uid is not None and os.geteuid() not in {0, mount.owner_uid}:
+        raise MountError(f"{mountpoint}: only root and user {mount.owner_uid}, who has mounted it, may unmount it")
     if clean_stale(mountpoint):
         return
     kept = keeper.find(mountpoint)

@@ -99,8 +99,9 @@ class HintSession:
 
     @property
     def title(self) -> str:
-        """For people."""
-        return f"{self.join.name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
+        """For people, in one line of the log, whatever the learner calls itself."""
+        name = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in self.join.name)
+        return f"{name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
 
     @property
     def plan_key(self) -> PlanKey:
