@@ -15,8 +15,9 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.mount_options import load_config
 from hfs.cli.shared import printable
+from hfs.mounting.cache_root import cache_root
 from mountd.base.errors import ConfigError
-from mountd.ledger import CacheRoot, Listed
+from mountd.ledger import Listed
 
 _NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}
 
@@ -37,11 +38,8 @@ def root_of(directory: str | None) -> str:
 def du(directory: str | None, as_json: bool) -> None:
     """Show what each cache of a root holds: source, owner, bytes staged and pinned, share of the size, last use."""
     path = root_of(directory)
-    root = CacheRoot(path)
-    try:
+    with cache_root(path) as root:
         size_bytes, caches = root.ledger.size_bytes(), [_told(entry) for entry in root.ledger.listed()]
-    finally:
-        root.close()
     used_bytes = sum(cache["used_bytes"] for cache in caches)
     if as_json:
         click.echo(json.dumps({"root": path, "size_bytes": size_bytes, "used_bytes": used_bytes, "caches": caches}))
@@ -65,7 +63,7 @@ def _told(entry: Listed) -> dict[str, Any]:
     return {
         "name": entry.name,
         "source": "?" if serving is None else os.fsdecode(serving.source),
-        "owner": _user(int(entry.name.partition("-")[0])),
+        "owner": _user(entry.owner),
         "used_bytes": has.bytes,
         "pinned_bytes": has.pinned_bytes,
         "granted_bytes": entry.grant.granted_bytes,

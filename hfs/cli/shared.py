@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,9 +23,13 @@ from mountd.base.errors import ConfigError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 def printable(text: str) -> str:
-    """The text with what is not UTF-8 escaped, so that any terminal takes it."""
+    """The text with what is not UTF-8 escaped, so that any terminal takes it, and what a terminal would obey: names of
+    files and learners are other users' words."""
+    text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -22,8 +22,8 @@ _RIGHTS = "source-rights"
 _LOOK_S = 2.0
 """For the names, besides what an answer may take."""
 
+_MODULES = ("errno", "json", "stat", "time")
 _CODE = """
-import errno, json, os, stat, sys, time
 path, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
 said = {"at": path}
 def say(**more):
@@ -84,7 +84,7 @@ say(names=names, denied=denied[:3], refused=len(denied), opened=private + (first
 def look(path: str, answer_s: float, as_user: str | None = None) -> dict[str, Any]:
     """What was found; without "done" or "errno" it did not answer, and "at" says where. "kept": the errno for which
     nobody can become `as_user` here."""
-    output, _ = probe.answer(_CODE, [path, str(_LOOK_S)], answer_s + _LOOK_S, as_user)
+    output, _ = probe.answer(_CODE, [path, str(_LOOK_S)], answer_s + _LOOK_S, as_user, _MODULES)
     if output.startswith(b"kept"):
         return {"kept": int(output.split()[1])}
     said: dict[str, Any] = {"at": path}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import NamedTuple
 
 from hfs.client.client import Client
@@ -22,11 +23,20 @@ class Held(NamedTuple):
 
 
 def held(entry: Listed) -> Held:
-    """As the ledger has it, where no daemon of ours can be asked."""
-    if entry.running and entry.serving is not None and entry.serving.control:
+    """As the ledger has it, where its daemon cannot be asked."""
+    if entry.running and entry.serving is not None and _is_socket_of(entry.serving.control, entry.owner):
         try:
             staged = Client(os.fsdecode(entry.serving.control)).status(_LIMIT_S)["staged"]
             return Held(int(staged["room_bytes"]), int(staged.get("pinned_bytes", 0)))
-        except (HfsError, KeyError):
-            pass
+        except (HfsError, KeyError, TypeError, ValueError, AttributeError):
+            pass  # another user's daemon may say what it likes
     return Held(entry.grant.used_bytes, entry.pinned_bytes)
+
+
+def _is_socket_of(path: bytes, owner: int) -> bool:
+    """Whoever keeps caches in the root writes by himself where his daemon listens: nobody else is asked."""
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == owner

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hfs.mounting import keeper, mountinfo, probe
+from hfs.mounting.cache_root import told_of
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.config import KEYS, Config
@@ -65,7 +66,8 @@ class Running(NamedTuple):
 
 
 def running(config: Config) -> Running | None:
-    """The mount of config.source from this cache root, if it is ours. Makes nothing."""
+    """The mount of config.source from this cache root, if it is ours. Makes nothing. Raises MountError where only
+    another mount namespace shows it."""
     try:
         found = probe.look(config.source, config.as_user)
         identity = [found.device, found.inode]
@@ -84,8 +86,19 @@ def running(config: Config) -> Running | None:
             places = [mount.mountpoint for mount in mountinfo.mounts() if mount.device == device]
             place = mountpoint if mountpoint in places or not places else places[0]
             is_there = bool(places) or (bool(status.get("given")) and status.get("device") is not None)
-            return Running(place, device, kept, bool(status.get("ending")) or not is_there, bool(places))
+            is_ending = bool(status.get("ending"))
+            if not is_there and not is_ending and _is_shown_to(kept.pid, device):
+                where = f"{config.source} is mounted at {mountpoint} in another mount namespace, which is not seen here"
+                raise MountError(f"{where}; use it from there, or give another --cache")
+            return Running(place, device, kept, is_ending or not is_there, bool(places))
     return None
+
+
+def _is_shown_to(process: int, device: str) -> bool:
+    try:
+        return any(mount.device == device for mount in mountinfo.mounts(process))
+    except OSError:
+        return False  # it has ended, or is outside of our pid namespace
 
 
 def wait_running(config: Config) -> Running | None:
@@ -106,14 +119,14 @@ def wait_running(config: Config) -> Running | None:
 
 @contextlib.contextmanager
 def turn(config: Config) -> Iterator[None]:
-    """One command at a time that would start a daemon for this source. The cache root must be there."""
+    """One command at a time that would start a daemon for this source. The cache root must be there. Raises OSError
+    where SOURCE cannot be looked at, ConfigError, MountError, LedgerBusy."""
     look = probe.look(config.source, config.as_user)
-    root = CacheRoot(config.cache)
-    try:
-        with root.ledger.start_turn(look.device, look.inode):
-            yield
-    finally:
-        root.close()
+    with contextlib.ExitStack() as stack:
+        with told_of(config.cache):
+            root = stack.enter_context(contextlib.closing(CacheRoot(config.cache)))
+            stack.enter_context(root.ledger.start_turn(look.device, look.inode))
+        yield
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import NamedTuple
 HFS_TYPE = "fuse.hfs"
 _PLAIN_TYPE = "fuse"
 """Of mounts that a container's runtime has made, whatever serves them."""
-_TABLE = "/proc/self/mountinfo"
+TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _DESCRIPTOR = re.compile("/dev/fd/[0-9]+(/|$)")
 _MAX_LINKS = 40
@@ -79,9 +79,10 @@ def parse(table: str) -> list[Mount]:
     return found
 
 
-def mounts() -> list[Mount]:
-    """What this process sees mounted. Where mounts are stacked, the later one lies on top."""
-    with open(_TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+def mounts(process: int | str = "self") -> list[Mount]:
+    """What this process sees mounted. Where mounts are stacked, the later one lies on top. Of another one: raises
+    OSError."""
+    with open(TABLE.replace("self", str(process)), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return parse(file.read())
 
 

@@ -366,6 +366,8 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         raise MountError(f"{mountpoint}: nothing is mounted there; hfs status lists the mounts")
     if mount.fstype != mountinfo.HFS_TYPE:
         raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
+    if mount.owner_uid is not None and os.geteuid() not in {0, mount.owner_uid}:
+        raise MountError(f"{mountpoint}: only root and user {mount.owner_uid}, who has mounted it, may unmount it")
     if clean_stale(mountpoint):
         return
     kept = keeper.find(mountpoint)
@@ -380,9 +382,11 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         detach(mountpoint, lazy=lazy)
         deadline = time.monotonic() + limit_s
         for descriptor in descriptors:
-            if not processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
-                text = f"{mountpoint}: unmounted, but its daemon still works on the cache after {limit_s:g} s"
-                raise MountError(text)
+            if processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
+                continue
+            is_seen = kept is not None and kept.is_seen()
+            why = "other mount namespaces still show it" if is_seen else "its daemon still works on the cache"
+            raise MountError(f"{mountpoint}: unmounted, but {why} after {limit_s:g} s")
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

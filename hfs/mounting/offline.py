@@ -15,11 +15,12 @@ from functools import partial
 
 import trio
 
+from hfs.mounting.cache_root import cache_root
 from hfs.mounting.held import held
 from mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError
 from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.metrics import Metrics
-from mountd.ledger import CacheRoot, Hold, caches_below
+from mountd.ledger import Hold, caches_below
 from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 News = Callable[[Progress | Rows], None]
@@ -87,11 +88,11 @@ def unpin(cache_dir: str, paths: Sequence[bytes]) -> Result:
 def shrink(cache_dir: str, to_bytes: int) -> Result:
     """Drop what was used longest ago, of the cache first that was used longest ago, until all caches of the root hold
     no more than this. Raises ConfigError, MountError where those that daemons use hold more."""
-    root = CacheRoot(cache_dir)
-    try:
+    with cache_root(cache_dir) as root:
         caches = sorted(root.ledger.listed(), key=lambda entry: entry.grant.used_s)
         lacking_bytes = sum(held(entry).bytes for entry in caches) - to_bytes
         files = freed_bytes = pinned_bytes = 0
+        fault: HfsError | None = None
 
         async def work(cache: Cache) -> None:
             nonlocal files, freed_bytes, pinned_bytes
@@ -105,12 +106,17 @@ def shrink(cache_dir: str, to_bytes: int) -> Result:
         for entry in caches:
             if lacking_bytes > 0 and not entry.running and entry.name.startswith(f"{os.geteuid()}-"):
                 before_bytes = freed_bytes
-                _run(partial(_on, root.path_of(entry.name), work, settings))
+                try:
+                    _run(partial(_on, root.path_of(entry.name), work, settings))
+                except CacheInUse:
+                    pass  # it has a daemon by now
+                except HfsError as error:
+                    fault = error  # the others still give what they have
                 lacking_bytes -= freed_bytes - before_bytes
-    finally:
-        root.close()
     if lacking_bytes > 0:
-        where = "are in caches with daemons: unmount, or evict paths of the mounts"
+        if fault is not None:
+            raise fault
+        where = "are in caches with daemons, or of other users: unmount, or evict paths of the mounts"
         if pinned_bytes:
             where = f"are pinned ({pinned_bytes}; hfs cache unpin lets them go), or {where}"
         raise MountError(f"{lacking_bytes} bytes more than --to {where}")
@@ -184,12 +190,9 @@ def _with(cache_dir: str, work: Callable[[Cache], Awaitable[None]], source: str 
 
 def _names_of(cache_dir: str, source: str) -> set[str]:
     """Caches of a source, by the path that it was mounted by."""
-    root = CacheRoot(cache_dir)
-    try:
+    with cache_root(cache_dir) as root:
         wanted = {os.fsencode(path) for path in (source, os.path.abspath(source), os.path.realpath(source))}
         return {entry.name for entry in root.ledger.listed() if entry.serving and entry.serving.source in wanted}
-    finally:
-        root.close()
 
 
 def _run(main: Callable[[], Awaitable[None]]) -> None:
@@ -227,7 +230,7 @@ def _held(path: str) -> Iterator[Hold | None]:
     if not os.path.exists(f"{root_path}/ledger/{name}"):
         yield None
         return
-    with contextlib.closing(CacheRoot(root_path)) as root:
+    with cache_root(root_path) as root:
         try:
             hold = root.ledger.hold(name)
         except BlockingIOError:

@@ -84,12 +84,16 @@ def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:
     return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s)))
 
 
-def answer(code: str, arguments: Sequence[str], limit_s: float, as_user: str | None = None) -> tuple[bytes, int | None]:
+def answer(
+    code: str, arguments: Sequence[str], limit_s: float, as_user: str | None = None, modules: Sequence[str] = ()
+) -> tuple[bytes, int | None]:
     """What an interpreter without site packages says when it runs this text, and its exit code; None: it did not end
     within `limit_s`, and this is what it had said until then. Nothing waits for such a child any more. One that cannot
-    become `as_user` says "kept N", with an errno."""
+    become `as_user` says "kept N", with an errno. `modules`: what the text needs besides os and sys, imported before
+    that: the library of the interpreter may lie where the user cannot enter, such as below root's home."""
+    imports = "".join(f"import {name}\n" for name in modules)
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BECOME + code, as_user or "", *arguments],
+        [sys.executable, "-I", "-S", "-c", imports + _BECOME + code, as_user or "", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

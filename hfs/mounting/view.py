@@ -14,7 +14,7 @@ import ctypes
 import errno
 import os
 
-from hfs.mounting import mountinfo
+from hfs.mounting import copies, mountinfo
 from mountd.base.errors import MountError
 from mountd.supervisor.source import CannotBecome, open_source
 
@@ -40,6 +40,7 @@ class View:
     def enter(self) -> None:
         """In the child. Raises OSError, and tells the parent."""
         try:
+            outside = os.open(mountinfo.TABLE, os.O_RDONLY | os.O_CLOEXEC)
             _checked(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if self._uid else 0)))
             if self._uid:
                 _write("/proc/self/setgroups", b"deny")
@@ -49,7 +50,8 @@ class View:
             _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
             _checked(_libc.mount(self._shown, self._reachable_place(), None, ctypes.c_ulong(_MS_BIND), None))
             _check_device(self._place, self._device)
-            self._let_go()
+            if not self._uid:
+                copies.follow(outside, frozenset({os.fsdecode(self._shown), os.fsdecode(self._place)}))
         except OSError as error:
             os.write(self._told, b"%d" % (error.errno or errno.EIO))
             raise
@@ -62,16 +64,6 @@ class View:
             return b"/proc/self/fd/%d" % open_source(os.fsdecode(self._place), self._as_user).fd
         except CannotBecome:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM)) from None
-
-    def _let_go(self) -> None:
-        """Of the other mounts of hfs: our copies of them would keep them alive as long as the command runs.
-
-        A plain user's copies cannot be taken away; where / is a shared mount, as systemd makes it, they go with theirs.
-        """
-        ours = {os.fsdecode(self._shown), os.fsdecode(self._place)}
-        for mount in reversed(mountinfo.mounts()):
-            if mount.fstype == mountinfo.HFS_TYPE and mount.mountpoint not in ours:
-                _libc.umount2(os.fsencode(mount.mountpoint), _MNT_DETACH | _UMOUNT_NOFOLLOW)
 
     def fault(self) -> MountError | None:
         """In the parent, once, when the child has been started or has failed: why it has no such view; None: it has."""

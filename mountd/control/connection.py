@@ -13,6 +13,7 @@ import trio
 
 from mountd.wire.protocol import (
     HEADER_BYTES,
+    MAX_FRAME_BYTES,
     Failure,
     PathFault,
     Progress,
@@ -54,20 +55,25 @@ class ControlConnection:
         self._sent_at = -PROGRESS_S
         self._faults: list[PathFault] = []
 
-    async def receive(self) -> Request | None:
-        """The request; None when the client left without one. Raises ProtocolError, also for a slow one."""
+    async def receive(self, most_bytes: int = MAX_FRAME_BYTES) -> Request | None:
+        """The request; None when the client left without one. Raises ProtocolError, also for a slow one, and for one of
+        more than `most_bytes`."""
         with trio.move_on_after(REQUEST_S):
             header = await self._exactly(HEADER_BYTES)
             if not header:
                 return None
-            body = await self._exactly(frame_bytes(header))
+            size = frame_bytes(header)
+            if size > most_bytes:
+                raise ProtocolError(f"a request of {size} bytes is too long for this user")
+            body = await self._exactly(size)
             if not body:
                 return None
             return decode_request(body)
         raise ProtocolError(f"the request did not arrive within {REQUEST_S:g} s")
 
-    async def next_frame(self) -> bytes | None:
+    async def next_frame(self, refusal: Callable[[int], Failure | None]) -> bytes | Failure | None:
         """The body of a learner's next frame, however long that takes to begin; None when the learner has gone.
+        `refusal` is told how long it is before it is taken in: a Failure is what comes of it, and nothing is kept.
 
         Raises ProtocolError, also for a frame that begins and does not end.
         """
@@ -76,8 +82,13 @@ class ControlConnection:
             return None
         with trio.move_on_after(REQUEST_S):
             rest = await self._exactly(HEADER_BYTES - 1)
-            body = await self._exactly(frame_bytes(first + rest)) if rest else b""
-            return body or None
+            if not rest:
+                return None
+            size = frame_bytes(first + rest)
+            refused = refusal(size)
+            if refused is None:
+                return await self._exactly(size) or None
+            return refused if await self._skipped(size) else None
         raise ProtocolError(f"a message did not arrive within {REQUEST_S:g} s")
 
     async def _exactly(self, size: int) -> bytes:
@@ -89,6 +100,15 @@ class ControlConnection:
                 return b""
             data += part
         return bytes(data)
+
+    async def _skipped(self, size: int) -> bool:
+        """Take `size` bytes and keep none; False when the client closes before."""
+        while size:
+            part = await self._stream.receive_some(min(size, 65536))
+            if not part:
+                return False
+            size -= len(part)
+        return True
 
     async def send(self, reply: Reply) -> None:
         """Send one frame. Raises ClientGone when the client does not take it, and after a frame that was cut off."""

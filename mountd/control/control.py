@@ -26,6 +26,7 @@ from mountd.core.background import guarded, start_for_life
 from mountd.core.caller import Credentials
 from mountd.core.open_files import OpenFiles
 from mountd.wire.protocol import (
+    MAX_FRAME_BYTES,
     Check,
     Cluster,
     Directory,
@@ -53,6 +54,8 @@ MAX_CONNECTIONS = 64
 """A status a second from every rank of a large node, and room for commands; beyond it is a client out of control."""
 _OTHERS_CONNECTIONS = MAX_CONNECTIONS // 2
 """Of those, for all users but root and the owner, who must get in whatever others do."""
+_OTHERS_BYTES = 1 << 16
+"""Of a request of theirs, none of which names files."""
 
 
 class StatusCommand(Protocol):
@@ -227,7 +230,7 @@ class _Gate:
     async def _serve(self, connection: ControlConnection, requester: Requester) -> None:
         reply: Reply
         try:
-            request = await connection.receive()
+            request = await connection.receive(MAX_FRAME_BYTES if requester.is_owner else _OTHERS_BYTES)
         except ProtocolError as error:
             await connection.send(Failure(str(error), 2))
             return

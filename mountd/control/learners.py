@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 class LearnerSession(Protocol):
     """One learner, as the daemon knows it."""
 
+    def refusal(self, size_bytes: int) -> Failure | None:
+        """A message of so many bytes begins; the answer to it where there is no room for it."""
+
     async def receive(self, message: LearnerMessage) -> Result | Failure | None:
         """What to answer, if anything."""
 
@@ -46,10 +49,11 @@ async def serve_learner(
     join: Join,
     requester: Requester,
     *,
-    next_frame: Callable[[], Awaitable[bytes | None]],
+    next_frame: Callable[[Callable[[int], Failure | None]], Awaitable[bytes | Failure | None]],
     send: Callable[[Reply], Awaitable[None]],
 ) -> None:
-    """Follow a learner until its connection ends. `next_frame` gives the body of a frame, None at the end."""
+    """Follow a learner until its connection ends. `next_frame` gives the body of a frame, None at the end; its
+    argument says of the length of each whether it is refused, and how."""
     pid = requester.pid
     session, answer = joins.join(join, pid, requester.reader)
     if session is None:
@@ -58,10 +62,10 @@ async def serve_learner(
     is_gone = False
     try:
         await send(answer)
-        while (body := await next_frame()) is not None:
-            message = decode_learner(body)
+        while (said := await next_frame(session.refusal)) is not None:
+            message = said if isinstance(said, Failure) else decode_learner(said)
             try:
-                reply = await session.receive(message)
+                reply = message if isinstance(message, Failure) else await session.receive(message)
             except Exception as error:  # a defect, or no memory: the mount goes on
                 log.exception("control: the learner of process %d was let go", pid)
                 reply = Failure(f"the daemon failed: {error!r}; its log says more", 1)
@@ -72,6 +76,7 @@ async def serve_learner(
                     await send(reply)
                 except trio.BrokenResourceError:
                     is_gone = True  # it may have said more before: where the time of its last epoch went
+            del said, message  # tens of megabytes, and the next may come in hours
     except ProtocolError as error:
         log.warning("control: the learner of process %d was let go: %s", pid, error)
         await send(Failure(str(error), 2))

@@ -1,6 +1,7 @@
 """Asking the daemon of another cache of the same root to give room back, over its control socket.
 
-Bounded in time: one that does not answer is one that gives nothing.
+Bounded in time: one that does not answer is one that gives nothing. Where several users share a root, each says by
+himself where his daemon listens, and might name a socket of anybody's: who listens is looked at before a word is said.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 
 import trio
 
+from mountd.core.socket_peer import socket_peer
 from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Result, Yield, decode_reply, encode, frame_bytes
 
 log = logging.getLogger(__name__)
@@ -19,9 +21,9 @@ _ASK_S = 20.0
 _ANSWER_BYTES = 1 << 16
 
 
-async def ask_to_yield(control: bytes, wanted_bytes: int) -> int | None:
-    """How much the daemon at this socket has given back of so much; 0 where it does not answer in time, None where
-    nobody hears."""
+async def ask_to_yield(control: bytes, owner: int, wanted_bytes: int) -> int | None:
+    """How much the daemon of user `owner` at this socket has given back of so much; 0 where it does not answer in time,
+    or is another user's, None where nobody hears."""
     with trio.move_on_after(_ASK_S):
         try:
             stream = await trio.open_unix_socket(os.fsdecode(control))
@@ -30,6 +32,9 @@ async def ask_to_yield(control: bytes, wanted_bytes: int) -> int | None:
             return None
         try:
             async with stream:
+                if (uid := socket_peer(stream.socket).uid) != owner:
+                    log.warning("%s is no socket of user %d: user %d listens", os.fsdecode(control), owner, uid)
+                    return 0
                 await stream.send_all(encode(Yield(wanted_bytes)))
                 data = bytearray()
                 while len(data) < _ANSWER_BYTES and (part := await stream.receive_some(65536)):

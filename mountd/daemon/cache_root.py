@@ -49,7 +49,7 @@ class _Others:
     async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
         if entry.serving is None or not entry.serving.control:
             return None
-        return await ask_to_yield(entry.serving.control, wanted_bytes)
+        return await ask_to_yield(entry.serving.control, entry.owner, wanted_bytes)
 
 
 @asynccontextmanager

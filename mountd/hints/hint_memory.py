@@ -7,6 +7,9 @@ Event loop only.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from mountd.core.caller import Credentials
@@ -27,6 +30,12 @@ class _Holder(Protocol):
         """Of which user it is; None: of root or the owner."""
 
 
+@dataclass(eq=False, frozen=True)
+class _Reserved:
+    memory_bytes: int
+    reader: Credentials | None
+
+
 class HintMemory:
     """The plans and sessions that hold memory."""
 
@@ -40,6 +49,17 @@ class HintMemory:
     def remove(self, holder: _Holder) -> None:
         """It has gone."""
         self._holders.remove(holder)
+
+    @contextlib.contextmanager
+    def reserved(self, more_bytes: int, reader: Credentials | None) -> Iterator[None]:
+        """So much more of `reader` is taken while the block runs. Raises LayoutError as `check_room`."""
+        self.check_room(more_bytes, reader)
+        reserved = _Reserved(more_bytes, reader)
+        self.add(reserved)
+        try:
+            yield
+        finally:
+            self.remove(reserved)
 
     def check_room(self, more_bytes: int, reader: Credentials | None) -> None:
         """Raise LayoutError if so much more of `reader` would be more than is kept of hints in all, or of one user."""

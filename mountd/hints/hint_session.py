@@ -31,6 +31,9 @@ _BYTES_A_USE = 16
 """What a schedule keeps of each use of an order (policies/schedule/uses.py)."""
 _BYTES_A_UNIT_OF_AN_ORDER = 4
 
+_SMALL_MESSAGE_BYTES = 1 << 16
+"""Of all learners together a few megabytes: not counted. Where they are and how long they waited is always heard."""
+
 _MAX_TIME_S = 1e9
 
 _REPEATS = 64
@@ -69,6 +72,7 @@ class HintSession:
         self.epoch: int | None = None
         self.samples = 0
         self.epochs: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._frame_bytes = 0
         self._blob = bytearray()
         self._parts: list[NDArray[np.int64]] = []
         self._wait_ns = 0
@@ -76,8 +80,21 @@ class HintSession:
         self._order_bytes = [0, 0]
         """Of the order that is followed, and of the one after it."""
 
+    def refusal(self, size_bytes: int) -> Failure | None:
+        """A message of so many bytes begins, to be given to `receive`; the answer to it where there is no room."""
+        if size_bytes <= _SMALL_MESSAGE_BYTES:
+            return None
+        try:
+            self._plans.memory.check_room(size_bytes, self.reader)
+        except LayoutError as error:
+            self._blob.clear()
+            return self._refused(error)
+        self._frame_bytes = size_bytes
+        return None
+
     async def receive(self, message: LearnerMessage) -> Result | Failure | None:
         """What to answer, if anything. Never raises for what a learner may send."""
+        self._frame_bytes = 0
         try:
             match message:
                 case At():
@@ -91,16 +108,20 @@ class HintSession:
                 case LayoutPart():
                     return await self._layout_part(message)
         except HfsError as error:
-            log.warning("a hint of %s is not followed: %s", self.title, error)
-            self._metrics.add("hints_refused")
-            self._parts = []
-            return Failure(str(error), 2)
+            return self._refused(error)
         return None
+
+    def _refused(self, error: HfsError) -> Failure:
+        log.warning("a hint of %s is not followed: %s", self.title, error)
+        self._metrics.add("hints_refused")
+        self._parts = []
+        return Failure(str(error), 2)
 
     @property
     def title(self) -> str:
-        """For people."""
-        return f"{self.join.name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
+        """For people, in one line of the log, whatever the learner calls itself."""
+        name = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in self.join.name)
+        return f"{name or 'learner'} (rank {self.join.rank} of {self.join.world}, process {self.pid})"
 
     @property
     def plan_key(self) -> PlanKey:
@@ -110,7 +131,7 @@ class HintSession:
     @property
     def memory_bytes(self) -> int:
         """What its orders take, and what has come of a layout or an order that is not complete."""
-        return sum(self._order_bytes) + len(self._blob) + _BYTES_A_USE * sum(map(len, self._parts))
+        return sum(self._order_bytes) + self._frame_bytes + len(self._blob) + _BYTES_A_USE * sum(map(len, self._parts))
 
     def leave(self) -> None:
         """The connection has ended."""

@@ -16,6 +16,15 @@ from mountd.wire.layout import LayoutError, SampleExtents, ranges, refuse
 _SEPARATOR = 0
 _LARGEST_FILE_BYTES = 1 << 62
 
+_BYTES_A_FILE, _BYTES_AN_EXTENT = 20, 24
+_MAKING_BYTES_A_FILE = 40
+"""Ends and hashes while they are put in order."""
+
+
+def layout_bytes(layout: SampleExtents) -> int:
+    """What a `UnitLayout` takes while it is made, about."""
+    return len(layout.names) + _MAKING_BYTES_A_FILE * layout.file_count + _BYTES_AN_EXTENT * layout.extent_count
+
 
 class UnitLayout:
     """Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
@@ -70,8 +79,8 @@ class UnitLayout:
     @property
     def memory_bytes(self) -> int:
         """What it takes, about."""
-        held = len(self._names) + 20 * self.files
-        return held if self.whole else held + 24 * len(self._first)
+        held = len(self._names) + _BYTES_A_FILE * self.files
+        return held if self.whole else held + _BYTES_AN_EXTENT * len(self._first)
 
     def sample_bytes(self) -> int:
         """Bytes of an extent, on average; of whole files it is not known."""

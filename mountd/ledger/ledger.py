@@ -39,6 +39,8 @@ from mountd.ledger.record import (
 from policies.cache.sharing import grant_bytes
 
 FOLDER = "ledger"
+_MODE = 0o644
+"""Of its files. Whoever cannot enter the folder of a root of one user sees none of them."""
 _LOCK, _SIZE, _START = "lock", "size", "start-"
 _LOCK_S = 5.0
 """Whoever holds the lock needs microseconds; one that was stopped (SIGSTOP) must not stop all others."""
@@ -67,6 +69,11 @@ class Listed(NamedTuple):
     pinned_bytes: int = 0
     """Of what it holds, what it gives up for nobody."""
 
+    @property
+    def owner(self) -> int:
+        """The user whose cache it is, who alone can have written this."""
+        return int(self.name.partition("-")[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -90,6 +97,13 @@ def _make_folder(root_fd: int, mode: int) -> None:
             os.rename(name, FOLDER, src_dir_fd=root_fd, dst_dir_fd=root_fd)
         except OSError:  # another was faster, and there is something in it by now
             os.rmdir(name, dir_fd=root_fd)
+
+
+def _show(fd: int) -> None:
+    """Have others read a file of ours, whatever the umask was: what they cannot read is in nobody's sums."""
+    found = os.fstat(fd)
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _MODE:
+        os.fchmod(fd, _MODE)
 
 
 def _flock(fd: int, limit_s: float) -> None:
@@ -211,15 +225,17 @@ class Ledger:
         """Ours, made if it is missing; a lock of another user's cannot be written to, and need not be."""
         flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            return os.open(name, os.O_RDWR | flags, dir_fd=self._fd)
+            fd = os.open(name, os.O_RDWR | flags, dir_fd=self._fd)
         except FileNotFoundError:
             if not make:
                 raise
-            return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o644, dir_fd=self._fd)
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | flags, _MODE, dir_fd=self._fd)
         except PermissionError:
             if name != _LOCK:
                 raise
             return os.open(name, os.O_RDONLY | flags, dir_fd=self._fd)
+        _show(fd)
+        return fd
 
     def open_record(self, name: str) -> int | None:
         """The record of a cache, to be read from; None: it is gone, or whose it says it is not."""

@@ -16,9 +16,11 @@ import contextlib
 import os
 import re
 import stat
+import time
 
 import xxhash
 
+from mountd.base.errors import CacheInUse
 from mountd.base.version import is_lasting
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from mountd.core.cache_lock import lock_cache
@@ -28,6 +30,9 @@ _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _MOVING = ".moving"
 """Behind the name of a cache that is being moved from DIR."""
 _INDEX = "index.sqlite"
+_TAKEN_OVER_S = 2.0
+"""It is a few renames; a daemon of an earlier release has the lock for as long as it runs."""
+_AGAIN_S = 0.01
 
 
 def cache_name(source_id: str, inode: int, path: str, reader: int | None = None) -> str:
@@ -71,8 +76,11 @@ class CacheRoot:
         begun = [found for found in directory.names() if found.endswith(_MOVING)]
         if not begun and not directory.exists(_INDEX):
             return
-        lock_fd = lock_cache(directory)
+        lock_fd = _lock(directory)
         try:
+            begun = [found for found in directory.names() if found.endswith(_MOVING)]
+            if not begun and not directory.exists(_INDEX):
+                return  # another daemon was faster
             moving = begun[0] if begun else f"{name}{_MOVING}"
             if directory.exists(moving.removesuffix(_MOVING)) and not begun:
                 return  # made since, by a daemon that was faster; the old one goes with `hfs cache evict`
@@ -97,6 +105,18 @@ def caches_below(path: str) -> list[str]:
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
                 found.append(f"{path.rstrip('/')}/{name}")
         return found
+
+
+def _lock(directory: CacheDirectory) -> int:
+    """As `lock_cache`, of a cache that another daemon may just be taking over. Raises CacheInUse, OSError."""
+    until_s = time.monotonic() + _TAKEN_OVER_S
+    while True:
+        try:
+            return lock_cache(directory)
+        except CacheInUse:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_AGAIN_S)
 
 
 def _parts(directory: CacheDirectory) -> list[str]:

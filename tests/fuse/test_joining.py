@@ -308,3 +308,55 @@ def test_a_command_keeps_no_other_mount_alive(source: Path, cache: Path, tmp_pat
         assert wait_gone(kept.pid)
         assert held.end() == 0
     assert ours(source) == []
+
+
+@needs_root
+def test_in_place_other_mounts_are_seen_too_until_they_are_unmounted(
+    source: Path, cache: Path, tmp_path: Path, hfs_mount: HfsMount
+) -> None:
+    """A job may read two data sets, of which an administrator has mounted one."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").write_bytes(pattern(50, 0, SIZE))
+    other = hfs_mount(tmp_path / "other")
+    command = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--")
+    same = must(*command, "sh", "-c", f"cmp {other.path}/x {tmp_path}/other/x && stat -f -c %T {source} {other.path}")
+    assert same == "fuseblk\nfuseblk\n"
+    held = Held("--source", source, "--cache", cache).runs()
+    with killed_at_the_end([held]):
+        other.umount()  # and its daemon has ended
+        assert held.end() == 0
+
+
+@needs_root
+def test_runs_in_place_within_each_other(source: Path, cache: Path, tmp_path: Path) -> None:
+    """Of a source that another job has in place too, whose mountpoint is nobody's to see."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").write_bytes(pattern(50, 0, SIZE))
+    held = Held("--source", tmp_path / "other", "--cache", cache).runs()
+    with killed_at_the_end([held]):
+        outer = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--")
+        inner = (hfs_command(), "run", "--source", tmp_path / "other", "--cache", cache, "--quiet", "--")
+        assert must(*outer, *inner, "stat", "-f", "-c", "%T", source, tmp_path / "other") == "fuseblk\nfuseblk\n"
+        assert held.end() == 0
+    assert ours(tmp_path / "other") == ours(source) == []
+
+
+@needs_root
+def test_a_mount_of_another_namespace_is_named(source: Path, cache: Path, tmp_path: Path) -> None:
+    """Not waited for, as one that is just ending is."""
+    place = tmp_path / "place"
+    place.mkdir()
+    script = '"$0" mount "$1" "$2" --cache "$3" >/dev/null && echo there && read x; "$0" umount "$2"'
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script, hfs_command(), source, place, cache],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment({}),
+    ) as elsewhere:
+        assert elsewhere.stdout is not None
+        assert elsewhere.stdout.readline() == "there\n"
+        said = run(hfs_command(), "run", "--source", source, "--cache", cache, "--", "true")
+        elsewhere.communicate("\n", timeout=40)
+    assert said.returncode == 125
+    assert f"{source} is mounted at {place} in another mount namespace, which is not seen here" in said.stderr

@@ -14,6 +14,7 @@ import pytest
 from hfs.cli import cli, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
+from hfs.cli.shared import printable
 from hfs.client.client import Client
 from hfs.mounting import joining, mounting, using
 from hfs.mounting.mountinfo import parse
@@ -313,3 +314,9 @@ def test_names_where_a_part_of_a_mount_is_seen() -> None:
     for elsewhere in (b"train/xy", b"train", b"other/a", b""):
         assert part.seen(elsewhere) is None
     assert part.shown(b"other/a") == "other/a (not seen at /data)"
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    """Names of files and of other users' learners are shown."""
+    assert printable("a\x1b]0;owned\x07\x9b31m\udcff\r") == "a\\x1b]0;owned\\x07\\x9b31m\\udcff\\r"
+    assert printable("grüße\n\t\u6570") == "grüße\n\t\u6570"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hfs.doctor import (
+    cache_speed,
     fuse_device,
     fusermount,
     kernel,
@@ -22,6 +23,7 @@ from hfs.doctor import (
 )
 from hfs.doctor.check_result import CheckResult, Level, fault, good, limit, note, worst
 from hfs.doctor.examine import examine
+from hfs.mounting import probe
 from tests.hfs.doctor.surroundings import ALL_CAPABILITIES, found, made_up
 
 LOADED: dict[str, Any] = {
@@ -283,6 +285,18 @@ def test_a_source_is_looked_at_as_the_user_whom_a_mount_would_read_it_as(tmp_pat
         assert source.look(str(tmp_path), 5.0, "1:1:")["errno"] == errno.EACCES
     else:
         assert source.look(str(tmp_path), 5.0, "1:1:") == {"kept": errno.EPERM}
+
+
+def test_the_user_need_not_reach_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may lie below root's home."""
+    out_of_reach = "sys.path.clear()\nsys.path_importer_cache.clear()\n"
+    monkeypatch.setattr(probe, "_BECOME", probe._BECOME + out_of_reach)
+    assert source.look(str(tmp_path), 5.0)["done"]
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    output, _ = probe.answer(
+        cache_speed._COMMON + cache_speed._SOURCE, [str(tmp_path), "20"], 30.0, None, cache_speed._MODULES
+    )
+    assert b'"source"' in output
 
 
 def test_a_source_is_looked_at_by_a_process_of_its_own(tmp_path: Path) -> None:

@@ -99,3 +99,19 @@ def test_a_cache_in_use_and_a_directory_that_is_none(cache: Path, tmp_path: Path
         with pytest.raises(ConfigError, match="holds no cache"):
             offline.check(str(place), [], lambda _news: None)
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("arguments", [("du",), ("evict", "--to", "0")])
+def test_a_directory_that_is_no_root_stays_as_it_is(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    result = hfs(*arguments, "--cache", tmp_path)
+    assert result.exit_code == 2
+    assert f"--cache {tmp_path}: holds no cache" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ledger_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir(0o700)
+    (tmp_path / "ledger" / "lock").mkdir(0o700)
+    result = hfs("du", "--cache", tmp_path)
+    assert result.exit_code == 1
+    assert f"the cache {tmp_path} cannot be used" in result.stderr

@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from mountd.base.errors import ConfigError, MountError
 from mountd.control import connection, control, requester
-from mountd.control.connection import Report
+from mountd.control.connection import ControlConnection, Report
 from mountd.control.control import serve
 from mountd.control.listening import socket_path
 from mountd.core import socket_places
@@ -33,6 +34,7 @@ from mountd.wire.protocol import (
     List,
     PathFault,
     Progress,
+    ProtocolError,
     Reply,
     Request,
     Result,
@@ -438,3 +440,15 @@ def test_the_last_resort_is_a_directory_of_its_own(monkeypatch: pytest.MonkeyPat
         assert not await trio.Path(path).parent.exists()
 
     run(test)
+
+
+def test_a_request_of_other_users_is_short() -> None:
+    """They could hold as much memory as they have connections."""
+
+    async def test() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        await theirs.send_all((100_000).to_bytes(4, "big"))
+        with pytest.raises(ProtocolError, match="too long for this user"):
+            await ControlConnection(ours).receive(65536)
+
+    trio.run(test)

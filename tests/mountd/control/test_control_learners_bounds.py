@@ -18,7 +18,7 @@ from mountd.hints import hint_memory
 from mountd.hints.hint_session import HintSession
 from mountd.namespace.nodes.node import Node
 from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
-from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches
+from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches, encode
 from tests.conftest import Logs
 from tests.support.fake_commands import run
 from tests.support.hint_clients import daemon, order
@@ -214,3 +214,29 @@ def test_a_recording_that_is_not_read_is_bounded_and_counted(tmp_path: Path, mon
 
 def attributes(mode: int) -> Attributes:
     return Attributes(mode, *[0] * 11)
+
+
+def test_a_message_counts_from_its_first_byte(tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crowd that announces much, sends it but for the end, holds no more than what is kept of hints."""
+    logs.expect("is not followed")
+    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 1 << 20)
+    frame = encode(order([0] * 62_500))
+
+    async def test() -> None:
+        async with daemon(tmp_path / "s") as served:
+            crowd = [await served.client() for _ in range(3)]
+            for number, client in enumerate(crowd):
+                await client.join(rank=number, world=3)
+                await client.say(frame[:-1])
+                await trio.testing.wait_all_tasks_blocked()
+            await crowd[2].say(frame[-1:])
+            answer = await crowd[2].heard()
+            assert isinstance(answer, Failure)
+            assert "more than the" in answer.message
+            for client in crowd[:2]:
+                await served.leave(client)
+            await crowd[2].say(order([0]))
+            assert isinstance(await crowd[2].heard(), Result), "it is followed from the next order on"
+            await served.lives()
+
+    run(test)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from mountd.control.learners import serve_learner
@@ -15,6 +17,9 @@ class Session:
     def __init__(self) -> None:
         self.heard: list[LearnerMessage] = []
         self.left = False
+
+    def refusal(self, size_bytes: int) -> Failure | None:
+        return None
 
     async def receive(self, message: LearnerMessage) -> Result | Failure | None:
         self.heard.append(message)
@@ -32,7 +37,7 @@ async def test_who_takes_no_answer_any_more_is_heard_to_the_end() -> None:
     said = [Over(0), Waited(1, 0.25, 0.5, 0.125, 23), Over(1), Waited(2, 0.5, 0.5, 0.125, 23)]
     frames = [encode(message)[HEADER_BYTES:] for message in said]
 
-    async def next_frame() -> bytes | None:
+    async def next_frame(_refusal: Callable[[int], Failure | None]) -> bytes | None:
         return frames.pop(0) if frames else None
 
     async def send(reply: Reply) -> None:

@@ -6,9 +6,10 @@ import pytest
 import trio
 
 from mountd.core.caller import Credentials
-from mountd.hints import hint_memory, learners
+from mountd.hints import hint_memory, learners, plan_registry
 from mountd.hints.hint_session import HintSession
-from mountd.wire.hints import LayoutPart, encode_layout
+from mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
+from mountd.wire.layout import LayoutError
 from mountd.wire.protocol import Failure, Join
 from tests.conftest import Logs
 from tests.support.hinted_orders import joined, list_of, order, samples_of, source_of, told
@@ -135,3 +136,31 @@ async def test_one_user_has_half_of_the_memory_of_hints(monkeypatch: pytest.Monk
         assert owner is not None
         assert await owner.receive(LayoutPart(blob * 2, False)) is None
         owner.leave()
+
+
+async def test_short_names_are_many_files_and_counted_before_they_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
+    logs.expect("is not followed")
+    layout = LayoutFrame(files=b"\0".join([b"a"] * 1000))
+    blob = encode_layout(layout)
+    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 10 * len(blob))
+    monkeypatch.setattr(plan_registry, "UnitLayout", None)  # would fail
+    async with daemon(source_of(1), workers=1) as parts:
+        learner, _ = parts.learners.join(Join(layout_digest(blob), name="x\nCRITICAL all is lost"), 9, ANN)
+        assert learner is not None
+        refused = await learner.receive(LayoutPart(blob, True))
+        assert isinstance(refused, Failure)
+        assert "are more than the 20590 that are kept" in refused.message
+        learner.leave()
+    assert ["\n" in record.getMessage() for record in logs.records] == [False], "a line of the log is ours"
+
+
+async def test_layouts_that_are_read_at_once_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = hint_memory.HintMemory()
+    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 100)
+    with memory.reserved(30, ANN):
+        memory.check_room(50, BOB)
+        with pytest.raises(LayoutError, match="of one user"):
+            memory.check_room(30, ANN)
+    memory.check_room(50, ANN)

@@ -224,3 +224,17 @@ def test_a_daemon_that_is_killed_at_any_moment_leaves_no_more_than_the_size(tmp_
             for name, used in uses.items():
                 settle(ledger, name, used)
             assert granted(ledger) == uses
+
+
+def test_others_can_read_all_of_it_whatever_the_umask_is(tmp_path: Path, ledger: Ledger) -> None:
+    """What they cannot read is in none of their sums, and without the lock they cannot make any."""
+    before = os.umask(0o077)
+    try:
+        with ledger.start_turn(1, 2):
+            ledger.register(A, SOURCE, SIZE).close()
+        (tmp_path / "ledger" / "lock").chmod(0o600)  # as earlier releases have left it
+        with ledger.locked():
+            pass
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ledger").iterdir()} == {0o644}

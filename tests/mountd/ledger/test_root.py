@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import mountd.ledger.root as root_module
 from mountd.base.errors import CacheInUse, ConfigError
 from mountd.base.version import passing_id
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
@@ -90,7 +91,8 @@ def test_a_take_over_that_is_killed_anywhere_goes_on(old: Path, monkeypatch: pyt
     assert_moved(old)
 
 
-def test_one_that_is_in_use_is_not_taken_over(old: Path) -> None:
+def test_one_that_is_in_use_is_not_taken_over(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_module, "_TAKEN_OVER_S", 0.0)
     with open_cache_directory(str(old), make=False) as directory:
         lock_fd = lock_cache(directory)
         with pytest.raises(CacheInUse):
@@ -122,3 +124,19 @@ def test_a_root_that_several_users_share_is_sticky_and_of_root(tmp_path: Path) -
     shared.chmod(0o777)
     with pytest.raises(ConfigError, match="may be written to by others"):
         CacheRoot(str(shared))
+
+
+def test_two_daemons_that_take_over_at_once(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the first, and finds that nothing is left to be done."""
+    with open_cache_directory(str(old), make=False) as directory:
+        lock_fd = lock_cache(directory)
+
+    def done_meanwhile(_seconds: float) -> None:
+        os.close(lock_fd)
+        monkeypatch.setattr(root_module.time, "sleep", lambda _seconds: None)
+        take_over(old)
+
+    monkeypatch.setattr(root_module.time, "sleep", done_meanwhile)
+    take_over(old)
+    (old / "lock").unlink(missing_ok=True)
+    assert_moved(old)

@@ -1,0 +1,56 @@
+"""What another user's record says of his daemon is looked at before it is believed."""
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from hfs.mounting.held import Held, held
+from mountd.ledger import Grant, Listed, ServedSource
+from mountd.wire.protocol import Result, encode
+
+GRANT = Grant(10, 7, 1)
+
+
+def entry(path: Path, owner: int) -> Listed:
+    serving = ServedSource(source=b"/s", device=1, inode=2, control=os.fsencode(path))
+    return Listed(f"{owner}-a", GRANT, serving, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("staged", "found"),
+    [
+        ({"room_bytes": 5, "pinned_bytes": 2}, Held(5, 2)),
+        ({"room_bytes": "x"}, Held(7, 3)),
+        ({"room_bytes": []}, Held(7, 3)),
+        ([], Held(7, 3)),
+    ],
+)
+def test_a_daemon_may_say_what_it_likes(tmp_path: Path, staged: object, found: Held) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(tmp_path / "s"))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(encode(Result(detail={"staged": staged})))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert held(entry(tmp_path / "s", os.geteuid())) == found
+        thread.join()
+
+
+def test_nobody_is_asked_at_a_socket_of_somebody_else(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(tmp_path / "s"))
+        listener.listen()
+        listener.setblocking(False)
+        assert held(entry(tmp_path / "s", os.geteuid() + 1)) == Held(7, 3)
+        assert held(entry(tmp_path / "absent", os.geteuid())) == Held(7, 3)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
