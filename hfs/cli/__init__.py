@@ -39,6 +39,7 @@ _COMMANDS = (
     "refresh",
     "layout",
     "plan",
+    "trace",
     "encode",
     "decode",
     "config",
