@@ -77,6 +77,9 @@ class Neighbours:
         self._windows: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._last = -1
+        self._is_woken = False
+        """There may be a file to fetch ahead; else nobody is asked."""
+        self._limit = 1
         self._opened_s = self._begin_s = -1e9
 
     def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
@@ -97,37 +100,43 @@ class Neighbours:
         name, size = self._pieces.names[piece], self._sizes[piece]
         if self._siblings.opened(directory, name, size, now_s, staged=staged):
             self._siblings.listed(directory, sorted(self._numbers[directory]), now_s)
+            self._is_woken = True
+        elif not self._is_woken and self._siblings.follows(directory):
+            self._is_woken = self._siblings.has_work(directory, self._limit, now_s)
 
     def next(self, busy: int, now_s: float) -> int | None:
         """See `Ahead`."""
         if self._windows:
             return self._windows.popleft()
-        if not self._queue:
-            self._queue.extend(self._asked(busy, now_s))
+        while self._is_woken and now_s >= self._begin_s:
+            asked = self._asked(busy + len(self._queue), now_s)
+            self._queue.extend(asked)
+            self._is_woken = bool(asked)
         return self._queue.popleft() if self._queue else None
 
     def _asked(self, busy: int, now_s: float) -> list[int]:
-        if now_s < self._begin_s:
-            return []
         if self._cache.granted_bytes > SMALL_BYTES:
             places = _QUEUED - busy
         else:
             places = (self._homeless_bytes - self._held_bytes()) // SMALL_BYTES - busy
         if places <= 0:
             return []
-        found = self._siblings.next(min(_TOGETHER, places), now_s)
+        self._limit = min(_TOGETHER, places)
+        found = self._siblings.next(self._limit, now_s)
         return [self._numbers[directory][name] for directory, name in found]
 
     def came(self, piece: int, now_s: float) -> bool:  # noqa: ARG002 - of the protocol
         """See `Ahead`."""
         if self._directories[piece] >= 0:
             self._siblings.fetched(self._directories[piece], self._pieces.names[piece], self._sizes[piece])
+            self._is_woken = True
         return True
 
     def not_needed(self, piece: int) -> None:
         """See `Ahead`."""
         if self._directories[piece] >= 0:
             self._siblings.drop(self._directories[piece], self._pieces.names[piece])
+            self._is_woken = True
 
 
 class Orders:

@@ -41,6 +41,12 @@ from policies.simulation.pieces import Pieces
 _GRANT_EVERY_S = 0.02
 """How often the daemon looks whether room is to be granted (mountd/fetch/small_pipeline.py)."""
 
+_EVICTION_S = 0.1
+"""What an eviction takes until its room is free: a durable commit, and some hundred unlinks."""
+
+_SYNC_S = 0.25
+"""What it takes to make durable what was staged, where eviction waits for that: thousands of files on a usual disk."""
+
 BEGIN_S = 10 * 24 * 3600.0
 """The simulated clock starts late enough that "not used for a day" can be told."""
 
@@ -71,6 +77,9 @@ class SimulatedCache:
         self._used_bytes = 0
         """What is staged, and what is granted."""
         self.granted_bytes = 0
+        self._leaving_bytes = 0
+        """Of what is used: evicted, and free from `_free_s` on."""
+        self._free_s = -math.inf
         self._rows: dict[int, _Row] = {}
         self._staged: set[int] = set()
         self._by_age: list[tuple[int, int, int]] = []
@@ -82,7 +91,7 @@ class SimulatedCache:
         self._uses: dict[int, int] = {}
         self._flush_s = BEGIN_S + USES_FLUSHED_EVERY_S
         self._grant_s = -math.inf
-        self._fruitless_until_s = -math.inf
+        self._fruitless_until_s = self._hurried_s = -math.inf
         self._numbers = 0
         self.gone: list[int] = []
         """Pieces that were evicted and nobody has asked about."""
@@ -124,6 +133,7 @@ class SimulatedCache:
         return True
 
     def _account(self, needed_bytes: int, now_s: float) -> bool:
+        self._leave(now_s)
         if not admit(self._facts(), needed_bytes):
             self._make_room(now_s, needed_bytes)
         if not admit(self._facts(), needed_bytes):
@@ -142,10 +152,6 @@ class SimulatedCache:
             return False
         self.granted_bytes -= needed_bytes
         return True
-
-    def forgotten(self) -> None:
-        """The kernel has forgotten all files: their next opens are news to the index."""
-        self._noted_s.clear()
 
     def opened(self, piece: int, now_s: float, *, for_reader: bool) -> None:
         """A file was opened. `for_reader`: it was fetched for this open just now, which is no news to the index."""
@@ -172,6 +178,7 @@ class SimulatedCache:
             row = self._rows.pop(file, None)
             if row is not None:
                 freed += self._gone(row)
+        self._leave(math.inf)
         return freed
 
     def free(self) -> int:
@@ -183,17 +190,29 @@ class SimulatedCache:
 
     def _make_room(self, now_s: float, wanted_bytes: int) -> None:
         """As the evictor does when a put found no room, or when lru has less than it keeps free."""
-        if now_s < self._fruitless_until_s:
+        self._leave(now_s)
+        if now_s < self._fruitless_until_s or self._leaving_bytes:
             return
         freed = self._evict(now_s, wanted_bytes)
-        if not freed and self._policy == "lru" and self._waiting:
-            self._commit(math.inf)  # it waits for that
-            freed = self._evict(now_s, wanted_bytes)
-        if not freed and self._need_bytes(wanted_bytes):
+        if freed:
+            self._free_s = now_s + _EVICTION_S
+        if freed or not self._need_bytes(wanted_bytes):
+            return
+        if self._policy == "lru" and self._waiting:
+            # A small cache may be full of what is too new to go: the evictor has it synced, and waits for that.
+            self._fruitless_until_s = now_s + _SYNC_S
+            self._hurried_s = now_s
+        else:
             self._fruitless_until_s = now_s + FRUITLESS_S
 
+    def _leave(self, now_s: float) -> None:
+        if now_s >= self._free_s:
+            self._used_bytes -= self._leaving_bytes
+            self._leaving_bytes = 0
+
     def _need_bytes(self, wanted_bytes: int) -> int:
-        return min(shortfall_bytes(self._facts(), max(wanted_bytes, self._ahead_bytes)), self._used_bytes)
+        short_bytes = shortfall_bytes(self._facts(), max(wanted_bytes, self._ahead_bytes)) - self._leaving_bytes
+        return min(short_bytes, self._used_bytes - self._leaving_bytes)
 
     def _evict(self, now_s: float, wanted_bytes: int) -> int:
         self._commit(now_s)
@@ -231,7 +250,7 @@ class SimulatedCache:
         return list(page.values())
 
     def _gone(self, row: _Row) -> int:
-        self._used_bytes -= row.room_bytes
+        self._leaving_bytes += row.room_bytes
         self._staged.difference_update(row.pieces)
         self.gone += row.pieces
         return row.room_bytes
@@ -240,9 +259,10 @@ class SimulatedCache:
         """What became durable until now."""
         while self._waiting:
             begun_s = self._waiting[0][0]
-            if begun_s + COMMIT_EVERY_S > now_s and self._waiting_bytes < COMMIT_BYTES:
+            is_due = begun_s <= self._hurried_s or self._waiting_bytes >= COMMIT_BYTES
+            if begun_s + COMMIT_EVERY_S > now_s and not is_due:
                 return
-            until_s = now_s if self._waiting_bytes >= COMMIT_BYTES else begun_s + COMMIT_EVERY_S
+            until_s = now_s if is_due else begun_s + COMMIT_EVERY_S
             while self._waiting and self._waiting[0][0] <= until_s:
                 _, file, size_bytes = self._waiting.popleft()
                 self._waiting_bytes -= size_bytes

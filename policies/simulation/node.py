@@ -50,18 +50,21 @@ class Node:
             self._ahead = Neighbours(pieces, mount, self.cache, lambda: self._held_bytes)
         self._memory_bytes = math.inf if mount.way == "hinted" else mount.buffer_bytes // 4
         self._running = 0
+        self._homeless: set[int] = set()
+        """Of those that run: for which there was no room in the cache when they began."""
         self._directories = pieces.directories.tolist()
         self._lent: set[int] = set()
         """Directories of small files in which something was staged: room for more is granted from then on."""
         self._known: set[int] = set()
         """What was opened since the kernel forgot it last."""
+        self._was_staged: set[int] = set()
+        """What the data plane takes for here when it is asked for ahead: it learns of evictions from readers only."""
         self._looked_s: dict[int, float] = {}
         """When the source was asked last what a file is."""
 
     def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
         """An epoch begins. Of data larger than memory the kernel has forgotten what it knew."""
         self._known.clear()
-        self.cache.forgotten()
         self._ahead.begin(epoch, following, now_s)
         self.fetch_ahead(now_s)
 
@@ -118,6 +121,7 @@ class Node:
         is_to_stay = self._stages(self.number, piece)
         if ahead:
             self._running -= 1
+            self._homeless.discard(piece)
             is_to_stay &= self._ahead.came(piece, now_s)
             self._looked_s.setdefault(piece, now_s)
         if is_awaited:
@@ -133,7 +137,9 @@ class Node:
         directory = self._directories[piece]
         by_itself = directory < 0 or directory not in self._lent
         self._lent.add(directory)
-        return self.cache.stage(piece, size_bytes, now_s, by_itself=by_itself)
+        is_staged = self.cache.stage(piece, size_bytes, now_s, by_itself=by_itself)
+        (self._was_staged.add if is_staged else self._was_staged.discard)(piece)
+        return is_staged
 
     def fetch_ahead(self, now_s: float) -> None:
         """Begin what is worth fetching now."""
@@ -142,18 +148,24 @@ class Node:
             piece = self._ahead.next(len(self._coming), now_s)
             if piece is None:
                 return
-            if self.has(piece) or piece in self._coming or not self._has_place(piece):
+            if self._is_here(piece) or piece in self._coming or not self._has_place(piece):
                 self._ahead.not_needed(piece)
                 continue
             self._running += 1
             self._begin(piece, self._sizes[piece], now_s, ahead=True)
+
+    def _is_here(self, piece: int) -> bool:
+        return self.has(piece) or (self._orders is None and piece in self._was_staged)
 
     def _has_place(self, piece: int) -> bool:
         """Whether a file may be fetched ahead though the cache has no room for the largest just now: as has_place in
         mountd/native/plane/workers.c."""
         if self._orders is not None or self._directories[piece] < 0 or self.cache.granted_bytes >= SMALL_BYTES:
             return True
-        return self._held_bytes + (self._running + 1) * SMALL_BYTES <= self._memory_bytes / 2
+        has_place = self._held_bytes + (len(self._homeless) + 1) * SMALL_BYTES <= self._memory_bytes / 2
+        if has_place:
+            self._homeless.add(piece)
+        return has_place
 
     def _hold(self, piece: int, size_bytes: int) -> None:
         self._held[piece] = size_bytes
