@@ -23,6 +23,7 @@ from hfs.cli.hint_input import read_list, read_order, within
 from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
 from hfs.client.control_socket import DaemonSilent
 from hfs.layouts.layout import Layout
+from hfs.layouts.trace import Read, traced, waits_of
 from hfs.mounting import mountinfo
 from hfs.training.hint_connection import HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
@@ -133,8 +134,9 @@ def record(
         else:
             click.echo("recording; Ctrl-C ends it", err=True)
 
-    touches: list[tuple[bytes, int, int]] = []
+    reads: list[Read] = []
     lost = 0
+    before = waits_of(target.client.status())
     parts = target.client.touches(start, lambda: bool(child and child[0].poll() is not None))
     try:
         with hold():
@@ -144,8 +146,8 @@ def record(
                     if part is None:
                         break
                     lost += part.lost
-                    touches += [
-                        (path, touch.offset, touch.size)
+                    reads += [
+                        Read(path, touch.offset, touch.size, touch.at_us, touch.thread)
                         for touch in part.touches
                         if (path := target.seen(touch.path)) is not None
                     ]
@@ -162,43 +164,13 @@ def record(
     code = child[0].wait() if child else DONE
     if lost:
         complain(f"{lost:,} reads came faster than they could be recorded and are missing")
-    if not touches:
+    if not reads:
         complain("nothing was read through the daemon")
         ctx.exit(code or FAILED)
-    trace = _trace(touches, target.mountpoint)
+    trace = traced(reads, target.mountpoint, waits_of(target.client.status()) - before)
     trace.save(output)
     click.echo(f"{output}: {trace.samples:,} reads of {trace.file_count:,} files", err=True)
     ctx.exit(SIGNALLED - code if code < 0 else code or (PARTLY if lost else DONE))
-
-
-def _trace(touches: list[tuple[bytes, int, int]], root: str) -> Layout:
-    """The layout whose samples are these reads; what continues the read before is one with it."""
-    from hfs.layouts.files import versions
-
-    numbers: dict[bytes, int] = {}
-    rows: list[list[int]] = []
-    for path, offset, size in touches:
-        file = numbers.setdefault(path, len(numbers))
-        if rows and rows[-1][0] == file and rows[-1][1] + rows[-1][2] == offset:
-            rows[-1][2] += size
-        else:
-            rows.append([file, offset, size])
-    names = b"\0".join(numbers)
-    sizes, mtimes = (np.array(values, np.int64) for values in versions(names, root))
-    files, offsets, lengths = np.array(rows, np.int64).T
-    # A file that has gone or was cut since is taken as it was when it was read.
-    np.maximum.at(sizes, files, np.where(sizes[files] < 0, offsets + lengths, 0))
-    lengths = np.minimum(lengths, sizes[files] - offsets)
-    kept = lengths > 0
-    return Layout(
-        names=names,
-        file_sizes=sizes,
-        file_mtimes_ns=mtimes,
-        extents=files[kept],
-        offsets=offsets[kept],
-        sizes=lengths[kept],
-        made_from="a recording",
-    )
 
 
 @hint.command(examples=["hfs-hint replay train.trace --warm"])

@@ -95,6 +95,10 @@ class Layout(SampleExtents):
 
     def save(self, path: str) -> None:
         """Write the file, all of it or nothing. Raises LayoutError."""
+        layout_file.write(path, self._arrays())
+
+    def _arrays(self) -> dict[str, Integers]:
+        """What its file has."""
         arrays: dict[str, Integers] = {
             "names": layout_file.text(self.names),
             "made_from": layout_file.text(self.made_from.encode("utf-8", "backslashreplace")),
@@ -112,7 +116,7 @@ class Layout(SampleExtents):
             }
         if self.keys is not None:
             arrays["keys"] = self.keys
-        layout_file.write(path, arrays)
+        return arrays
 
     def _rows(self, values: Integers) -> Integers:
         """The extents of one sample, if all samples have the same; else all."""

@@ -15,7 +15,7 @@ from mountd.base.errors import ConfigError
 from mountd.core.config.quantities import parse_size
 from policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
-Origin = Literal["given", "measured", "assumed"]
+Origin = Literal["given", "measured", "recorded", "assumed"]
 
 RATES = {
     "storage": "what SOURCE gives to all nodes together",

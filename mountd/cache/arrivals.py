@@ -22,17 +22,13 @@ from mountd.cache.known_objects import KnownObjects
 from mountd.cache.objects import RAW, CacheContext, ObjectIdAllocator, StagedFile
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.table.files import StagedFileTable
-from policies.cache.admission import blocks_bytes, object_overhead_bytes
+from policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
 
 _NUMBERS = 4096
 """Granted at a time: half a second of the fastest fetching."""
 
 _AGAIN_S = 0.05
 """For who waits: the index has given new numbers by then, or the disk has synced some of what it was given."""
-
-_ROOM_BYTES = 256 << 20
-_ROOM_SHARE = 32
-"""And room: at most a 32nd of what the cache may use, since what is granted looks used."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -104,7 +100,7 @@ class Arrivals:
 
     @property
     def _wanted_bytes(self) -> int:
-        return min(_ROOM_BYTES, self._context.room.limit_bytes() // _ROOM_SHARE)
+        return grant_bytes(self._context.room.limit_bytes())
 
     @property
     def on(self) -> bool:

@@ -59,14 +59,11 @@ from mountd.cache.table.row_updates import RowUpdates
 from mountd.cache.writer import StagedWriter
 from mountd.core.background import guarded, start_for_life
 from mountd.core.config import VerifyWanted
-from policies.cache.eviction import Policy
+from policies.cache.eviction import USE_EVERY_S, Policy
 
 _IN_FLIGHT_BYTES = 64 << 20
 """Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the
 daemon."""
-
-_USE_EVERY_S = {"lru": 60, "fill-once": 3600}
-"""How exactly the index knows last uses. fill-once only asks whether a file was used today; each note costs a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ class Cache:
         self.ahead = ahead = ObjectsAhead(context, context.answers)
         self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
         self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, (ahead.take, attributes.changing))
-        self.updates = RowUpdates(context, _USE_EVERY_S[settings.eviction])
+        self.updates = RowUpdates(context, USE_EVERY_S[settings.eviction])
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )

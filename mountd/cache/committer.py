@@ -23,11 +23,8 @@ from mountd.cache.pins import Pins
 from mountd.cache.table.files import StagedFileTable
 from mountd.cache.writing import WriteJob
 from mountd.core.background import note_fault
+from policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
 
-_EVERY_S = 2.0
-"""The work that a kill can cost at most; a sync every two seconds costs a drive nothing."""
-
-_GROUP_BYTES = 256 << 20
 _GROUP_CHUNKS = 16_384
 """A group is one transaction: 16 384 rows take about 0.2 s, in which evictions wait."""
 
@@ -174,12 +171,12 @@ class Committer:
             await self._commit()
 
     def _due(self) -> bool:
-        return self.uncommitted_bytes >= _GROUP_BYTES or len(self._written) >= _GROUP_CHUNKS
+        return self.uncommitted_bytes >= COMMIT_BYTES or len(self._written) >= _GROUP_CHUNKS
 
     async def _wait_ripe(self) -> None:
         while not ((is_any := bool(self._written or self._arrived)) and (self._waiters or self._due())):
             self._wake = trio.Event()
-            with trio.move_on_at(self._first_s + _EVERY_S if is_any else inf) as waiting:
+            with trio.move_on_at(self._first_s + COMMIT_EVERY_S if is_any else inf) as waiting:
                 await self._wake.wait()
             if waiting.cancelled_caught:
                 return

@@ -15,21 +15,20 @@ from mountd.cache.index import IndexFailed, StagedRow
 from mountd.cache.objects import CacheContext, recall
 from mountd.cache.reclaimer import Reclaimer
 from mountd.cache.table.files import StagedFileTable
-from policies.cache.eviction import IDLE_S, Entry, Policy, idle_before_s, victims
-
-_PAGE = 512
-"""Rows looked at together. Their order is that of the index, a minute or an hour behind; within a page it is exact."""
+from policies.cache.eviction import (
+    FRUITLESS_S,
+    IDLE_S,
+    PAGE_ENTRIES,
+    Entry,
+    Policy,
+    ahead_bytes,
+    idle_before_s,
+    victims,
+)
 
 _LOOK_EVERY_S = 1.0
 _LOOK_IDLE_EVERY_S = 10.0
 """How often the disk is asked for its free space, while we write and while we do not."""
-
-_AHEAD_BYTES = 256 << 20
-_AHEAD_FRACTION = 8
-"""lru keeps a quarter of a gigabyte free, a tenth of a second of a fast drive; of a small cache an eighth."""
-
-_FRUITLESS_S = 30.0
-"""When nothing could go, it is not tried again for so long: each try asks the index."""
 
 
 class Evictor:
@@ -84,7 +83,7 @@ class Evictor:
         if freed_bytes:
             await self.look()
         else:
-            self._fruitless_until = trio.current_time() + _FRUITLESS_S
+            self._fruitless_until = trio.current_time() + FRUITLESS_S
         return room.fits(wanted_bytes)
 
     async def wait_ahead(self) -> None:
@@ -101,12 +100,12 @@ class Evictor:
         over_bytes = room.over_bytes()
         if over_bytes:
             return over_bytes, True
-        ahead_bytes = self._ahead_bytes() if self._policy == "lru" else 0
-        wanted_bytes = max(wanted_bytes, self._wanted_bytes, ahead_bytes)
+        kept_free_bytes = self._ahead_bytes() if self._policy == "lru" else 0
+        wanted_bytes = max(wanted_bytes, self._wanted_bytes, kept_free_bytes)
         return min(room.shortfall_bytes(wanted_bytes), room.used_bytes), False
 
     def _ahead_bytes(self) -> int:
-        return min(_AHEAD_BYTES, self._context.room.limit_bytes() // _AHEAD_FRACTION)
+        return ahead_bytes(self._context.room.limit_bytes())
 
     def woken(self) -> None:
         """Look whether something must go."""
@@ -163,7 +162,7 @@ class Evictor:
                 continue
             elif self.need_bytes()[0]:
                 asks_again_s = None if self._grants is None else self._grants.asks_again_s
-                self._fruitless_until = trio.current_time() + (asks_again_s or _FRUITLESS_S)
+                self._fruitless_until = trio.current_time() + (asks_again_s or FRUITLESS_S)
             self._wanted_bytes, self._idle_s = 0, IDLE_S
 
     async def yield_room(self, asked_bytes: int) -> int:
@@ -179,7 +178,7 @@ class Evictor:
             if need_bytes <= 0:
                 break
             now_s = int(self._context.clock())
-            rows = await self._context.threads.ask_index(self._context.index.reader.oldest, after, _PAGE)
+            rows = await self._context.threads.ask_index(self._context.index.reader.oldest, after, PAGE_ENTRIES)
             if not rows:
                 break
             before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)
@@ -193,7 +192,7 @@ class Evictor:
             targets = [(entry.key, versions[entry.key]) for entry in chosen]
             _, batch_bytes = await self._reclaimer.evict(targets, by_name=False)
             freed_bytes += batch_bytes
-            if len(rows) < _PAGE:
+            if len(rows) < PAGE_ENTRIES:
                 break
         return freed_bytes
 

@@ -69,6 +69,7 @@ COUNTERS: dict[str, str] = {
     "learner_other_ns": "nanoseconds of learners that were neither, as they tell it",
     "learner_batches": "batches that learners have taken, as they tell it",
     "source_wait_ns": "nanoseconds that opens and reads have waited for the source",
+    "source_waits": "opens and reads that have waited for the source",
     "prefetch_yields": "times that fetching ahead went back since readers of other mounts of the node wait",
     "prefetch_yielded_ns": "nanoseconds in which less was fetched ahead for that",
     "sibling_files": "small files fetched because their siblings were read",

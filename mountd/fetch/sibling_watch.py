@@ -15,18 +15,10 @@ from mountd.base.errors import HfsError
 from mountd.core.background import start_guarded
 from mountd.namespace import Node, place_of
 from mountd.source import Listing
-from policies.prefetch.siblings import Siblings
+from policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
 
 _SPARE = 64
 """Directories that are remembered though nobody reads them: below this it is not looked which."""
-
-
-_FIRST_S = 0.5
-"""The first batch is waited for by a whole job: 8 workers had theirs of a Lustre after 1.0 to 1.9 s where siblings came
-from the beginning, and after 0.5 s without any. In all they save more than that."""
-
-_PAUSE_S = 30.0
-"""After so long without an open of a small file, the next ones are a job's first again."""
 
 
 class SiblingWatch:
@@ -64,8 +56,8 @@ class SiblingWatch:
     def opened_in(self, directory: Node, name: bytes, size: int, *, staged: bool) -> None:
         """The same, of one that need not be a node."""
         place, now_s = place_of(directory.attributes), trio.current_time()
-        if now_s > self._opened_s + _PAUSE_S:
-            self._begin_s = now_s + _FIRST_S
+        if now_s > self._opened_s + PAUSE_S:
+            self._begin_s = now_s + FIRST_S
             start_guarded(self._nursery, "siblings after the first files", self._begin)
         self._opened_s = now_s
         if self._policy.opened(place, name, size, now_s, staged=staged):

@@ -105,6 +105,7 @@ class SmallPipeline:
         self._prefixes: dict[int, bytes] = {}
         """By node id of the directory, since the last look at what has become of files."""
         self._counted = fetches.figures()
+        self._counted_waits = fetches.reader_waits().waits
         self._homeless_bytes = 1
         self._ahead_threads = 1
         self._share = 1.0
@@ -244,6 +245,9 @@ class SmallPipeline:
         before, self._counted = self._counted, self._fetches.figures()
         for name, field in _COUNTERS.items():
             self._metrics.add(name, getattr(self._counted, field) - getattr(before, field))
+        waits = self._fetches.reader_waits().waits
+        self._metrics.add("source_waits", waits - self._counted_waits)
+        self._counted_waits = waits
         found = self._fetches.take_fetched()
         taken = bool(found)
         while found:

@@ -49,6 +49,8 @@ class FileHandle:
     """Where the data plane counts how many have it open; None: one has."""
     trail: Trail | None = None
     """Made when its reads are neither sequential nor foreseen."""
+    opener: int = 0
+    """The thread that has opened it; 0: not known, or several have."""
 
 
 @dataclass(eq=False, slots=True)

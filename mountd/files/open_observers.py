@@ -41,7 +41,7 @@ class OpenObservers:
         """Thread `thread_id` has opened a file; if it is small, it is about to be read."""
         if not 0 < file.size <= file.chunk_bytes or self._only_looks(thread_id):
             return
-        self._recorder.touched(node, 0, file.size)
+        self._recorder.touched(node, 0, file.size, thread_id)
         staged = 0 in file.present
         if node.parent is not None:
             self.lending.lend_soon(node.parent)

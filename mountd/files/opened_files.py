@@ -44,7 +44,7 @@ class OpenedFiles:
         file for it."""
         self._namespace.holds.opened(node, passed=backing_id is not None)
         backing_inode = self._modes.opened(node, file, backing_id, thread_id)
-        number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode), unique)
+        number = self._handles.add_file(FileHandle(node, file, backing_id, backing_inode, opener=thread_id), unique)
         self.told(node, file, thread_id)
         return number
 

@@ -112,7 +112,7 @@ class ReadPath:
         """A read has come to us."""
         pages_lost(handle.node)  # to be pushed again at the next open
         if handle.file.size > self._chunk_bytes:  # small ones are noticed when they are opened
-            self._recorder.touched(handle.node, extent.start, extent.size)
+            self._recorder.touched(handle.node, extent.start, extent.size, handle.opener)
             if not self._faults.put_back_nowait(handle, extent):
                 self._plans.asked(handle.file.version, extent.start // handle.file.chunk_bytes)
 

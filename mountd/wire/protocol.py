@@ -164,6 +164,10 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
     path: bytes
     offset: int
     size: int
+    at_us: int = 0
+    """Microseconds of a clock of the daemon that never goes back; 0: not told."""
+    thread: int = 0
+    """Which thread reads, by its id for the kernel; 0: not known."""
 
 
 class Touches(Message, frozen=True):

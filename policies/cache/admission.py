@@ -25,6 +25,19 @@ _SIZED_FLOOR_BYTES = 1000**3
 its disk full because of a cache. Whoever gives a size knows what else the disk is for, so it is little."""
 
 
+_GRANT_BYTES = 256 << 20
+_GRANT_SHARE = 32
+"""Room is granted to the data plane ahead of what it stages: at most a 32nd of what the cache may use, since what is
+granted looks used."""
+
+COMMIT_EVERY_S = 2.0
+"""What is staged becomes durable, and may be evicted, so late: the work that a kill can cost at most. A sync every two
+seconds costs a drive nothing."""
+
+COMMIT_BYTES = 256 << 20
+"""Or when so much is waiting for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoomFacts:
     """What is known of the room at one moment. All in bytes."""
@@ -37,6 +50,11 @@ class RoomFacts:
     """Free on the disk, less what is accounted but not yet written."""
     floor_bytes: int
     """To be left free; 0: the disk is not asked, since what it says of its room means nothing."""
+
+
+def grant_bytes(limit_bytes: int) -> int:
+    """What the data plane is granted at a time of a cache that may hold `limit_bytes`; more once half of it is used."""
+    return min(_GRANT_BYTES, limit_bytes // _GRANT_SHARE)
 
 
 def blocks_bytes(size_bytes: int) -> int:

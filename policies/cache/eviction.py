@@ -30,6 +30,26 @@ HINTED_IDLE_S = 3600
 the hour, or has a cache that serves it no more."""
 
 
+PAGE_ENTRIES = 512
+"""Looked at together. Their order is that of the index, which learns of uses late; within a page it is exact."""
+
+USE_EVERY_S = {"lru": 60, "fill-once": 3600}
+"""How exactly the index knows last uses. fill-once only asks whether a file was used today; each note costs a write."""
+
+NOTED_EVERY_S = 600
+"""And of small files that the data plane opens by itself: NOTED_EVERY_NS in mountd/native/plane/contents.c."""
+
+USES_FLUSHED_EVERY_S = 30.0
+"""Uses wait so long until they are written to the index, many together."""
+
+FRUITLESS_S = 30.0
+"""When nothing could go, it is not tried again for so long: each try asks the index."""
+
+_AHEAD_BYTES = 256 << 20
+_AHEAD_FRACTION = 8
+"""lru keeps a quarter of a gigabyte free, a tenth of a second of a fast drive; of a small cache an eighth."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One staged file as eviction sees it."""
@@ -46,6 +66,11 @@ class Entry:
     """Open, being written or not yet durable: must stay."""
     hinted: bool = False
     """An order names it."""
+
+
+def ahead_bytes(limit_bytes: int) -> int:
+    """What lru keeps free of a cache that may hold `limit_bytes`, ahead of the puts, which cannot wait for room."""
+    return min(_AHEAD_BYTES, limit_bytes // _AHEAD_FRACTION)
 
 
 def idle_before_s(policy: Policy, now_s: int, *, forced: bool, idle_s: int = IDLE_S) -> int | None:

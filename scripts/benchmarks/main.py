@@ -31,6 +31,7 @@ from scripts.benchmarks import (
     planes,
     status,
     table,
+    trace,
     trust,
     why,
 )
@@ -49,6 +50,7 @@ BENCHMARKS = {
     "peers": peers,
     "planes": planes,
     "status": status,
+    "trace": trace,
     "trust": trust,
     "why": why,
 }

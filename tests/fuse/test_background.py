@@ -92,7 +92,8 @@ def test_reads_go_on_whatever_fails_in_the_background(
     faults = [raising(at, 1 if task in ONCE else times, task=task) for task, at in FAULTS.items()]
     elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
     settings = [
-        setting(at, 0.05) for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.table.row_updates:_EVERY_S")
+        setting(at, 0.05)
+        for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.table.row_updates:USES_FLUSHED_EVERY_S")
     ]
     hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
     hfs.expect_warning(".*")

@@ -217,7 +217,7 @@ def test_what_finds_no_room_is_read_once_all_the_same(
         name = f"{os.geteuid()}-{1:016x}"
         first = root.ledger.register(name, ServedSource(source=b"/first", device=1, inode=2), 64 << 20)
         assert first.take(0, 64 << 20).granted_bytes == 64 << 20
-        env = injected(*SETTLED_CLOCK, setting("mountd.fetch.sibling_watch:_FIRST_S", 0.0))
+        env = injected(*SETTLED_CLOCK, setting("mountd.fetch.sibling_watch:FIRST_S", 0.0))
         hfs = hfs_mount(source.path, "-o", "buffer=8M", chunk_bytes=256 << 10, cache_size="64M", env=env)
         order = random.Random(1).sample(range(count), count)
 

@@ -137,7 +137,7 @@ EXAMPLES_NOT_RUN = {"hfs completion fish | source": "needs fish", "hfs man statu
 GROUPS = {
     "mounted": ("hfs status", "hfs why", "hfs cache", "hfs refresh", "hfs layout"),
     "by themselves": ("hfs plan", "hfs encode", "hfs decode", "hfs config", "hfs doctor", "hfs completion", "hfs man"),
-    "orders": ("hfs-hint", "hfs debug"),
+    "orders": ("hfs-hint", "hfs trace", "hfs debug"),
     "mounting": ("hfs umount", "hfs mount", "hfs run"),
 }
 """Which examples share a root; what comes later in a group may need what comes before."""
@@ -154,8 +154,8 @@ def group_of(example: str) -> str:
 def test_the_examples_of_all_commands(group: str, tmp_path: Path) -> None:
     wanted = [line for line in examples() if line not in EXAMPLES_NOT_RUN and group_of(line) == group]
     assert wanted
-    if group == "mounting":
-        wanted = sorted(wanted, key=lambda line: line[: len("hfs umount")] != "hfs umount")
+    first = {"mounting": "hfs umount", "orders": "hfs-hint"}.get(group, "")
+    wanted = sorted(wanted, key=lambda line: not line.startswith(first))
     unmounted = [line for line in wanted if line.startswith(NOT_WHILE_MOUNTED)]
     lines = [line for line in wanted if line not in unmounted] + (["hfs umount /data", *unmounted] if unmounted else [])
     done = run_in_root(tmp_path, EXAMPLES_BEFORE + as_script("\n".join(lines_of("\n".join(lines)))))

@@ -13,11 +13,10 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.index import IndexFailed, Stamp
 from mountd.cache.objects import CacheContext, StagedFile, stamp_to_keep
+from policies.cache.eviction import USES_FLUSHED_EVERY_S
 
 _MAX_WAITING = 65_536
 """Of each kind; beyond it they are dropped, as they only order evictions."""
-
-_EVERY_S = 30.0
 
 
 class RowUpdates:
@@ -75,5 +74,5 @@ class RowUpdates:
     async def run(self) -> None:
         """Flush from time to time. Never returns."""
         while True:
-            await trio.sleep(_EVERY_S)
+            await trio.sleep(USES_FLUSHED_EVERY_S)
             await self.flush()

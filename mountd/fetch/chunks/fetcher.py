@@ -219,6 +219,7 @@ class Fetcher:
             waited_ns = int((trio.current_time() - began_s) * 1e9)
             self._waits = self._waits.ended(waited_ns)
             self._metrics.add("source_wait_ns", waited_ns)
+            self._metrics.add("source_waits")
 
     # -- small files of a batch ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,158 @@
+"""`hfs trace simulate`: hits and epoch times of a recorded job with other caches, evictions and numbers of nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+import click
+
+from hfs.cli import CommandGroup
+from hfs.cli.shared import complain
+from hfs.planning.measuring import NotMeasured, file_rate, look_through
+from hfs.planning.planning import Given, rate_of
+from hfs.planning.recorded import load, recorded
+from hfs.planning.simulating import MOST_NODES, PARTS, WAYS, fits_bytes, inputs_of, mount_of, recommended, rows
+from mountd.base.errors import ConfigError
+from mountd.core.config.quantities import parse_duration, parse_size
+from policies.simulation.pieces import Way
+
+_EPOCHS = 3
+"""The first, and two after it: where the cache is full they are alike."""
+
+
+@click.group(cls=CommandGroup)
+def trace() -> None:
+    """Use what `hfs-hint record` has kept of a job."""
+
+
+@trace.command(
+    examples=[
+        "hfs trace simulate train.trace --cache-size 120GB --cache-size 240GB --eviction lru --nodes 1 --nodes 4",
+    ]
+)
+@click.argument("trace", type=click.UNPROCESSED)
+@click.option(
+    "--cache-size", "sizes", metavar="SIZE", multiple=True, help="Of each node; several. [default: parts of the data]"
+)
+@click.option(
+    "--eviction",
+    "ways",
+    type=click.Choice(WAYS),
+    multiple=True,
+    help="Several. hinted: fill-once, with hints. [default: all]",
+)
+@click.option(
+    "--nodes",
+    "nodes",
+    type=click.IntRange(1, MOST_NODES),
+    multiple=True,
+    help="That share their caches; several. [default: 1]",
+)
+@click.option("--epochs", type=click.IntRange(1, 100), default=_EPOCHS, show_default=True, help="The first included.")
+@click.option("--source-latency", metavar="TIME", help="One fetch, like 4ms. [default: as recorded]")
+@click.option(
+    "--source-rate", metavar="RATE", help="What SOURCE gives to all nodes together, like 500MB/s or '1300 samples/s'."
+)
+@click.option("--compute", metavar="TIME", help="What a reader does between two reads. [default: as recorded]")
+@click.option("--readers", type=click.IntRange(1, 4096), help="On each node. [default: as recorded]")
+@click.option("--measure", "source", metavar="SOURCE", help="Measure latency and rate of SOURCE, in 10 s.")
+@click.option(
+    "-o", "options", metavar="KEY=VALUE", multiple=True, help="Of the mount: ttl, siblings, buffer, chunk, ..."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def simulate(
+    trace: str,
+    sizes: tuple[str, ...],
+    ways: tuple[str, ...],
+    nodes: tuple[int, ...],
+    epochs: int,
+    options: tuple[str, ...],
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Say what a recorded job gets out of other caches: hits, and how long its epochs take.
+
+    TRACE is what `hfs-hint record` has kept of its first epoch on a fresh mount. One row for each combination. What
+    the kernel's page cache spares comes on top.
+    """
+    mount, chunk_bytes = mount_of(options)
+    found = recorded(load(trace), chunk_bytes)
+    inputs = inputs_of(found, _given(found.bytes / len(found.pieces), **given))
+    whole_bytes = fits_bytes(found.pieces)
+    made = rows(
+        found,
+        inputs,
+        mount,
+        cache_sizes=[_size(text) for text in sizes] or [round(whole_bytes * part) for part in PARTS],
+        ways=cast("Sequence[Way]", ways or WAYS),
+        nodes=nodes or [1],
+        epochs=epochs,
+    )
+    for note in found.notes:
+        complain(note)
+    best = recommended(made)
+    if as_json:
+        data = {"files": len(set(found.pieces.files.tolist())), "bytes": found.bytes, "cache_bytes": whole_bytes}
+        shown = {"inputs": inputs.shown(), "data": data, "notes": found.notes}
+        click.echo(json.dumps({**shown, "rows": [row.shown() for row in made], "recommended": best.shown()}))
+    else:
+        from hfs.cli.trace_tables import show
+
+        show(found, inputs, made, best, whole_bytes)
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except (ValueError, TypeError):
+        size = 0
+    if not size:
+        raise ConfigError(f"--cache-size is {text!r}: give a size like 240GB")
+    return size
+
+
+def _duration(option: str, text: str) -> Given:
+    try:
+        return Given(parse_duration(text), "given")
+    except (ValueError, TypeError):
+        raise ConfigError(f"{option} is {text!r}: give a time like 4ms") from None
+
+
+def _given(
+    mean_bytes: float,
+    source_latency: str | None,
+    source_rate: str | None,
+    compute: str | None,
+    readers: int | None,
+    source: str | None,
+) -> dict[str, Given]:
+    """What is not to be taken from the trace."""
+    found = _measured(source) if source is not None else {}
+    if source_latency is not None:
+        found["latency_s"] = _duration("--source-latency", source_latency)
+    if source_rate is not None:
+        samples_a_second = rate_of("--source-rate", source_rate, mean_bytes)
+        found["source_rate"] = Given(samples_a_second * mean_bytes, "given")
+    if compute is not None:
+        found["between_s"] = _duration("--compute", compute)
+    if readers is not None:
+        found["readers"] = Given(readers, "given")
+    return found
+
+
+def _measured(source: str) -> dict[str, Given]:
+    """Latency by one reader, rate by many. Raises NotMeasured."""
+    data = look_through(source)
+    complain(f"measuring {source} ...")
+    half = len(data.paths) // 2 or 1
+    alone = file_rate(data.paths[:half], threads=1)
+    together = file_rate(data.paths[half:] or data.paths)
+    if not alone.files:
+        raise NotMeasured(f"{source}: nothing was read")
+    note = "by this node alone; several may get more"
+    return {
+        "latency_s": Given(1 / alone.files_a_second, "measured", "a file, its bytes included"),
+        "source_rate": Given(together.bytes_a_second, "measured", note),
+    }

@@ -1,0 +1,165 @@
+"""What is simulated: pieces of a data set, the epochs that read them, the rates, and the settings of a mount.
+
+A *piece* is what is fetched and staged as one: a small file, or a chunk of a large one. Data only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Way = Literal["fill-once", "lru", "hinted"]
+"""The evictions of a mount, and fill-once with the orders of the epochs told ahead."""
+
+MANY = 40_000
+"""Pieces that are simulated one by one. Of more a part stands for all (Waldspurger et al., 2015, have shown that a
+thousandth does for LRU): a tenth of a percent in hits, and a second or two a simulation."""
+
+
+_MANY_DIRECTORIES = 500
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Arrays of one length."""
+
+    sizes: NDArray[np.int64]
+    """Bytes, at least 1."""
+    files: NDArray[np.int64]
+    """The number of its file; the pieces of a file are evicted together."""
+    directories: NDArray[np.int64]
+    """Of a small file: a number of its directory; -1 of a chunk of a large one, which has no siblings."""
+    names: Sequence[bytes]
+    """Of small files, within their directories."""
+    keys: NDArray[np.uint64]
+    """By which owner nodes are placed (`policies.cluster.placement.keys`)."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The reads of one epoch, in their order: which piece, and how many bytes of it."""
+
+    pieces: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Seconds, and bytes a second; `math.inf` for what costs nothing."""
+
+    latency_s: float
+    """What a fetch from the source takes besides its bytes: of a small file its look-up, open and read."""
+    stream_rate: float = math.inf
+    """Of one fetch."""
+    source_rate: float = math.inf
+    """Of all fetches of all nodes together."""
+    look_s: float = 0.0
+    """What it takes to ask the source whether a file is still what it was."""
+    read_s: float = 0.0
+    """What a read of something that is here takes."""
+    compute_s: float = 0.0
+    """What a reader does between two reads."""
+    peer_rate: float = math.inf
+    """From other nodes, all nodes together."""
+    peer_s: float = 0.0
+    """And what one question takes."""
+
+    def slower(self, factor: float) -> Rates:
+        """All of it takes so many times as long."""
+        return replace(
+            self,
+            **{name: getattr(self, name) * factor for name in self.__slots__ if name.endswith("_s")},
+            **{name: getattr(self, name) / factor for name in self.__slots__ if name.endswith("_rate")},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One daemon of the job, all alike."""
+
+    cache_bytes: int
+    way: Way = "fill-once"
+    nodes: int = 1
+    readers: int = 1
+    """Of each node: threads or processes that read."""
+    ttl_s: float = 60.0
+    siblings_bytes: int = 256 * 1000**2
+    buffer_bytes: int = 128 << 20
+    fetches_ahead: int = 32
+    """At a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an epoch has come to, all nodes together."""
+
+    seconds: float
+    reads: int
+    read_bytes: int
+    source_reads: int
+    source_bytes: int
+    peer_bytes: int
+    staged_bytes: int
+    """At its end, of all caches."""
+
+    def times(self, factor: float, reads: int) -> Outcome:
+        """Of so many times as much data, in the same time."""
+        return Outcome(
+            self.seconds,
+            reads,
+            *(
+                round(value * factor)
+                for value in (
+                    self.read_bytes,
+                    self.source_reads,
+                    self.source_bytes,
+                    self.peer_bytes,
+                    self.staged_bytes,
+                )
+            ),
+        )
+
+    @property
+    def hit_share(self) -> float:
+        """The part of what was read that the source did not have to give in this epoch, at most 1; less than 0 where it
+        gave more than was read, such as what was fetched ahead and evicted before its use."""
+        return 1 - self.source_bytes / self.read_bytes if self.read_bytes else 0.0
+
+
+def thinned(pieces: Pieces, epochs: Sequence[Epoch], many: int = MANY) -> tuple[Pieces, list[Epoch], float]:
+    """A part of the files, by chance but always the same, with all that is read of them; and how large a part it is.
+
+    The caches must be made as much smaller, and everything as much slower, so that an epoch takes its time. Of many
+    directories whole ones are taken: in each then goes on what went on before.
+    """
+    if len(pieces) <= many:
+        return pieces, list(epochs), 1.0
+    groups = pieces.directories if len(np.unique(pieces.directories)) >= _MANY_DIRECTORIES else pieces.files
+    count = int(groups.max()) + 1
+    drawn = np.random.default_rng(0).permutation(count) < max(1.0, count * many / len(pieces))
+    kept = np.where(groups >= 0, drawn[groups], False)
+    if not kept.any():
+        return pieces, list(epochs), 1.0
+    share = float(pieces.sizes[kept].sum() / pieces.sizes.sum())
+    numbers = np.cumsum(kept) - 1
+    part = Pieces(
+        pieces.sizes[kept],
+        pieces.files[kept],
+        pieces.directories[kept],
+        [pieces.names[i] for i in np.flatnonzero(kept).tolist()],
+        pieces.keys[kept],
+    )
+    of_them = [kept[epoch.pieces] for epoch in epochs]
+    return (
+        part,
+        [Epoch(numbers[e.pieces[k]], e.sizes[k]) for e, k in zip(epochs, of_them, strict=True)],
+        share,
+    )

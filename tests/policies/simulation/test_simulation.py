@@ -1,0 +1,253 @@
+"""The simulator against a plain reference of its rules, and by what must hold whatever the numbers are."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policies.cache.admission import COMMIT_EVERY_S, blocks_bytes, grant_bytes, object_overhead_bytes
+from policies.cache.eviction import NOTED_EVERY_S, USES_FLUSHED_EVERY_S, ahead_bytes
+from policies.simulation import pieces as pieces_module
+from policies.simulation.cache import BEGIN_S, SimulatedCache
+from policies.simulation.job import simulate
+from policies.simulation.pieces import Epoch, Mount, Pieces, Rates, Way
+
+SIZE = 40_000
+ROOM = blocks_bytes(SIZE) + object_overhead_bytes(1)
+ALONE = {"readers": 1, "siblings_bytes": 0, "ttl_s": math.inf, "buffer_bytes": 8 << 20}
+SLOW = Rates(latency_s=0.04, compute_s=0.01)
+
+
+def small(count: int, sizes: Sequence[int] | int = SIZE, folders: int = 1) -> Pieces:
+    return Pieces(
+        np.broadcast_to(np.asarray(sizes, np.int64), count).copy(),
+        np.arange(count),
+        np.arange(count) % folders,
+        [b"%06d" % number for number in range(count)],
+        np.random.default_rng(1).integers(0, 1 << 63, count).astype(np.uint64) * np.uint64(2),
+    )
+
+
+def orders(pieces: Pieces, count: int, seed: int = 0) -> list[Epoch]:
+    random = np.random.default_rng(seed)
+    drawn = [random.permutation(len(pieces)) for _ in range(count)]
+    return [Epoch(order, pieces.sizes[order]) for order in drawn]
+
+
+def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: Way, **settings: float) -> list[int]:
+    """Fetches from the source in each epoch."""
+    mount = Mount(cache_bytes, way, **{**ALONE, **settings})  # type: ignore[arg-type]
+    return [outcome.source_reads for outcome in simulate(pieces, epochs, mount, SLOW)]
+
+
+def plainly(epochs: list[Epoch], cache_bytes: int, way: Way) -> list[int]:
+    """The same of files of one size that one reader reads, by the rules as they are told: no heap, no page, no queue."""
+    step_s, grant, ahead = SLOW.latency_s + SLOW.compute_s, grant_bytes(cache_bytes), 0
+    if way == "lru":
+        ahead = ahead_bytes(cache_bytes)
+    now_s, flush_s = BEGIN_S, BEGIN_S + USES_FLUSHED_EVERY_S
+    used = granted = number = 0
+    staged: dict[int, list[float]] = {}  # file -> [use that the index knows, number, when it was written]
+    noted: dict[int, float] = {}
+    told: dict[int, int] = {}
+    found = []
+
+    def evict() -> None:
+        nonlocal used, flush_s
+        if now_s >= flush_s:
+            flush_s = now_s + USES_FLUSHED_EVERY_S
+            for file, use_s in told.items():
+                if file in staged:
+                    staged[file][0] = use_s
+            told.clear()
+        while way == "lru" and used + ahead > cache_bytes:
+            durable = [file for file, row in staged.items() if _committed(row[2], list(staged.values()), now_s)]
+            if not durable:
+                return
+            oldest = min(durable, key=lambda file: staged[file][:2])
+            del staged[oldest]
+            used -= ROOM
+
+    def charge(wanted: int) -> bool:
+        nonlocal used
+        if used + wanted > cache_bytes:
+            evict()
+        if used + wanted > cache_bytes:
+            return False
+        used += wanted
+        evict()
+        return True
+
+    is_first = True
+    for epoch in epochs:
+        noted.clear()
+        fetches = 0
+        for file in epoch.pieces.tolist():
+            if file in staged:
+                if file not in noted or now_s - noted[file] > NOTED_EVERY_S:
+                    noted[file], told[file] = now_s, int(now_s)
+                now_s += SLOW.compute_s
+                continue
+            fetches += 1
+            now_s += SLOW.latency_s
+            noted[file] = now_s
+            if not is_first and granted < grant // 2 and charge(grant):
+                granted += grant
+            if charge(ROOM) if is_first else granted >= ROOM:
+                granted -= 0 if is_first else ROOM
+                number += 1
+                staged[file] = [float(int(now_s)), float(number), now_s]
+            is_first = False
+            now_s += SLOW.compute_s
+        found.append(fetches)
+    assert step_s
+    return found
+
+
+def _committed(at_s: float, rows: list[list[float]], now_s: float) -> bool:
+    return at_s + COMMIT_EVERY_S <= now_s or not rows
+
+
+@pytest.mark.parametrize("part", [0.1, 0.25, 0.5, 0.75, 0.95])
+def test_fill_once_is_what_its_rules_say(part: float) -> None:
+    pieces = small(600)
+    epochs = orders(pieces, 3)
+    size = int(600 * ROOM * part)
+    assert fetched(pieces, epochs, size, "fill-once") == plainly(epochs, size, "fill-once")
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 0.75, 0.95])
+def test_lru_is_nearly_what_its_rules_say(part: float) -> None:
+    """Nearly: what is durable is told in groups there."""
+    pieces = small(1500)
+    epochs = orders(pieces, 4)
+    size = int(1500 * ROOM * part)
+    for one, other in zip(fetched(pieces, epochs, size, "lru"), plainly(epochs, size, "lru"), strict=True):
+        assert abs(one - other) <= 1500 * 0.01
+
+
+@pytest.mark.parametrize("way", ["fill-once", "lru", "hinted"])
+@pytest.mark.parametrize("siblings_bytes", [0, 256 << 20])
+def test_what_fits_is_read_once(way: Way, siblings_bytes: int) -> None:
+    pieces = small(400, np.random.default_rng(0).integers(1000, 90_000, 400).tolist(), folders=3)
+    mount = Mount(int(pieces.sizes.sum() * 3), way, readers=4, siblings_bytes=siblings_bytes)
+    first, *others = simulate(pieces, orders(pieces, 3), mount, SLOW)
+    assert (first.source_reads, first.source_bytes, first.hit_share) == (400, pieces.sizes.sum(), 0.0)
+    assert first.staged_bytes == pieces.sizes.sum()
+    assert [(other.source_bytes, other.hit_share) for other in others] == [(0, 1.0)] * 2
+    assert all(other.seconds < first.seconds for other in others)
+
+
+@pytest.mark.parametrize("way", ["fill-once", "hinted"])
+def test_more_cache_never_has_fewer_hits(way: Way) -> None:
+    pieces = small(500)
+    epochs = orders(pieces, 3)
+    sizes = [int(500 * ROOM * part) for part in np.linspace(0.05, 1.1, 12)]
+    totals = [sum(fetched(pieces, epochs, size, way)) for size in sizes]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[-1] == 500
+
+
+def test_hints_read_no_more_than_fill_once_and_lru_most() -> None:
+    """Where each epoch reads a part, an order is worth something; see scripts/benchmarks/eviction.py."""
+    pieces = small(400)
+    whole = orders(pieces, 12)
+    parts = [Epoch(epoch.pieces[:100], epoch.sizes[:100]) for epoch in whole]
+    hinted, fill_once = (sum(fetched(pieces, parts, 100 * ROOM, way)) for way in ("hinted", "fill-once"))  # type: ignore[arg-type]
+    assert hinted < fill_once
+    assert sum(fetched(pieces, whole[:4], 200 * ROOM, "lru")) > sum(fetched(pieces, whole[:4], 200 * ROOM, "fill-once"))
+
+
+def test_an_epoch_takes_what_its_reads_take() -> None:
+    pieces = small(100)
+    mount = Mount(10 * 100 * ROOM, **ALONE)  # type: ignore[arg-type]
+    first, second = simulate(pieces, orders(pieces, 2), mount, SLOW)
+    assert first.seconds == pytest.approx(100 * 0.05)
+    assert second.seconds == pytest.approx(100 * 0.01)
+    by_four = Mount(10 * 100 * ROOM, **{**ALONE, "readers": 4})  # type: ignore[arg-type]
+    assert simulate(pieces, orders(pieces, 1), by_four, SLOW)[0].seconds == pytest.approx(25 * 0.05)
+    link = Rates(latency_s=0.0, source_rate=SIZE * 10)
+    assert simulate(pieces, orders(pieces, 1), by_four, link)[0].seconds == pytest.approx(10.0)
+
+
+def test_a_look_is_due_when_the_time_to_live_is_over() -> None:
+    pieces = small(100)
+    rates = Rates(latency_s=0.04, look_s=0.02, compute_s=0.01)
+    mount = Mount(10 * 100 * ROOM, **{**ALONE, "ttl_s": 0.001})  # type: ignore[arg-type]
+    assert simulate(pieces, orders(pieces, 2), mount, rates)[1].seconds == pytest.approx(100 * 0.03)
+
+
+def test_siblings_shorten_the_first_epoch() -> None:
+    pieces = small(500, folders=2)
+    size = 2 * 500 * ROOM
+    without = simulate(pieces, orders(pieces, 1), Mount(size, siblings_bytes=0), SLOW)[0]
+    ahead = simulate(pieces, orders(pieces, 1), Mount(size), SLOW)[0]
+    assert ahead.source_reads == without.source_reads == 500
+    assert ahead.seconds < without.seconds / 2
+
+
+@pytest.mark.parametrize(("part", "source_reads"), [(2.0, 1), (0.3, 1)])
+def test_nodes_that_share_read_each_file_once(part: float, source_reads: int) -> None:
+    """Where all fits each node, each keeps what it got (replicate); else each keeps its share (partition)."""
+    pieces = small(400)
+    mount = Mount(int(400 * ROOM * part), nodes=4, **ALONE)  # type: ignore[arg-type]
+    found = simulate(pieces, orders(pieces, 3), mount, SLOW)
+    assert sum(outcome.source_reads for outcome in found) == 400 * source_reads
+    assert found[0].peer_bytes / found[0].read_bytes == pytest.approx(0.75, abs=0.08)
+    if part > 1:
+        assert found[2].peer_bytes < found[1].peer_bytes < found[0].peer_bytes
+    else:
+        assert found[2].peer_bytes / found[2].read_bytes == pytest.approx(0.75, abs=0.08)
+
+
+def test_chunks_of_a_large_file_are_fetched_behind_a_sequential_read() -> None:
+    count, chunk = 64, 8 << 20
+    pieces = Pieces(
+        np.full(count, chunk),
+        np.zeros(count, np.int64),
+        np.full(count, -1),
+        [b"x"] * count,
+        np.arange(count, dtype=np.uint64),
+    )
+    epoch = Epoch(np.arange(count), np.full(count, chunk))
+    rates = Rates(latency_s=0.5, source_rate=1e9)
+    mount = Mount(2 * count * chunk)
+    first, second = simulate(pieces, [epoch, epoch], mount, rates)
+    assert (first.source_reads, second.source_reads) == (count, 0)
+    assert first.seconds < count * 0.5 / 4
+
+
+def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = small(6000, folders=20)
+    epochs = orders(pieces, 2)
+    for way in ("fill-once", "lru"):
+        mount = Mount(6000 * ROOM // 2, way, readers=4, siblings_bytes=0)  # type: ignore[arg-type]
+        monkeypatch.setattr(pieces_module, "MANY", 1 << 30)
+        whole = simulate(pieces, epochs, mount, SLOW)
+        monkeypatch.setattr(pieces_module, "MANY", 1500)
+        part = simulate(pieces, epochs, mount, SLOW)
+        for one, other in zip(whole, part, strict=True):
+            assert one.reads == other.reads
+            assert one.hit_share == pytest.approx(other.hit_share, abs=0.03)
+            assert one.seconds == pytest.approx(other.seconds, rel=0.05)
+
+
+def test_nothing_is_staged_beyond_the_size() -> None:
+    pieces = small(50)
+    cache = SimulatedCache(20 * ROOM, "fill-once", pieces)
+    staged = [cache.stage(piece, SIZE, BEGIN_S + piece, by_itself=True) for piece in range(50)]
+    assert staged == [True] * 20 + [False] * 30
+    assert cache.staged_bytes == 20 * SIZE
+    assert cache.drop([3, 4]) == 2 * ROOM
+    assert 3 not in cache
+    assert cache.stage(40, SIZE, BEGIN_S + 100, by_itself=True)
+
+
+def test_the_data_plane_notes_uses_as_often_as_is_said() -> None:
+    text = (Path(__file__).parents[3] / "mountd/native/plane/contents.c").read_text()
+    found = re.search(r"#define NOTED_EVERY_NS \(INT64_C\((\d+)\) \* 1000000000\)", text)
+    assert found is not None
+    assert int(found[1]) == NOTED_EVERY_S
