@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from functools import cache
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -58,7 +57,6 @@ def prefer_bundled_pyfuse3() -> None:
             sys.path.insert(0, folder)
 
 
-@cache
 def _why_other_release() -> str | None:
     try:
         ours, theirs = metadata.version(_DISTRIBUTION), metadata.version(_WHEEL_DISTRIBUTION)

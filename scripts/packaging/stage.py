@@ -3,9 +3,10 @@
     stage.py client FOLDER     hfs-cache: all Python, nothing compiled, what training jobs need; `daemon` is an extra
     stage.py native FOLDER     hfs-cache-native: the C parts as the package hfs_native, for one interpreter;
                                scripts/wheels adds a pyfuse3 and the licenses before it builds it
+    stage.py unbundled FOLDER  the same for a system that has a libfuse and a pyfuse3, such as conda: the C parts alone
 
-Called by scripts/wheels. What the two are made of is read from pyproject.toml, so that nothing is said twice. Compiles
-nothing and fetches nothing.
+Called by scripts/wheels and scripts/packaging/conda. What the two are made of is read from pyproject.toml, so that
+nothing is said twice. Compiles nothing and fetches nothing.
 """
 
 import json
@@ -121,24 +122,29 @@ def stage_client(folder: Path) -> None:
     write_project(folder, client_table(whole), settings, whole["build-system"])
 
 
-def stage_native(folder: Path) -> None:
-    """The C files, and a package for what they become."""
+def stage_native(folder: Path, *, bundled: bool = True) -> None:
+    """The C files, and a package for what they become; `bundled`: with room for a pyfuse3 and licenses."""
     whole = project()
     for path in sorted((ROOT / "mountd/native").rglob("*.[ch]")):
         copied = folder / path.relative_to(ROOT)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copied)
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
+    inner = f"hfs_native.{PYFUSE3_FOLDER}"
     (folder / "licenses").mkdir()
-    (folder / "hfs_native" / PYFUSE3_FOLDER).mkdir(parents=True)
+    (folder / inner.replace(".", "/")).mkdir(parents=True)
     (folder / "hfs_native/__init__.py").write_text(f'"""{_ABOUT_NATIVE}"""\n')
+    table = native_table(whole)
+    if not bundled:
+        for name in ("license", "license-files"):
+            table[name] = whole["project"][name]
     settings = {
-        "packages": ["hfs_native", f"hfs_native.{PYFUSE3_FOLDER}"],
+        "packages": ["hfs_native", inner] if bundled else ["hfs_native"],
         "include-package-data": False,
-        "package-data": {f"hfs_native.{PYFUSE3_FOLDER}": ["**/*"]},
+        "package-data": {inner: ["**/*"]} if bundled else {},
         "ext-modules": extensions(whole),
     }
-    write_project(folder, native_table(whole), settings, whole["build-system"])
+    write_project(folder, table, settings, whole["build-system"])
 
 
 def main() -> None:
@@ -146,7 +152,10 @@ def main() -> None:
     what, folder = sys.argv[1], Path(sys.argv[2])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    {"client": stage_client, "native": stage_native}[what](folder)
+    if what == "client":
+        stage_client(folder)
+    else:
+        stage_native(folder, bundled={"native": True, "unbundled": False}[what])
 
 
 if __name__ == "__main__":

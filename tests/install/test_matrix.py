@@ -1,0 +1,144 @@
+"""The installation matrix: each interpreter at hand, in five ways. What docs/install.md says of them was seen here.
+
+Takes everything from the package index as pip is set up on this machine, compiles pyfuse3 several times, and so takes
+minutes for each of its cells.
+"""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.packaging.stage import name_of, project
+from tests.fuse.modes import why_no_passthrough
+from tests.install.environments import (
+    LIBFUSE,
+    ROOT,
+    Environment,
+    copy_of_checkout,
+    interpreters,
+    own_libfuse,
+    what_a_mount_says,
+)
+
+pytestmark = [pytest.mark.long, pytest.mark.fuse, pytest.mark.timeout(1800)]
+
+INTERPRETERS = interpreters()
+DIST = ROOT / "build/dist"
+FORMATS = ("hdf5", "lmdb", "tfrecord", "parquet", "encoding")
+WHEELS_ONLY = ("--only-binary", ":all:")
+
+
+@pytest.fixture(scope="module", params=INTERPRETERS.values(), ids=INTERPRETERS.keys())
+def python(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+@pytest.fixture(scope="module")
+def wheels() -> list[Path]:
+    """All wheels of this release, new."""
+    done = subprocess.run(
+        [ROOT / "scripts/wheels", *INTERPRETERS.values()], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(DIST.glob("*.whl"))
+
+
+@pytest.fixture
+def inside(python: Path, tmp_path: Path) -> Environment:
+    return Environment(tmp_path / "venv", python)
+
+
+def mounted_well(found: dict[str, Any], *, passthrough: bool) -> None:
+    """What smoke.py saw of a mount is as it must be."""
+    assert (found["wrong"], found["names"], found["learners"]) == (0, 25, 1), found
+    assert found["refused"] == errno.EROFS
+    assert found["io_mode"]["extension"].startswith("loaded"), found["io_mode"]
+    assert len(found["libfuse"]) == len(found["pyfuse3"]) == 1, found
+    if passthrough:
+        assert found["io_mode"]["passthrough"] == "available", found["io_mode"]
+        assert found["passed"] > 0, found
+
+
+def lowest(inside: Environment, folder: Path, *extras: str) -> list[str]:
+    """Each direct dependency as name==version: the lowest that pyproject.toml allows and this interpreter has a wheel
+    of; of pyfuse3, which has none, the lowest."""
+    table = project()["project"]
+    needs = [*table["dependencies"], *(need for extra in extras for need in table["optional-dependencies"][extra])]
+    (bindings,) = [need for need in needs if need.startswith("pyfuse3")]
+    # uv alone can choose so; pip takes the newest.
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install", "--target", folder / "uv", "uv"]
+    subprocess.run(pip, check=True, capture_output=True)
+    asked = folder / "direct.txt"
+    asked.write_text("\n".join(need for need in needs if need != bindings))
+    choice = ["--resolution", "lowest-direct", "--only-binary", ":all:", "--python", inside.python]
+    command = [folder / "uv/bin/uv", "pip", "compile", "-q", "--no-annotate", "--no-header", *choice, asked]
+    settings = {"UV_CACHE_DIR": str(folder / "cache"), "UV_PYTHON_DOWNLOADS": "never"}
+    if certificates := os.environ.get("PIP_CERT"):
+        settings["SSL_CERT_FILE"] = certificates
+    done = inside.run(*command, extra=settings)
+    assert done.returncode == 0, done.stderr
+    names = {name_of(need) for need in needs}
+    pins = [line for line in done.stdout.split() if name_of(line) in names]
+    assert len(pins) == len(names) - 1, pins
+    return [*pins, bindings.partition(",")[0].replace(">=", "==")]
+
+
+def test_the_client_wheel_needs_no_compiler(wheels: list[Path], inside: Environment, tmp_path: Path) -> None:
+    inside.install(*WHEELS_ONLY, *(wheel for wheel in wheels if wheel.name.endswith("-py3-none-any.whl")))
+    assert inside.smoke("job", tmp_path / "job") == {"brought": []}
+    code, lines = what_a_mount_says(inside, tmp_path / "mounted")
+    assert (code, len(lines)) == (1, 1), lines
+    assert "pip install 'hfs-cache[daemon]'" in lines[0]
+
+
+def test_the_daemon_wheel_has_a_libfuse_of_its_own(wheels: list[Path], inside: Environment, tmp_path: Path) -> None:
+    """Another pyfuse3 stays as it is and is not used: here it would not even import."""
+    assert wheels
+    other = inside.packages / "pyfuse3/__init__.py"
+    other.parent.mkdir()
+    other.write_text("raise RuntimeError('this pyfuse3 is not meant')")
+    inside.install(*WHEELS_ONLY, "--find-links", DIST, "hfs-cache[daemon]")
+    assert inside.smoke("job", tmp_path / "job") == {"brought": []}
+    found = inside.smoke("daemon", tmp_path / "daemon")
+    mounted_well(found, passthrough=why_no_passthrough() is None)
+    assert all(path.startswith(str(inside.folder)) for path in [*found["libfuse"], *found["pyfuse3"]]), found
+    assert "not meant" in other.read_text()
+
+
+def test_from_source_with_the_libfuse_of_the_distribution(inside: Environment, tmp_path: Path) -> None:
+    inside.install(copy_of_checkout(tmp_path / "checkout"), compilers=True)
+    found = inside.smoke("daemon", tmp_path / "daemon")
+    mounted_well(found, passthrough=False)
+    assert not any(path.startswith(str(LIBFUSE)) for path in found["libfuse"]), found
+
+
+@pytest.mark.parametrize("which", ["lowest", "newest"])
+def test_with_the_lowest_and_the_newest_versions(which: str, inside: Environment, tmp_path: Path) -> None:
+    checkout = copy_of_checkout(tmp_path / "checkout")
+    pins = lowest(inside, tmp_path, *FORMATS) if which == "lowest" else []
+    # Only what has wheels nowhere is compiled.
+    options = ["--only-binary", ":all:", "--no-binary", "pyfuse3,hfs-cache", "--upgrade"]
+    inside.install(*options, f"{checkout}[{','.join(FORMATS)}]", *pins, compilers=True, extra=own_libfuse())
+    assert inside.smoke("job", tmp_path / "job") == {"brought": []}
+    samples = {"hdf5": 8, "parquet": 4, "lmdb": 8, "tfrecord": 8}
+    assert inside.smoke("formats", tmp_path / "formats") == {"samples": samples, "encoded": True}
+    mounted_well(inside.smoke("daemon", tmp_path / "daemon"), passthrough=why_no_passthrough() is None)
+
+
+def test_offline_from_a_wheelhouse(wheels: list[Path], tmp_path: Path) -> None:
+    """With the interpreter of these tests: nothing is asked of an index."""
+    assert wheels
+    inside = Environment(tmp_path / "venv")
+    done = subprocess.run(
+        [ROOT / "scripts/wheels", "--wheelhouse", "daemon"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # No index, and none of those that pip is set up with here.
+    alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1"}
+    inside.install("--no-index", "--find-links", DIST / "wheelhouse", "hfs-cache[daemon]", extra=alone)
+    mounted_well(inside.smoke("daemon", tmp_path / "daemon"), passthrough=why_no_passthrough() is None)
