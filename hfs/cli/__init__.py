@@ -44,6 +44,8 @@ _COMMANDS = (
     "config",
     "doctor",
     "debug",
+    "slurm",
+    "sweep",
     "completion",
 )
 """Each is the command of the same name in the file of the same name."""

@@ -48,7 +48,7 @@ _DAEMON = [sys.executable, "-m", "hfs.mounting.daemon_process"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
-_DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
+DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
 """What a path of a FUSE mount answers when its daemon has gone, or its connection was aborted."""
 
 
@@ -91,7 +91,7 @@ def clean_stale(mountpoint: str) -> bool:
             probe.xattr(mountpoint, SOCKET_XATTR)
             break
         except OSError as error:
-            if error.errno not in _DEAD:
+            if error.errno not in DEAD:
                 break
         detach(mountpoint, lazy=True)  # lazy: a job of the dead daemon may still stand in it
         if mountinfo.at(mountpoint) == mount:
@@ -360,11 +360,15 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
     descriptors = [] if lazy or elsewhere else _processes_of(mountpoint)
     try:
         detach(mountpoint, lazy=lazy)
-        deadline = time.monotonic() + limit_s
-        for descriptor in descriptors:
-            if not processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
-                text = f"{mountpoint}: unmounted, but its daemon still works on the cache after {limit_s:g} s"
-                raise MountError(text)
+        wait_daemons_gone([(mountpoint, descriptor) for descriptor in descriptors], limit_s)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def wait_daemons_gone(ending: Sequence[tuple[str, int]], limit_s: float) -> None:
+    """Of (mountpoint, descriptor of `processes.open_pid`). Raises MountError."""
+    deadline = time.monotonic() + limit_s
+    for place, descriptor in ending:
+        if not processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
+            raise MountError(f"{place}: unmounted, but its daemon still works on the cache after {limit_s:g} s")
