@@ -37,6 +37,7 @@ on_each_node --job-name=hfs --output="hfs-%j-%N.log" \
     "$source" "$mountpoint" --cache "$cache" "${options[@]}" &
 daemons=$!
 trap finish EXIT
+sleep 1 # they need that long in any case, and slurmd 22.05 was seen to crash at two steps that start at the same moment
 data=$mountpoint
 if ! on_each_node --quiet "$hfs" status --wait "$wait_s" "$mountpoint" >/dev/null; then
     echo "hfs: no mount on every node, see hfs-$SLURM_JOB_ID-*.log; $source is read directly" >&2

@@ -140,8 +140,9 @@ def _sweep(directory: str, prefix: str, suffix: str) -> None:
     for name in os.listdir(directory):
         path = f"{directory}/{name}"
         with contextlib.suppress(OSError):  # gone meanwhile
-            may_be_starting = not name.startswith(prefix) and os.lstat(path).st_ctime >= old_s
-            if name.endswith(suffix) and not may_be_starting and is_stale(path):
+            # Nothing but sockets is looked at: a mount beside them may not answer yet.
+            is_ours = name.endswith(suffix) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s)
+            if is_ours and is_stale(path):
                 os.unlink(path)
 
 

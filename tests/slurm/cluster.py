@@ -11,16 +11,18 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import shlex
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.fuse.harness import BIN, ROOT, RUN_ID, RUN_KEY, wait_gone
+from tests.slurm.apart import Apart
 
 UNPACKED = ROOT / "build" / "slurm"
 _LIBRARIES = UNPACKED / "usr/lib/x86_64-linux-gnu"
@@ -28,21 +30,11 @@ _PROGRAMS = UNPACKED / "usr/sbin"
 _FREEZER = Path("/sys/fs/cgroup/freezer")
 _UNIFIED = Path("/sys/fs/cgroup/cgroup.controllers")
 
-NODES = ("node1", "node2")
+NODES = 2
 LIMIT_S = 150
+CLEAN_S = 30
+NOTHING: dict[str, list[str]] = {"mounts": [], "sockets": [], "processes": []}
 _AGAIN_S = 0.1
-
-# What a node is: private copies of the machine's mounts, without those of FUSE, which they would keep alive.
-_NODE = """
-set -e
-grep -E ' - fuse' /proc/self/mountinfo | cut -d ' ' -f 5 | tac | while read -r place; do
-    umount -l "$place" || true
-done
-mount -t tmpfs run /run
-mount --bind "$1" "$2"
-echo ready
-exec sleep infinity
-"""
 
 
 def why_not() -> str | None:
@@ -64,23 +56,29 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-class Node:
-    """One of the cluster's: its namespace, its slurmd."""
+def _remove_cgroup(path: str) -> None:
+    """Killed processes leave it a moment after they have ended."""
+    until_s = time.monotonic() + CLEAN_S
+    while True:
+        try:
+            os.rmdir(path)
+            return
+        except OSError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_AGAIN_S)
+
+
+class Node(Apart):
+    """One of the cluster's: its namespace, its slurmd. `here` is a directory of its own at the same path on all."""
 
     def __init__(self, name: str, cluster: "Cluster") -> None:
         self.name = name
-        self._cluster = cluster
         self.folder = cluster.folder / name
         """Seen as `cluster.here` on the node."""
         self.folder.mkdir()
-        self._anchor = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-c", _NODE, "sh", self.folder, cluster.here],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=cluster.environment,
-        )
-        assert self._anchor.stdout is not None
-        assert self._anchor.stdout.readline() == "ready\n"
+        super().__init__(self.folder, cluster.here, cluster.environment)
+        self._cluster = cluster
         self._slurmd: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -88,67 +86,41 @@ class Node:
         command = [_PROGRAMS / "slurmd-wlm", "-D", "-N", self.name, "-d", _PROGRAMS / "slurmstepd-wlm"]
         self._slurmd = self._cluster.start(f"slurmd-{self.name}", *self.entered(*command))
 
-    def entered(self, *command: str | os.PathLike[str]) -> list[str]:
-        """The command, on this node."""
-        return ["nsenter", f"--mount=/proc/{self._anchor.pid}/ns/mnt", *map(os.fspath, command)]
-
     def run(self, *command: str | os.PathLike[str]) -> str:
         """Run on this node, as root; what it says on stdout."""
         return self._cluster.run(*self.entered(*command))
 
-    def mounts(self) -> list[str]:
-        """Mountpoints of hfs."""
-        lines = self.run("cat", "/proc/self/mountinfo").splitlines()
-        return [line.split()[4] for line in lines if " - fuse.hfs " in line]
-
-    def sockets(self) -> list[str]:
-        """Names below the directories of sockets."""
-        return self.run("sh", "-c", "find /run/hfs -type s; true").split()
-
-    def processes(self) -> dict[int, str]:
-        """Those of hfs, and of jobs, in its namespace."""
-        mine = os.readlink(f"/proc/{self._anchor.pid}/ns/mnt")
-        found = {}
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{entry}/ns/mnt") == mine:
-                    command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    if int(entry) != self._anchor.pid and "slurmd-wlm" not in command:
-                        found[int(entry)] = command
-        return found
-
-    def left(self) -> dict[str, Any]:
+    def left(self) -> dict[str, list[str]]:
         """All that must be gone after a job."""
-        return {"mounts": self.mounts(), "sockets": self.sockets(), "processes": list(self.processes().values())}
+        processes = [command for command in self.processes().values() if "slurmd-wlm" not in command]
+        return {"mounts": self.mounts(), "sockets": self.sockets(), "processes": processes}
 
     def fail(self) -> None:
-        """kill -9 of slurmd and of all processes of jobs, with their daemons: the mounts stay as they are."""
-        if self._slurmd is not None:
-            self._slurmd.kill()
-            self._slurmd.wait()
-            self._slurmd = None
+        """kill -9 of slurmd and of all other processes, hfs's too: the mounts stay as they are."""
         while found := self.processes():
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if self._slurmd is not None:
+                self._slurmd.wait()
+                self._slurmd = None
             for pid in found:
                 assert wait_gone(pid), found
 
     def close(self) -> None:
         """End all on it."""
         self.fail()
-        self._anchor.kill()
-        self._anchor.wait()
-        assert self._anchor.stdout is not None
-        self._anchor.stdout.close()
+        super().close()
 
 
 class Cluster:
     """Of two nodes. Started when made; `close` it."""
 
-    def __init__(self, folder: Path, prolog: str = "", epilog: str = "") -> None:
-        """`prolog`, `epilog`: what Slurm runs as root on the nodes, as texts."""
+    def __init__(self, folder: Path, prolog: str, epilog: str, suffix: str) -> None:
+        """`prolog`, `epilog`: what Slurm runs as root on the nodes, as texts. `suffix`: of the names of nodes, which
+        are names of cgroups of the machine too."""
         self.folder = folder
+        self.names = [f"node{number}{suffix}" for number in range(1, NODES + 1)]
         self.here = folder / "here"
         self.here.mkdir()
         libraries = f"{_LIBRARIES}:{_LIBRARIES}/slurm-wlm"
@@ -170,10 +142,10 @@ class Cluster:
         self._configure()
         self._start_munged()
         self.start("slurmctld", _PROGRAMS / "slurmctld-wlm", "-D", "-c")
-        self.nodes = [Node(name, self) for name in NODES]
+        self.nodes = [Node(name, self) for name in self.names]
         for node in self.nodes:
             node.start()
-        self.wait("the nodes are idle", lambda: self.states() == ["idle"] * len(NODES))
+        self.wait("the nodes are idle", lambda: self.states() == ["idle"] * NODES)
 
     def _script(self, name: str, text: str) -> Path:
         """As a site would have it installed. Slurm's commands are found where a site has them, in PATH."""
@@ -188,10 +160,10 @@ class Cluster:
 
     def _configure(self) -> None:
         folder, host = self.folder, socket.gethostname().partition(".")[0]
-        control, *ports = _free_ports(1 + len(NODES))
+        control, *ports = _free_ports(1 + NODES)
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=1000"
-            for name, port in zip(NODES, ports, strict=True)
+            for name, port in zip(self.names, ports, strict=True)
         )
         scripts = "\n".join(f"{name}={path}" for name, path in self._scripts.items())
         (folder / "slurm.conf").write_text(f"""
@@ -289,11 +261,18 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe
         """Of the nodes."""
         return self.run("sinfo", "--noheader", "--Node", "--format=%t").split()
 
-    def wait(self, what: str, is_so: Any) -> None:
+    def wait(self, what: str, is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
         """Until it is so. Slurm has nothing to wait at: its commands are asked again."""
-        until_s = time.monotonic() + LIMIT_S
+        until_s = time.monotonic() + limit_s
         while not is_so():
-            assert time.monotonic() < until_s, f"not within {LIMIT_S} s: {what}\n{self.logs()}"
+            assert time.monotonic() < until_s, f"not within {limit_s} s: {what}\n{self.logs()}"
+            time.sleep(_AGAIN_S)
+
+    def wait_clean(self) -> None:
+        """Until nothing of jobs is left on any node. A node that was lost has its epilog when it is back."""
+        until_s = time.monotonic() + CLEAN_S
+        while (left := [node.left() for node in self.nodes]) != [NOTHING] * NODES:
+            assert time.monotonic() < until_s, f"left after {CLEAN_S} s: {left}\n{self.logs()}"
             time.sleep(_AGAIN_S)
 
     def wait_file(self, name: str) -> str:
@@ -321,9 +300,9 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe
                 process.wait()
         for log in self._logs:
             log.close()
-        for name in NODES:
+        for name in self.names:
             for path, _, _ in os.walk(_FREEZER / f"slurm_{name}", topdown=False):
-                os.rmdir(path)
+                _remove_cgroup(path)
 
 
 def source_bytes(status: str) -> int:
@@ -332,11 +311,11 @@ def source_bytes(status: str) -> int:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, prolog: str = "", epilog: str = "") -> Iterator[Cluster]:
-    """For a `with`."""
+def cluster(folder: Path, prolog: str = "", epilog: str = "", suffix: str | None = None) -> Iterator[Cluster]:
+    """For a `with`: what was started ends, if it fails halfway too."""
     made = Cluster.__new__(Cluster)
     try:
-        made.__init__(folder, prolog, epilog)  # type: ignore[misc]  # what it has started ends if it fails halfway
+        Cluster.__init__(made, folder, prolog, epilog, f"-{secrets.token_hex(2)}" if suffix is None else suffix)
         yield made
     finally:
         made.close()
