@@ -45,6 +45,8 @@ _COMMANDS = {
     "config": "Show the configuration that hfs mount would use, and where each value comes from.",
     "doctor": "Find what is wrong with this set-up, and say the remedy of each fault.",
     "debug": "Help others to find out what happened here.",
+    "slurm": "Print a script for Slurm, to stdout.",
+    "sweep": "Take away what was left: dead mounts, mounts and daemons of ended jobs, sockets, expired caches.",
     "completion": "Print the completion script of SHELL for hfs and hfs-hint.",
     "man": "Print the man page of COMMAND (hfs itself without one), or write those of all commands below a directory.",
 }

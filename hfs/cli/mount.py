@@ -14,7 +14,7 @@ from hfs.cli.command import Command
 from hfs.cli.metrics import tell_metrics
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.shared import complain, hold, target_of
-from hfs.mounting import joining, mounting, view
+from hfs.mounting import joining, keeper, mounting, slurm_step, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places
 from mountd.base.errors import ConfigError, HfsError, MountError
@@ -32,8 +32,9 @@ from mountd.core.config import Config
 @click.argument("mountpoint", required=False, type=click.UNPROCESSED)
 @click.option("-f", "--foreground", is_flag=True, default=None, help="Stay, and log to stderr; Ctrl-C unmounts.")
 @click.option("--take-over", is_flag=True, help="MOUNTPOINT is mounted: go on there with this release of hfs.")
+@click.option("--job", metavar="ID", help="For a prolog: keep it until this job's hfs umount --job ID, the last one's.")
 @mount_flags
-def mount(take_over: bool, **arguments: Any) -> None:
+def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
     """Show the files of SOURCE, read-only, at MOUNTPOINT.
 
     Returns when the mount answers. Keys may also stand in /etc/hfs/config.toml, $XDG_CONFIG_HOME/hfs/config.toml, in
@@ -42,29 +43,39 @@ def mount(take_over: bool, **arguments: Any) -> None:
 
     With --take-over a mount that is there goes on with the daemon of this release, and the options given now: jobs wait
     for a second at most and see no error.
+
+    With --job the mount is a job's: it goes with the last of the jobs that it was mounted for (hfs slurm prolog).
     """
     verbose = bool(arguments.get("verbose"))
     config, origins = load_config(arguments)
+    alone = config.foreground or config.peers != "none" or take_over or is_given(config.mountpoint)
+    if job is not None and (not job or alone):
+        raise ConfigError("job: an ID that is not empty, with a directory, without --foreground, --peers, --take-over")
     with hold():
         if take_over:
             _take_over(config, origins)
             return
         config = without_stale(prepared(config))
-        if _joined(config, origins):
+        if _joined(config, origins, job):
             return
         try:
             check_places(config)
         except HfsError:
             with joining.turn_if_any(config):
-                if _joined(config, origins):  # of a command that was just mounting there
+                if _joined(config, origins, job):  # of a command that was just mounting there
                     return
             raise
         if not config.foreground:
             with joining.turn(config):
-                if _joined(config, origins):  # of a command that was faster
+                if _joined(config, origins, job):  # of a command that was faster
                     return
                 given, config, origins = take_if_given(config, origins)
-                mounting.start(config, origins, session=os.getsid(0), given=given).leave()
+                if job is None:
+                    mounting.start(config, origins, session=os.getsid(0), given=given).leave()
+                else:
+                    _start_for_job(config, origins, job)
+            if (remedy := slurm_step.remedy(config.source)) is not None:
+                complain(f"{config.mountpoint}: {remedy}")
             tell_metrics(config, config.mountpoint)
             if verbose:
                 tell_parts(config.mountpoint)
@@ -86,7 +97,20 @@ def _take_over(config: Config, origins: dict[str, str]) -> None:
     tell_metrics(config, config.mountpoint)
 
 
-def _joined(config: Config, origins: dict[str, str]) -> bool:
+def _start_for_job(config: Config, origins: dict[str, str], job: str) -> None:
+    """A mount that ends with the last job. Raises as `mounting.start`."""
+    mounting.start(config, origins, permanent=False).leave()
+    try:
+        kept = keeper.find(config.mountpoint)
+        if kept is None or not kept.hold_job(job):
+            text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
+            raise MountError(text)
+    except BaseException:
+        mounting.detach(config.mountpoint, lazy=True)
+        raise
+
+
+def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
     """Whether SOURCE has a daemon already, and MOUNTPOINT shows its mount now. Raises ConfigError, MountError."""
     if config.peers != "none":
         return False  # a daemon of a job that finds its cache in use has to tell the others
@@ -103,13 +127,14 @@ def _joined(config: Config, origins: dict[str, str]) -> bool:
                 remedy = f"use {found.mountpoint}, or hfs run, which shows it elsewhere for one command"
                 raise MountError(f"{config.source} is already mounted at {found.mountpoint}; {remedy}")
         try:
-            if not found.keeper.hold_session("hfs mount"):
+            held = found.keeper.hold_session("hfs mount") if job is None else found.keeper.hold_job(job)
+            if not held:
                 continue  # it has just begun to end
             if elsewhere:
                 view.bind(found.mountpoint, config.mountpoint, found.device)
         except OSError as error:
             with contextlib.suppress(OSError, HfsError):
-                found.keeper.release_session()
+                found.keeper.release_session() if job is None else found.keeper.release_job(job)
             raise MountError(f"{config.mountpoint}: cannot be mounted on ({error.strerror})") from None
         complain(f"{config.mountpoint}: served by the daemon of {config.source} that is there already")
         tell_metrics(config, config.mountpoint)

@@ -17,12 +17,11 @@ from hfs.client.client import SOCKET_XATTR, Client
 from hfs.client.control_socket import ControlAddress, Refused
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
-from hfs.mounting import keeper, mountinfo, probe
+from hfs.mounting import keeper, mountinfo, mounting, probe
 from hfs.mounting.mountinfo import Mount
 from mountd.base.errors import HfsError
 
 _NAME = "mount"
-_DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
 _AT_ONCE = 16
 _ENDING_S = 2.0
 _MOST = 200
@@ -85,7 +84,7 @@ def _answers(place: str, pid: int | None, status: dict[str, Any]) -> CheckResult
 def _refused(around: Surroundings, mount: Mount, error: OSError) -> CheckResult:
     place, owner = mount.mountpoint, mount.owner_uid
     by = "" if owner in {None, around.uid} or around.uid == 0 else f" as user {owner} or root"
-    if error.errno in _DEAD:
+    if error.errno in mounting.DEAD:
         text = f"{place}: the daemon of this mount is dead, and nobody starts it again"
         return fault("dead-mount", text, f"hfs umount {place}{by}, or hfs mount there again")
     if isinstance(error, PermissionError):

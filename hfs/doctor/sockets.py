@@ -5,10 +5,7 @@ A stale socket harms nobody, and the next mount removes it; it tells that someth
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
-import stat
 import time
 from collections.abc import Iterator, Sequence
 
@@ -35,7 +32,7 @@ def check(around: Surroundings, directories: Sequence[str] | None = None) -> Ite
             continue  # not there yet, or not to be made: the next one is used
     if stale:
         time.sleep(_AGAIN_S)
-        stale = [path for path in stale if _is_stale(path)]
+        stale = [path for path in stale if socket_places.is_stale(path)]
     for place in shut:
         text = f"{place}: belongs to another user, or others may write to it: no socket is put there"
         yield limit("socket-directory", text, "have it removed: commands do not find a mount that hangs without it")
@@ -51,15 +48,4 @@ def check(around: Surroundings, directories: Sequence[str] | None = None) -> Ite
 def _stale(directory: str) -> list[str]:
     ends = (socket_places.DAEMON, socket_places.KEEPER)
     paths = [f"{directory}/{name}" for name in sorted(os.listdir(directory)) if name.endswith(ends)]
-    return [path for path in paths if _is_stale(path)]
-
-
-def _is_stale(path: str) -> bool:
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            return False
-    except OSError:
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        return probe.connect_ex(path) == errno.ECONNREFUSED
+    return [path for path in paths if socket_places.is_stale(path)]

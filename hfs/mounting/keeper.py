@@ -75,6 +75,17 @@ class FoundKeeper:
         request = {"ask": "hold-session", "session": os.getsid(0), "command": command}
         return bool(ask(self._path, self._owner, request)[1].get("held"))
 
+    def hold_job(self, job: str) -> bool:
+        """Have a job use the mount until `release_job`; False: it is just ending, or its keeper is of a release that
+        knows no jobs. Raises OSError, MountError."""
+        request = {"ask": "hold-job", "job": job}
+        return bool(ask(self._path, self._owner, request)[1].get("held"))
+
+    def release_job(self, job: str) -> tuple[bool, bool]:
+        """A job uses the mount no more: whether it did, and whether the mount ends now. Raises OSError, MountError."""
+        answer = ask(self._path, self._owner, {"ask": "release-job", "job": job})[1]
+        return bool(answer.get("released")), bool(answer.get("ending"))
+
     def release_session(self) -> None:
         """This session uses the mount no more. Raises OSError, MountError."""
         ask(self._path, self._owner, {"ask": "release-session", "session": os.getsid(0)})
@@ -127,6 +138,8 @@ class HeldMount:
 
 
 def _holder(held: dict[str, Any]) -> str:
+    if held.get("job"):
+        return f"job {held['job']}"
     what = "the session of process" if held.get("session") else "process"
     return f"{what} {held.get('pid')} ({held.get('command')})"
 
@@ -175,7 +188,12 @@ def find(mountpoint: str) -> FoundKeeper | None:
 
 def ours() -> Iterator[FoundKeeper]:
     """The keepers of all mounts of our user, those too that are just ending."""
-    return _all(os.geteuid(), "")
+    return of_user(os.geteuid())
+
+
+def of_user(owner: int) -> Iterator[FoundKeeper]:
+    """The same of another user, for root."""
+    return _all(owner, "")
 
 
 def _all(owner: int, mountpoint: str) -> Iterator[FoundKeeper]:

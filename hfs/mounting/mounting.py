@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,7 +49,7 @@ _DAEMON = [sys.executable, "-m", "hfs.mounting.daemon_process"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
-_DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
+DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
 """What a path of a FUSE mount answers when its daemon has gone, or its connection was aborted."""
 
 
@@ -92,7 +92,7 @@ def clean_stale(mountpoint: str) -> bool:
             probe.xattr(mountpoint, SOCKET_XATTR)
             break
         except OSError as error:
-            if error.errno not in _DEAD:
+            if error.errno not in DEAD:
                 break
         detach(mountpoint, lazy=True)  # lazy: a job of the dead daemon may still stand in it
         if mountinfo.at(mountpoint) == mount:
@@ -380,13 +380,20 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
     descriptors = [] if lazy or elsewhere else _processes_of(mountpoint)
     try:
         detach(mountpoint, lazy=lazy)
-        deadline = time.monotonic() + limit_s
-        for descriptor in descriptors:
-            if processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
-                continue
-            is_seen = kept is not None and kept.is_seen()
-            why = "other mount namespaces still show it" if is_seen else "its daemon still works on the cache"
-            raise MountError(f"{mountpoint}: unmounted, but {why} after {limit_s:g} s")
+        is_seen = (lambda: False) if kept is None else kept.is_seen
+        wait_daemons_gone([(mountpoint, descriptor) for descriptor in descriptors], limit_s, is_seen)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def wait_daemons_gone(
+    ending: Sequence[tuple[str, int]], limit_s: float, is_seen: Callable[[], bool] = lambda: False
+) -> None:
+    """Of (mountpoint, descriptor of `processes.open_pid`); `is_seen`: whether other namespaces keep the mount alive.
+    Raises MountError."""
+    deadline = time.monotonic() + limit_s
+    for place, descriptor in ending:
+        if not processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
+            why = "other mount namespaces still show it" if is_seen() else "its daemon still works on the cache"
+            raise MountError(f"{place}: unmounted, but {why} after {limit_s:g} s")

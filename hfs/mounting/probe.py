@@ -79,9 +79,9 @@ def real_path(path: str, as_user: str) -> str:
     return os.fsdecode(bytes.fromhex(found))
 
 
-def xattr(path: str, name: str, *, limit_s: float = PROBE_S) -> bytes:
-    """The value of an extended attribute. Raises OSError; TimeoutError when there is no answer."""
-    return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s)))
+def xattr(path: str, name: str, *, limit_s: float = PROBE_S, as_user: str | None = None) -> bytes:
+    """The value of an extended attribute. Raises as `look`."""
+    return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s, as_user)))
 
 
 def answer(

@@ -140,8 +140,19 @@ def _sweep(directory: str, prefix: str, suffix: str) -> None:
     for name in os.listdir(directory):
         path = f"{directory}/{name}"
         with contextlib.suppress(OSError):  # gone meanwhile
-            if name.endswith(suffix) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s):
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                    probe.setblocking(False)
-                    if probe.connect_ex(path) == errno.ECONNREFUSED and stat.S_ISSOCK(os.lstat(path).st_mode):
-                        os.unlink(path)
+            # Nothing but sockets is looked at: a mount beside them may not answer yet.
+            is_ours = name.endswith(suffix) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s)
+            if is_ours and is_stale(path):
+                os.unlink(path)
+
+
+def is_stale(path: str) -> bool:
+    """A socket that nobody listens at: its process has ended, or has bound it a moment ago. Never raises."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+    except OSError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == errno.ECONNREFUSED

@@ -158,7 +158,10 @@ class Keeper:
         elif what == "release-session":
             self._references.release_session(int(request.get("session", 0)))
             client.reply({"released": True})
-        elif what in {"hold", "hold-session"}:
+        elif what == "release-job":
+            released, is_ending = self._references.release_job(str(request.get("job", "")))
+            client.reply({"released": released, "ending": is_ending})
+        elif what in {"hold", "hold-session", "hold-job"}:
             self._held(what, request, client)
         else:
             client.reply({"error": "this keeper does not know what it is asked; unmount, and mount again", "code": 1})
@@ -171,6 +174,10 @@ class Keeper:
             return
         if what == "hold-session":
             references.hold_session(int(request.get("session", 0)), str(request.get("command", "")))
+            client.reply({"held": True})
+            return
+        if what == "hold-job":
+            references.hold_job(str(request.get("job", "")))
             client.reply({"held": True})
             return
         command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))

@@ -2,6 +2,7 @@
 
     a command    `hfs run`: a connection that stays open; over when it closes, also by kill -9
     a session    `hfs mount`: the process that leads the caller's session (setsid(2)); over when that ends, or unmounts
+    a job        `hfs mount --job`, in a prolog: a name; over when the epilog says so, or `hfs sweep` for it
     a mount      `hfs mount` that has made it: over when somebody unmounts
 
 While none is left the mount is taken away, after `linger_s` in which another may come. Where nobody ever joined,
@@ -32,10 +33,13 @@ class Reference:
     session: int = 0
     """Of an `hfs mount`; 0: a command that is connected."""
     pidfd: int = -1
+    job: str = ""
+    """As the batch system calls it; empty: no job."""
 
     def told(self) -> dict[str, Any]:
         """For people."""
-        return {"pid": self.session or self.pid, "command": self.command, "session": bool(self.session)}
+        told = {"pid": self.session or self.pid, "command": self.command, "session": bool(self.session)}
+        return {**told, "job": self.job} if self.job else told
 
 
 class References:
@@ -84,6 +88,18 @@ class References:
             return
         self._enter(reference)
         self._loop.watch(reference.pidfd, lambda: self.release(reference))
+
+    def hold_job(self, job: str) -> None:
+        """A job joins, if it has not yet."""
+        if job not in {reference.job for reference in self._held}:
+            self._enter(Reference(0, "hfs mount", job=job))
+
+    def release_job(self, job: str) -> tuple[bool, bool]:
+        """A job uses the mount no more: whether it did, and whether the mount goes now."""
+        found = [held for held in self._held if held.job == job != ""]
+        for reference in found:
+            self.release(reference)
+        return bool(found), bool(found) and not (self._held or self._permanent or self._linger_s)
 
     def is_last(self, reference: Reference) -> bool:
         """Whether the mount goes when this one is given up; if so, nobody may join any more."""

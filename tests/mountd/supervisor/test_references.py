@@ -196,3 +196,45 @@ def test_descriptors_are_given_back(sessions: list[int]) -> None:
         kept.references.hold_session(session, "hfs mount")
     kept.references.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_mount_of_jobs_goes_with_the_last() -> None:
+    kept = Kept(permanent=False)
+    kept.references.answers()
+    for job in ("7", "8", "7"):
+        kept.references.hold_job(job)
+    assert kept.references.told() == [
+        {"pid": 0, "command": "hfs mount", "session": False, "job": "7"},
+        {"pid": 0, "command": "hfs mount", "session": False, "job": "8"},
+    ]
+    assert kept.references.release_job("9") == (False, False)
+    assert kept.references.release_job("7") == (True, False)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    assert kept.references.release_job("8") == (True, True)
+    kept.loop.pass_s(0)
+    assert kept.ends == 1
+
+
+def test_a_mount_of_jobs_lingers_and_is_held_by_others() -> None:
+    kept = Kept(permanent=False, linger_s=60.0)
+    kept.references.answers()
+    kept.references.hold_job("7")
+    assert kept.references.release_job("7") == (True, False)
+    kept.loop.pass_s(59)
+    train = kept.references.hold(5, "train", 0.0)
+    kept.references.hold_job("8")
+    assert kept.references.release_job("8") == (True, False)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    kept.references.release(train)
+    kept.loop.pass_s(0)
+    assert kept.ends == 1
+
+
+def test_jobs_that_join_a_permanent_mount_leave_it() -> None:
+    kept = Kept(permanent=True, session=1)
+    kept.references.hold_job("7")
+    assert kept.references.release_job("7") == (True, False)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0

@@ -1,0 +1,24 @@
+"""`Swept`: one thing that was left behind, and whether it is gone now."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Swept(NamedTuple):
+    """`kind` stays the same from release to release."""
+
+    kind: str
+    """dead-mount, job, daemon, socket, directory or cache."""
+    where: str
+    """A path."""
+    text: str
+    """What it is, in a few words."""
+    kept: str = ""
+    """Why it is still there; empty: it is gone, or would be without --dry-run."""
+
+    def line(self, *, dry_run: bool) -> str:
+        """For people."""
+        if self.kept:
+            return f"kept {self.where}: {self.text}; {self.kept}"
+        return f"{'would remove' if dry_run else 'removed'} {self.where}: {self.text}"

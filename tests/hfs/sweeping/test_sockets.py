@@ -1,0 +1,48 @@
+"""Sockets that nobody listens at are removed, and nothing else, from nobody's directory but its user's."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfs.sweeping import sockets
+
+UID = os.geteuid()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """With a socket that is listened at, two that are not, and a file."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "plain.sock").touch()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "live.sock"))
+        listening.listen()
+        for name in ("dead.sock", "dead.keeper", "dead.other"):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(tmp_path / name))
+        yield tmp_path
+
+
+def swept(directory: Path, *, dry_run: bool = False, uid: int = UID) -> list[str]:
+    return [found.where for found in sockets.sweep(dry_run=dry_run, places=[(str(directory), uid)])]
+
+
+def test_what_is_stale_goes(directory: Path) -> None:
+    stale = [f"{directory}/dead.keeper", f"{directory}/dead.sock"]
+    assert swept(directory, dry_run=True) == stale
+    assert swept(directory) == stale
+    assert sorted(os.listdir(directory)) == ["dead.other", "live.sock", "plain.sock"]
+    assert swept(directory) == []
+
+
+def test_a_directory_of_others_is_left(directory: Path) -> None:
+    assert swept(directory, uid=UID + 1) == []
+    directory.chmod(0o777)
+    assert swept(directory) == []
+    link = directory.parent / f"{directory.name}-link"
+    link.symlink_to(directory)
+    directory.chmod(0o700)
+    assert swept(link) == []
