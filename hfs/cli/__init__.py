@@ -32,6 +32,7 @@ __all__ = ["CommandGroup", "cli", "main"]
 _COMMANDS = (
     "mount",
     "umount",
+    "fd-mount",
     "run",
     "status",
     "why",
@@ -46,7 +47,7 @@ _COMMANDS = (
     "debug",
     "completion",
 )
-"""Each is the command of the same name in the file of the same name."""
+"""Each is the command of the same name in the file of the same name, `_` for `-`."""
 
 
 class CommandGroup(click.Group):
@@ -75,7 +76,8 @@ class _Commands(CommandGroup):
         """The command, or None. `hfs status` must answer at once, so nothing else is imported for it."""
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"hfs.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"hfs.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

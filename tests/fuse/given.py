@@ -63,9 +63,21 @@ def mounted(place: Path, options: str = USUAL, kind: str = "fuse.hfs", flags: in
 class Serving:
     """A process that serves a mount, or would."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
-        self.pid = process.pid
+    def __init__(self, command: list[str], env: dict[str, str], *descriptors: int) -> None:
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        self.pid = self._process.pid
+
+    def line(self) -> str:
+        """The next that it tells."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline().rstrip("\n")
 
     def ended(self) -> tuple[int, list[str]]:
         """Wait for it: its exit code, and what it has told people."""
@@ -107,19 +119,20 @@ class Unprivileged:
         ends with the block at the latest."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
-                [*self.prefix(), "python3", "-c", RECEIVE, str(theirs.fileno()), *command],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=self.env,
-            )
-        with ours, Serving(process) as serving:
+            receive = ("python3", "-c", RECEIVE, str(theirs.fileno()))
+            serving = Serving([*self.prefix(), *receive, *command], self.env, theirs.fileno())
+        with ours, serving:
             ours.settimeout(40)
             assert ours.recv(5) == b"there", serving.ended()
             yield serving, ours
+
+    def begun(self, *command: str) -> Serving:
+        """It takes its connection by itself."""
+        return Serving([*self.prefix(), *command], self.env)
+
+    def privileged(self, *command: str) -> Serving:
+        """As root, outside."""
+        return Serving(list(command), self.env)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """To its end, with no connection."""
@@ -138,10 +151,10 @@ def give(to: socket.socket, fd: int) -> None:
     os.close(fd)
 
 
-def mount_command(folder: Path, *options: str, source: str = "source") -> list[str]:
+def mount_command(folder: Path, *options: str, at: str = "/dev/fd/7", cache: str = "cache") -> list[str]:
     """In the foreground, as a container's main process."""
-    cache = f"{folder}/own/cache"
-    return [hfs_command(), "mount", f"{folder}/{source}", "/dev/fd/7", "--cache", cache, "--foreground", *options]
+    own = f"{folder}/own/{cache}"
+    return [hfs_command(), "mount", f"{folder}/source", at, "--cache", own, "--foreground", *options]
 
 
 def client_of(place: Path) -> Client:
