@@ -2,9 +2,9 @@
 
 Whoever connects is looked at (SO_PEERCRED); then MOUNTPOINT is mounted and its connection sent, with the options that
 the mount has, as one message of JSON with one descriptor (SCM_RIGHTS). Nothing of the connection is kept here, so that
-a mount whose daemon has gone is dead and hangs nobody. The socket stays open for as long as it is served: when it is
-closed, the mount is taken away, and the next one is made for the next who comes. Nothing is mounted in between: nobody
-could answer.
+a mount whose daemon has gone is dead and hangs nobody. The socket stays open for as long as it is served. When it is
+closed the dead mount stays, so that nobody takes an empty directory for the data; the next one is made on top of it for
+the next who comes, and all go when this process ends.
 
 This process alone needs rights (CAP_SYS_ADMIN, /dev/fuse). It reads no file of anybody's.
 """
@@ -22,13 +22,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hfs.mounting import mountinfo
-from hfs.mounting.mounting import clean_stale, detach
+from hfs.mounting.mounting import detach
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.socket_peer import socket_peer
 from mountd.supervisor.connection import Connection, MountRefused
 
 _SEND_S = 5.0
 _BACKLOG = 8
+_LEFT = 8
+"""Dead mounts below one that is made: more come of a container that fails again and again, and are taken away first."""
 
 
 class MountOffer(NamedTuple):
@@ -49,12 +51,10 @@ class MountOffer(NamedTuple):
 
 
 def check(offer: MountOffer) -> None:
-    """Raises ConfigError for a MOUNTPOINT that is none; a mount that a dead daemon has left there is taken away."""
-    if clean_stale(offer.mountpoint):
-        return
+    """Raises ConfigError for a MOUNTPOINT that is none."""
     mount = mountinfo.at(offer.mountpoint)
     if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
-        return  # of a former process like us: it goes when the next one is made
+        return  # of a former process like us: the next one is made on top
     try:
         is_directory = stat.S_ISDIR(os.stat(offer.mountpoint).st_mode)
     except OSError as error:
@@ -86,7 +86,8 @@ def _serve(offer: MountOffer, listener: socket.socket, client: socket.socket, te
         _refuse(client, f"for user {offer.uid}, not for user {peer.uid}")
         return
     try:
-        _take_away(offer.mountpoint)
+        if sum(mount.mountpoint == offer.mountpoint for mount in mountinfo.mounts()) >= _LEFT:
+            _take_away(offer.mountpoint)
         connection = Connection.make(
             offer.mountpoint,
             f"given at {offer.socket}",
@@ -102,14 +103,12 @@ def _serve(offer: MountOffer, listener: socket.socket, client: socket.socket, te
     try:
         client.settimeout(_SEND_S)
         socket.send_fds(client, [message], [connection.fd])
-    except OSError:  # it has gone
-        _take_away(offer.mountpoint)
-        return
+    except OSError:
+        return  # it has gone
     finally:
         connection.close()
-    tell(f"{offer.mountpoint}: given to process {peer.pid}")
+    tell(f"{offer.mountpoint}: given to user {peer.uid}{f', process {peer.pid}' if peer.pid else ''}")
     _wait_gone(listener, client)
-    _take_away(offer.mountpoint)
     tell(f"{offer.mountpoint}: not served any more")
 
 

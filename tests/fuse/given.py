@@ -14,7 +14,7 @@ from typing import Self
 
 from hfs.client.client import Client, find_socket
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import ROOT, environment, hfs_command, mounts_below, run, unmount_lazily
+from tests.fuse.harness import ROOT, children, environment, hfs_command, kill, mounts_below, run, unmount_lazily
 
 FLAGS = 1 | 2 | 4  # MS_RDONLY, MS_NOSUID, MS_NODEV
 USUAL = "allow_other,default_permissions"
@@ -85,6 +85,12 @@ class Serving:
         print(said)
         return self._process.returncode, [line for line in said.splitlines() if line.startswith("hfs:")]
 
+    def kill(self) -> None:
+        """It and all that it has started, as when a container is killed."""
+        started = children(self.pid)
+        for pid in (self.pid, *started, *(child for daemon in started for child in children(daemon))):
+            kill(pid)
+
     def __enter__(self) -> Self:
         return self
 
@@ -97,8 +103,36 @@ class Serving:
             self._process.communicate()
 
 
+AS_IN_A_POD = """
+for place in "$1/own" "$1/run" "$2"; do mount --bind "$place" "$place" || exit 99; done
+mount --bind /dev/null /etc/passwd && mount -o remount,bind,ro / || exit 99
+shift 2
+exec prlimit --nofile=1024:4096 "$@"
+"""
+"""Below $1 its own volumes, $2 for `as_plain_user`; all else is read-only, /tmp included."""
+
+
+@contextlib.contextmanager
+def pod(folder: Path, propagation: str, *command: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a mount namespace of its own, with `propagation` as of unshare(1)."""
+    process = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", propagation, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 class Unprivileged:
-    """uid 65534, no capability and no way to get one, no home."""
+    """uid 65534, no capability and no way to get one, no name, no home, few descriptors; a root file system that is
+    read-only. It sees no mount that is made after its start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,7 +145,8 @@ class Unprivileged:
         self._apart += 1
         apart = self.folder / f"apart-{self._apart}"
         apart.mkdir()
-        return [*as_plain_user(apart), "setpriv", "--no-new-privs", "--bounding-set=-all"]
+        pod = ("unshare", "--mount", "sh", "-c", AS_IN_A_POD, "sh", str(self.folder), str(apart))
+        return [*pod, *as_plain_user(apart), "setpriv", "--no-new-privs"]
 
     @contextlib.contextmanager
     def started(self, *command: str) -> Iterator[tuple["Serving", socket.socket]]:

@@ -14,7 +14,7 @@ import pytest
 from hfs.mounting.given import take
 from mountd.base.errors import MountError
 from scripts.benchmarks.plain_user import UID
-from tests.fuse.given import Unprivileged, client_of, give, mount_command, mounted, open_folder
+from tests.fuse.given import Unprivileged, client_of, give, mount_command, mounted, open_folder, pod
 from tests.fuse.harness import hfs_command, kill, mounts_below, must, processes_of_run, run
 from tests.fuse.users import User, needs_root
 from tests.support.pattern import pattern, write_pattern
@@ -25,6 +25,13 @@ FILES, SIZE, LARGE = 60, 20_000, 6_000_000
 OTHER = User(61002, 61002)
 
 FUSEMOUNT = Path(__file__).parent / "clients" / "fusemount.py"
+CONSUMER = """
+while read line; do
+    if [ -z "$(ls -A shared/data 2>&1)" ]; then echo empty
+    elif ! ls shared/data > /dev/null 2>&1; then echo dead
+    elif diff -r source/d1 shared/data/d1; then echo right; fi
+done
+"""
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
@@ -60,7 +67,8 @@ def test_nobody_serves_a_mount_that_another_has_made(folder: Path) -> None:
             assert int(file["samples"][150, 7]) == 150_007
         assert bytes(np.memmap(place / "large", np.uint8, "r")[LARGE - 99 :]) == pattern(500, LARGE - 99, 99)
         status = client_of(place).status()
-        assert Path(f"/proc/{status['pid']}/status").read_text().count("0000000000000000\n") >= 5
+        rights = Path(f"/proc/{status['pid']}/status").read_text().split()
+        assert {rights[rights.index(f"Cap{name}:") + 1] for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
         assert status["mountpoint"] == "/dev/fd/7"
         with (place / "later").open("rb") as file:
             assert file.read(99) == pattern(501, 0, 99)
@@ -95,32 +103,59 @@ def test_it_ends_on_sigterm_and_its_readers_are_told(folder: Path) -> None:
     must("umount", str(place))
 
 
-def test_fd_mount_mounts_for_who_may_not(folder: Path) -> None:
-    """For one at a time, again and again. The end of who serves it is an end of the mount; the end of who has mounted
-    it ends both."""
-    place, path, nobody = folder / "mnt", folder / "run" / "data.sock", Unprivileged(folder)
+@pytest.fixture
+def shared(folder: Path) -> Path:
+    """A directory of the node that pods share: what one mounts in it others see, if they want."""
+    path = folder / "shared"
+    (path / "data").mkdir(parents=True)
+    must("mount", "--bind", path, path)
+    must("mount", "--make-shared", path)
+    return path
+
+
+def test_fd_mount_mounts_for_who_may_not(folder: Path, shared: Path) -> None:
+    """For one at a time, again and again. When who serves it is killed the mount is dead, and never an empty directory;
+    the next one lies on top. The end of who has mounted it ends both. A pod from before (HostToContainer) sees each
+    mount of the other (Bidirectional)."""
+    place, path, nobody = shared / "data", folder / "run" / "data.sock", Unprivileged(folder)
     helper = (hfs_command(), "fd-mount", str(place), "--socket", str(path), "--user", str(UID))
     command = mount_command(folder, at=str(path))
-    with nobody.privileged(*helper) as giver:
+    with (
+        pod(folder, "slave", "sh", "-c", CONSUMER) as consumer,
+        nobody.privileged("unshare", "--mount", "--propagation", "unchanged", *helper) as giver,
+    ):
+        assert consumer.stdin is not None
+        assert consumer.stdout is not None
+
+        def seen() -> str:
+            print(file=consumer.stdin, flush=True)
+            return consumer.stdout.readline()
+
         assert giver.line() == f"hfs: {path}: gives user {UID} a mount at {place}"
         assert b"Permission denied" in OTHER.run(folder, "python3", "-c", CONNECT, "run/data.sock").stderr
+        assert seen() == "empty\n"
         with nobody.begun(*command) as process:
-            assert giver.line().startswith(f"hfs: {place}: given to process ")
+            assert giver.line() == f"hfs: {place}: given to user {UID}, process {process.pid}"
+            assert seen() == "right\n"
             assert OTHER.reads(place, "d1/f1") == pattern(2, 0, SIZE + 1)
             with pytest.raises(MountError, match="served by another process already"):
                 take(str(path))
             ready = nobody.beside(process.pid, "hfs", "status", str(path), "--ready")
             assert ready.returncode == 0, ready
-            os.kill(process.pid, signal.SIGKILL)
+            (folder / "source").rename(folder / "gone")
+            unready = nobody.beside(process.pid, "hfs", "status", str(path), "--ready")
+            (folder / "gone").rename(folder / "source")
+            assert (unready.returncode, "source cannot be read: No such file" in unready.stderr) == (1, True), unready
+            process.kill()
             assert giver.line() == f"hfs: {place}: not served any more"
-            assert mounts_below(folder) == []
+            assert seen() == "dead\n"
         with nobody.begun(*command) as process:
-            assert giver.line().startswith(f"hfs: {place}: given to process ")
-            assert OTHER.reads(place, "d1/f1") == pattern(2, 0, SIZE + 1)
+            assert giver.line() == f"hfs: {place}: given to user {UID}, process {process.pid}"
+            assert seen() == "right\n"
             os.kill(giver.pid, signal.SIGTERM)
             assert giver.ended() == (0, [])
             assert process.ended()[0] == 0
-    assert mounts_below(folder) == []
+    assert mounts_below(place) == []
     assert list((folder / "run").rglob("*.sock")) == []
 
 
