@@ -32,6 +32,7 @@ __all__ = ["Command", "CommandGroup", "cli", "main"]
 _COMMANDS = {
     "mount": "Show the files of SOURCE, read-only, at MOUNTPOINT.",
     "umount": "Unmount MOUNTPOINT and wait until its daemon has ended.",
+    "fd-mount": "Mount at MOUNTPOINT, as root, for a process without rights.",
     "run": "Mount, run COMMAND with its own user and environment, unmount.",
     "status": "Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.",
     "why": "Say why jobs that read from the mount that MOUNT lies in wait, and what to change.",
@@ -50,7 +51,7 @@ _COMMANDS = {
     "completion": "Print the completion script of SHELL for hfs and hfs-hint.",
     "man": "Print the man page of COMMAND (hfs itself without one), or write those of all commands below a directory.",
 }
-"""Each is the command of the same name in the file of the same name. What it does is said here too, so that `--help`
+"""Each is the command of the same name in the file of the same name, `_` for `-`. What it does is said here too, so that `--help`
 need not import them all."""
 
 
@@ -65,7 +66,8 @@ class _Commands(CommandGroup):
         """The command, or None. `hfs status` must answer at once, so nothing else is imported for it."""
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"hfs.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"hfs.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -15,12 +15,14 @@ from hfs.cli.shared import complete_mounts, control_option, printable, sole_moun
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.client.given_mounts import ServedMount
-from hfs.mounting import mountinfo
-from mountd.base.errors import HfsError
+from hfs.mounting import mountinfo, probe
+from mountd.base.errors import HfsError, MountError
 
 _AGAIN_S = 0.2
 _LIST_LIMIT_S = 2.0
 """For each mount of the list: a hung one must not hide the others."""
+_SOURCE_LIMIT_S = 5.0
+"""Within the time that a probe has."""
 _READERS = 5
 _WATCH_S = 2.0
 _NOTE = (
@@ -35,6 +37,7 @@ _NOTE = (
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait until it answers."
 )
+@click.option("--ready", is_flag=True, help="Only whether it answers and SOURCE can be read: exit code 0 or 1.")
 @click.option("--all", "everything", is_flag=True, help="All figures, and the counters with their meaning.")
 @click.option("--watch", is_flag=True, help="The same screen again and again, until Ctrl-C.")
 @click.option("--plot", metavar="FILE", help="A picture of the traffic: throughput by origin, what is local, waiting.")
@@ -46,6 +49,7 @@ def status(
     mount: str | None,
     as_json: bool,
     wait_s: float,
+    ready: bool,
     everything: bool,
     watch: bool,
     plot: str | None,
@@ -59,9 +63,14 @@ def status(
     """
     if control is None and (cluster or everything or watch or plot is not None):
         mount = mount or sole_mount()
+    if ready and mount is None and control is None:
+        mount = sole_mount()
     if mount is None and control is None:
         ctx.exit(_list_mounts(as_json=as_json))
     client, found = _wait_for(mount, control, wait_s, page_cache=as_json or everything)
+    if ready:
+        _see_that_it_is_ready(found)
+        return
     if cluster:
         _print_cluster(client.cluster(), as_json=as_json)
         return
@@ -79,6 +88,19 @@ def status(
         from hfs.cli.status_screen import screen
 
         click.echo("\n".join(screen(found)))
+
+
+def _see_that_it_is_ready(found: dict[str, Any]) -> None:
+    """Raises MountError where SOURCE cannot be read. For others than root and the owner it answers: that is all that
+    they may know."""
+    source = (found.get("source") or {}).get("path")
+    if source is None:
+        return
+    as_user = ((found.get("config") or {}).get("as-user") or {}).get("value")
+    try:
+        probe.look(source, as_user, limit_s=_SOURCE_LIMIT_S)
+    except OSError as error:
+        raise MountError(f"{found['mountpoint']}: SOURCE {source} cannot be read: {error.strerror}") from None
 
 
 def _watch(client: Client, found: dict[str, Any]) -> None:

@@ -2,8 +2,7 @@
 one.
 
 `/dev/fd/N` is how libfuse's programs are told of a connection: a descriptor of /dev/fuse that was opened and mounted
-before we were started, by a container's runtime or another helper with the rights that we lack. What is known of the
-mount's options decides what may be served: without `default_permissions` the kernel asks for nobody's rights.
+before we were started, by a container's runtime or another helper with the rights that we lack.
 """
 
 from __future__ import annotations
@@ -151,23 +150,16 @@ def _seen(fd: int) -> GivenMount:
 
 
 def settled(config: Config, origins: dict[str, str], given: GivenMount) -> tuple[Config, dict[str, str]]:
-    """The configuration, with what the mount decides. Raises MountError for a mount that would show more than SOURCE
-    lets its readers see.
+    """The configuration with what the mount decides: whether others than the user that hfs runs as come here. Where
+    nobody tells, they do, unless the user says otherwise. Raises ConfigError where that is wrong.
 
-    `allow_other` is the mount's. Where that is not known it is taken for given, unless the user says otherwise: then
-    rights are asked for that nobody may need.
+    That the kernel looks at mode bits and ACLs (`default_permissions`) does not depend on the mount: it does so as soon
+    as a daemon has answered INIT that it has ACLs, as ours does.
     """
-    allows = True if given.options is None else "allow_other" in given.options
-    is_checked = given.options is None or "default_permissions" in given.options
-    if not is_checked and (allows or given.owner_uid not in {None, os.geteuid()}):
-        whom = "all users in" if allows else f"user {given.owner_uid} in, who is not the one that hfs runs as,"
-        why = f"mounted without default_permissions, it lets {whom} without asking for rights"
-        raise MountError(f"MOUNTPOINT {config.mountpoint}: {why}; mount it with default_permissions")
-    if origins.get("allow_other") != "default":
-        if given.options is not None and allows and not config.allow_other:
-            raise ConfigError(
-                f"allow-other: false, and {config.mountpoint} is mounted with allow_other; leave it out, or mount it "
-                "without"
-            )
-        allows = config.allow_other
-    return msgspec.structs.replace(config, allow_other=allows), {**origins, "allow_other": "mountpoint"}
+    others = given.options is None or "allow_other" in given.options or given.owner_uid not in {None, os.geteuid()}
+    if origins.get("allow_other", "default") != "default":
+        if given.options is not None and others and not config.allow_other:
+            why = f"allow-other: false, and others may enter the mount behind {config.mountpoint}"
+            raise ConfigError(f"{why}; leave it out, or have it mounted without allow_other, for user {os.geteuid()}")
+        return config, origins
+    return msgspec.structs.replace(config, allow_other=others), {**origins, "allow_other": "mountpoint"}

@@ -163,7 +163,7 @@ def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
         path,
         faults,
         silent="choose another",
-        missing=f"make it: mkdir -p {path}",
+        missing="start hfs fd-mount first" if path.endswith(".sock") else f"make it: mkdir -p {path}",
         wrong="give an empty directory",
         other=lambda error: f"cannot be used ({error.strerror}); choose another",
         as_user=config.as_user if config.over and path == real_source(config) else None,

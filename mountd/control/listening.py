@@ -38,7 +38,15 @@ def socket_path(config: Config) -> Iterator[str]:
         yield path
         return
     # A container or a user namespace where no directory is ours.
-    with tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp", ignore_cleanup_errors=True) as directory:
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp", ignore_cleanup_errors=True)
+            )
+        except OSError as error:
+            nowhere = f"no place for the control socket: /tmp cannot be written to ({error.strerror})"
+            remedy = "set XDG_RUNTIME_DIR to a directory of your own, or give --control PATH"
+            raise MountError(f"{nowhere}; {remedy}") from None
         yield f"{directory}/{socket_places.prefix_of(config.mountpoint)}{socket_places.DAEMON}"
 
 

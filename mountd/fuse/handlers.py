@@ -2,7 +2,7 @@
 
 Each hands its request to what answers it: `entries`, `directories`, `opened_files`, `xattrs`. What needs no waiting was
 answered before by `fast_handlers`, if the extension is there. Never here: cache decisions, paths, retries. The mount is
-read-only: the kernel's own `ro` answers EROFS before we are asked.
+read-only: see `read_only`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from mountd.fuse.directories import DirectoryReplies
 from mountd.fuse.entries import EntryReplies
 from mountd.fuse.fast_handlers import FastHandlers
 from mountd.fuse.opened_files import FileReplies
+from mountd.fuse.read_only import ReadOnly
 from mountd.fuse.xattrs import XattrReplies
 from mountd.namespace import Asker
 from mountd.source import Source
 
 
-class Handlers(pyfuse3.Operations):
+class Handlers(ReadOnly):
     """The operations of one mount."""
 
     enable_acl = True

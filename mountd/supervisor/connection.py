@@ -53,11 +53,23 @@ class Connection:
         """The INIT request; empty until it is read, and for a daemon that reads it by itself."""
 
     @classmethod
-    def make(cls, mountpoint: str, source: str, *, allow_other: bool, noexec: bool) -> Connection:
-        """Mount `source` (a name to show) on `mountpoint`, read-only. Raises MountRefused."""
+    def make(
+        cls,
+        mountpoint: str,
+        source: str,
+        *,
+        allow_other: bool,
+        noexec: bool,
+        owner: tuple[int, int] | None = None,
+    ) -> Connection:
+        """Mount `source` (a name to show) on `mountpoint`, read-only. `owner`: uid and gid that the mount is of, as
+        mount(2) alone can say; None: ours. Raises MountRefused."""
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not _mount(fd, mountpoint, source, allow_other=allow_other, noexec=noexec):
+            ids = owner or (os.getuid(), os.getgid())
+            if not _mount(fd, mountpoint, source, ids, allow_other=allow_other, noexec=noexec):
+                if owner not in {None, (os.getuid(), os.getgid())}:
+                    raise MountRefused(f"{mountpoint}: a mount for user {ids[0]} needs CAP_SYS_ADMIN")
                 os.close(fd)
                 fd = -1
                 fd = _fusermount(mountpoint, source, allow_other=allow_other, noexec=noexec)
@@ -180,9 +192,9 @@ def unmount(mountpoint: str) -> None:
     raise OSError(number, os.strerror(number), mountpoint)
 
 
-def _mount(fd: int, mountpoint: str, source: str, *, allow_other: bool, noexec: bool) -> bool:
+def _mount(fd: int, mountpoint: str, source: str, owner: tuple[int, int], *, allow_other: bool, noexec: bool) -> bool:
     """mount(2). False if we may not. Raises OSError."""
-    options = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    options = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={owner[0]},group_id={owner[1]},default_permissions"
     if allow_other:
         options += ",allow_other"
     flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)

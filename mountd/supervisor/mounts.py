@@ -60,7 +60,7 @@ class KeptMount:
             # First: a look-up that waits there holds its root, so that nothing can be mounted on it.
             self._below.add(self.connection.device)
             self.connection.abort()
-        made = self._take() if self.is_given else Connection.make(self.mountpoint, self.source, **self._options)
+        made = self._take() if self.is_given else self._mount()
         try:
             if self.feeds:
                 made.read_init()
@@ -75,6 +75,10 @@ class KeptMount:
         for descriptor in self._journal:
             os.close(descriptor)
         self._journal = [os.memfd_create(f"hfs-{name}", os.MFD_CLOEXEC) for name in ("journal-a", "journal-b", "opens")]
+
+    def _mount(self) -> Connection:
+        allow_other, noexec = self._options["allow_other"], self._options["noexec"]
+        return Connection.make(self.mountpoint, self.source, allow_other=allow_other, noexec=noexec)
 
     def _take(self) -> Connection:
         given_fd, self._given_fd = self._given_fd, -1

@@ -14,7 +14,7 @@ from typing import Self
 
 from hfs.client.client import Client, find_socket
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import ROOT, environment, hfs_command, mounts_below, run, unmount_lazily
+from tests.fuse.harness import ROOT, children, environment, hfs_command, kill, mounts_below, run, unmount_lazily
 
 FLAGS = 1 | 2 | 4  # MS_RDONLY, MS_NOSUID, MS_NODEV
 USUAL = "allow_other,default_permissions"
@@ -63,15 +63,33 @@ def mounted(place: Path, options: str = USUAL, kind: str = "fuse.hfs", flags: in
 class Serving:
     """A process that serves a mount, or would."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
-        self.pid = process.pid
+    def __init__(self, command: list[str], env: dict[str, str], *descriptors: int) -> None:
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        self.pid = self._process.pid
+
+    def line(self) -> str:
+        """The next that it tells."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline().rstrip("\n")
 
     def ended(self) -> tuple[int, list[str]]:
         """Wait for it: its exit code, and what it has told people."""
         _, said = self._process.communicate(timeout=40)
         print(said)
         return self._process.returncode, [line for line in said.splitlines() if line.startswith("hfs:")]
+
+    def kill(self) -> None:
+        """It and all that it has started, as when a container is killed."""
+        started = children(self.pid)
+        for pid in (self.pid, *started, *(child for daemon in started for child in children(daemon))):
+            kill(pid)
 
     def __enter__(self) -> Self:
         return self
@@ -85,8 +103,36 @@ class Serving:
             self._process.communicate()
 
 
+AS_IN_A_POD = """
+for place in "$1/own" "$1/run" "$2"; do mount --bind "$place" "$place" || exit 99; done
+mount --bind /dev/null /etc/passwd && mount -o remount,bind,ro / || exit 99
+shift 2
+exec prlimit --nofile=1024:4096 "$@"
+"""
+"""Below $1 its own volumes, $2 for `as_plain_user`; all else is read-only, /tmp included."""
+
+
+@contextlib.contextmanager
+def pod(folder: Path, propagation: str, *command: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a mount namespace of its own, with `propagation` as of unshare(1)."""
+    process = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", propagation, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 class Unprivileged:
-    """uid 65534, no capability and no way to get one, no home."""
+    """uid 65534, no capability and no way to get one, no name, no home, few descriptors; a root file system that is
+    read-only. It sees no mount that is made after its start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,7 +145,8 @@ class Unprivileged:
         self._apart += 1
         apart = self.folder / f"apart-{self._apart}"
         apart.mkdir()
-        return [*as_plain_user(apart), "setpriv", "--no-new-privs", "--bounding-set=-all"]
+        pod = ("unshare", "--mount", "sh", "-c", AS_IN_A_POD, "sh", str(self.folder), str(apart))
+        return [*pod, *as_plain_user(apart), "setpriv", "--no-new-privs"]
 
     @contextlib.contextmanager
     def started(self, *command: str) -> Iterator[tuple["Serving", socket.socket]]:
@@ -107,19 +154,20 @@ class Unprivileged:
         ends with the block at the latest."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
-                [*self.prefix(), "python3", "-c", RECEIVE, str(theirs.fileno()), *command],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=self.env,
-            )
-        with ours, Serving(process) as serving:
+            receive = ("python3", "-c", RECEIVE, str(theirs.fileno()))
+            serving = Serving([*self.prefix(), *receive, *command], self.env, theirs.fileno())
+        with ours, serving:
             ours.settimeout(40)
             assert ours.recv(5) == b"there", serving.ended()
             yield serving, ours
+
+    def begun(self, *command: str) -> Serving:
+        """It takes its connection by itself."""
+        return Serving([*self.prefix(), *command], self.env)
+
+    def privileged(self, *command: str) -> Serving:
+        """As root, outside."""
+        return Serving(list(command), self.env)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """To its end, with no connection."""
@@ -138,10 +186,10 @@ def give(to: socket.socket, fd: int) -> None:
     os.close(fd)
 
 
-def mount_command(folder: Path, *options: str, source: str = "source") -> list[str]:
+def mount_command(folder: Path, *options: str, at: str = "/dev/fd/7", cache: str = "cache") -> list[str]:
     """In the foreground, as a container's main process."""
-    cache = f"{folder}/own/cache"
-    return [hfs_command(), "mount", f"{folder}/{source}", "/dev/fd/7", "--cache", cache, "--foreground", *options]
+    own = f"{folder}/own/{cache}"
+    return [hfs_command(), "mount", f"{folder}/source", at, "--cache", own, "--foreground", *options]
 
 
 def client_of(place: Path) -> Client:

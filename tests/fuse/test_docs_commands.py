@@ -133,7 +133,11 @@ python -c 'import numpy; numpy.save("epoch0.npy", numpy.array([3, 1, 4, 0, 2]))'
 hfs mount /lustre/imagenet /data --cache /nvme/hfs
 """
 )
-EXAMPLES_NOT_RUN = {"hfs completion fish | source": "needs fish", "hfs man status | man -l -": "needs man(1)"}
+EXAMPLES_NOT_RUN = {
+    "hfs completion fish | source": "needs fish",
+    "hfs man status | man -l -": "needs man(1)",
+    "hfs fd-mount /data --socket /run/hfs/data.sock --user 65534": "stays; tests/fuse/test_given_connection.py",
+}
 GROUPS = {
     "mounted": ("hfs status", "hfs why", "hfs cache", "hfs refresh", "hfs layout"),
     "by themselves": ("hfs plan", "hfs encode", "hfs decode", "hfs config", "hfs doctor", "hfs completion", "hfs man"),

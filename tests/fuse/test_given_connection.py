@@ -1,5 +1,6 @@
 """A mount that somebody else has made, served by a user without rights through `/dev/fd/N`."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,8 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.fuse.given import Unprivileged, client_of, give, mount_command, mounted, open_folder
-from tests.fuse.harness import hfs_command, kill, must, processes_of_run
+from hfs.mounting.given import take
+from mountd.base.errors import MountError
+from scripts.benchmarks.plain_user import UID
+from tests.fuse.given import Unprivileged, client_of, give, mount_command, mounted, open_folder, pod
+from tests.fuse.harness import hfs_command, kill, mounts_below, must, processes_of_run, run
 from tests.fuse.users import User, needs_root
 from tests.support.pattern import pattern, write_pattern
 
@@ -19,6 +23,16 @@ pytestmark = [needs_root, pytest.mark.fuse]
 
 FILES, SIZE, LARGE = 60, 20_000, 6_000_000
 OTHER = User(61002, 61002)
+
+FUSEMOUNT = Path(__file__).parent / "clients" / "fusemount.py"
+CONSUMER = """
+while read line; do
+    if [ -z "$(ls -A shared/data 2>&1)" ]; then echo empty
+    elif ! ls shared/data > /dev/null 2>&1; then echo dead
+    elif diff -r source/d1 shared/data/d1; then echo right; fi
+done
+"""
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
 @pytest.fixture
@@ -32,6 +46,11 @@ def folder() -> Iterator[Path]:
         write_pattern(made / "source" / "later", 501, LARGE)
         with h5py.File(made / "source" / "samples.h5", "w") as file:
             file["samples"] = np.arange(200_000, dtype=np.int64).reshape(200, 1000)
+        (made / "source" / "open").mkdir()
+        write_pattern(made / "source" / "own", 502, 99)
+        (made / "source" / "own").chmod(0o600)
+        for name in ("open", "own"):
+            os.chown(made / "source" / name, UID, UID)
         yield made
         assert processes_of_run(made) == {}
 
@@ -40,14 +59,16 @@ def test_nobody_serves_a_mount_that_another_has_made(folder: Path) -> None:
     """Clients are right, before and after kill -9 of the daemon; whoever has mounted unmounts, and nothing is left."""
     place, nobody = folder / "mnt", Unprivileged(folder)
     with nobody.started(*mount_command(folder)) as (process, to):
-        give(to, mounted(place))
+        give(to, mounted(place, "allow_other"))  # that the kernel is to ask for permissions is said by who serves it
         must("diff", "-r", folder / "source", place)
         assert OTHER.reads(place, "d1/f1") == pattern(2, 0, SIZE + 1)
+        assert OTHER.reads(place, "own") is None
         with h5py.File(place / "samples.h5") as file:
             assert int(file["samples"][150, 7]) == 150_007
         assert bytes(np.memmap(place / "large", np.uint8, "r")[LARGE - 99 :]) == pattern(500, LARGE - 99, 99)
         status = client_of(place).status()
-        assert Path(f"/proc/{status['pid']}/status").read_text().count("0000000000000000\n") >= 5
+        rights = Path(f"/proc/{status['pid']}/status").read_text().split()
+        assert {rights[rights.index(f"Cap{name}:") + 1] for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
         assert status["mountpoint"] == "/dev/fd/7"
         with (place / "later").open("rb") as file:
             assert file.read(99) == pattern(501, 0, 99)
@@ -72,58 +93,100 @@ def test_it_ends_on_sigterm_and_its_readers_are_told(folder: Path) -> None:
     place, nobody = folder / "mnt", Unprivileged(folder)
     with nobody.started(*mount_command(folder)) as (process, to):
         give(to, mounted(place))
-        with (place / "large").open("rb") as file:
-            os.kill(process.pid, signal.SIGTERM)
-            assert process.ended()[0] == 0
-            with pytest.raises(OSError, match="not connected"):
-                file.read(99)
+        opened = os.open(place / "large", os.O_RDONLY)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.ended()[0] == 0
+        with pytest.raises(OSError, match="not connected"):
+            os.read(opened, 99)
+        with contextlib.suppress(OSError):  # the kernel asks for a flush
+            os.close(opened)
     must("umount", str(place))
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ("allow_other", "fuse", "mounted without default_permissions, it lets all users in"),
-        ("", "fuse.hfs", "it lets user 0 in"),
-    ],
-)
-def test_a_mount_that_would_show_too_much_is_refused(folder: Path, options: str, kind: str, words: str) -> None:
-    """Where mountinfo shows it."""
-    connection = mounted(folder / "mnt", options, kind)
-    nobody = Unprivileged(folder)  # its namespace is made later: it has a copy of the mount
-    with nobody.started(*mount_command(folder)) as (process, to):
-        give(to, connection)
-        code, said = process.ended()
-    assert (code, len(said), words in said[0]) == (1, 1, True), said
+@pytest.fixture
+def shared(folder: Path) -> Path:
+    """A directory of the node that pods share: what one mounts in it others see, if they want."""
+    path = folder / "shared"
+    (path / "data").mkdir(parents=True)
+    must("mount", "--bind", path, path)
+    must("mount", "--make-shared", path)
+    return path
 
 
-def test_what_is_no_connection_is_refused(folder: Path) -> None:
-    """With a line that says the remedy: closed, something else, not mounted, served by another."""
+def test_fd_mount_mounts_for_who_may_not(folder: Path, shared: Path) -> None:
+    """For one at a time, again and again. When who serves it is killed the mount is dead, and never an empty directory;
+    the next one lies on top. The end of who has mounted it ends both. A pod from before (HostToContainer) sees each
+    mount of the other (Bidirectional)."""
+    place, path, nobody = shared / "data", folder / "run" / "data.sock", Unprivileged(folder)
+    helper = (hfs_command(), "fd-mount", str(place), "--socket", str(path), "--user", str(UID))
+    command = mount_command(folder, at=str(path))
+    with (
+        pod(folder, "slave", "sh", "-c", CONSUMER) as consumer,
+        nobody.privileged("unshare", "--mount", "--propagation", "unchanged", *helper) as giver,
+    ):
+        assert consumer.stdin is not None
+        assert consumer.stdout is not None
+
+        def seen() -> str:
+            print(file=consumer.stdin, flush=True)
+            return consumer.stdout.readline()
+
+        assert giver.line() == f"hfs: {path}: gives user {UID} a mount at {place}"
+        assert b"Permission denied" in OTHER.run(folder, "python3", "-c", CONNECT, "run/data.sock").stderr
+        assert seen() == "empty\n"
+        with nobody.begun(*command) as process:
+            assert giver.line() == f"hfs: {place}: given to user {UID}, process {process.pid}"
+            assert seen() == "right\n"
+            assert OTHER.reads(place, "d1/f1") == pattern(2, 0, SIZE + 1)
+            with pytest.raises(MountError, match="served by another process already"):
+                take(str(path))
+            ready = nobody.beside(process.pid, "hfs", "status", str(path), "--ready")
+            assert ready.returncode == 0, ready
+            (folder / "source").rename(folder / "gone")
+            unready = nobody.beside(process.pid, "hfs", "status", str(path), "--ready")
+            (folder / "gone").rename(folder / "source")
+            assert (unready.returncode, "source cannot be read: No such file" in unready.stderr) == (1, True), unready
+            process.kill()
+            assert giver.line() == f"hfs: {place}: not served any more"
+            assert seen() == "dead\n"
+        with nobody.begun(*command) as process:
+            assert giver.line() == f"hfs: {place}: given to user {UID}, process {process.pid}"
+            assert seen() == "right\n"
+            os.kill(giver.pid, signal.SIGTERM)
+            assert giver.ended() == (0, [])
+            assert process.ended()[0] == 0
+    assert mounts_below(place) == []
+    assert list((folder / "run").rglob("*.sock")) == []
+
+
+IN_CONTAINER = """
+set -e
+cd "$FOLDER"
+diff -r source mnt
+cat mnt/d1/f1 > /dev/null
+touch mnt/open/new 2>&1 | grep -o "Read-only file system"
+mkdir mnt/open/new 2>&1 | grep -o "Read-only file system"
+python3 -c 'import h5py; print(h5py.File("mnt/samples.h5")["samples"][150, 7])'
+hfs status mnt --json | grep -o '"mountpoint": "[^"]*"'
+hfs cache warm mnt/d2 | grep -o "warmed 20 files"
+"""
+
+
+def test_as_apptainer_gives_it(folder: Path) -> None:
+    """A stand-in for `apptainer run --fusemount host:...`: a mount of the type `fuse`, which is not read-only, in a
+    user namespace. Programs in it are told that nothing can be written, and find the daemon through the mount."""
     nobody = Unprivileged(folder)
-    command = mount_command(folder)
-    closed = nobody.run(*command)
-    assert (closed.returncode, "/dev/fd/7: not open; give a descriptor" in closed.stderr) == (2, True), closed
-    ended = []
-    for number in range(2):
-        with nobody.started(*command) as (process, to):
-            connection = os.open(folder / "source" / "large", os.O_RDONLY)
-            if number == 1:
-                os.close(connection)
-                connection = mounted(folder / "mnt")
-                os.read(connection, 8192)
-                served = os.dup(connection)
-            give(to, connection)
-            ended.append(process.ended())
-    os.close(served)
-    assert ended[0][0] == 2
-    assert "open, but not as /dev/fuse" in ended[0][1][0]
-    assert ended[1][0] == 1
-    assert "somebody else has begun to serve it" in ended[1][1][0]
-
-
-def test_run_mounts_by_itself(folder: Path) -> None:
-    done = Unprivileged(folder).run(
-        *(hfs_command(), "run", "--source", f"{folder}/source", "--at", "/dev/fd/7", "--cache", f"{folder}/own/cache"),
-        *("--", "true"),
+    program = [hfs_command(), "mount", "-f", "-o", "allow-other=false", "--cache", f"{folder}/own/cache"]
+    done = run(
+        *nobody.prefix(),
+        *("env", f"FOLDER={folder}", "python3", str(FUSEMOUNT), str(folder / "mnt"), IN_CONTAINER),
+        *(*program, str(folder / "source")),
+        env=nobody.env,
     )
-    assert (done.returncode, "hfs mount" in done.stderr) == (125, True), done
+    assert done.stdout.splitlines() == [
+        *["Read-only file system"] * 2,
+        "150007",
+        '"mountpoint": "/dev/fd/3"',
+        "warmed 20 files",
+        "container 0, program 0",
+    ], done.stderr

@@ -1,0 +1,176 @@
+"""`hfs fd-mount`: mounts for a process that may not, and gives it the connection through a socket.
+
+Whoever connects is looked at (SO_PEERCRED); then MOUNTPOINT is mounted and its connection sent, with the options that
+the mount has, as one message of JSON with one descriptor (SCM_RIGHTS). Nothing of the connection is kept here, so that
+a mount whose daemon has gone is dead and hangs nobody. The socket stays open for as long as it is served. When it is
+closed the dead mount stays, so that nobody takes an empty directory for the data; the next one is made on top of it for
+the next who comes, and all go when this process ends.
+
+This process alone needs rights (CAP_SYS_ADMIN, /dev/fuse). It reads no file of anybody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from hfs.mounting import mountinfo
+from hfs.mounting.mounting import detach
+from mountd.base.errors import ConfigError, HfsError, MountError
+from mountd.core.socket_peer import socket_peer
+from mountd.supervisor.connection import Connection, MountRefused
+
+_SEND_S = 5.0
+_BACKLOG = 8
+_LEFT = 8
+"""Dead mounts below one that is made: more come of a container that fails again and again, and are taken away first."""
+
+
+class MountOffer(NamedTuple):
+    """What is mounted for whom."""
+
+    mountpoint: str
+    """Canonical."""
+    socket: str
+    uid: int
+    gid: int
+    allow_other: bool
+    noexec: bool
+
+    @property
+    def options(self) -> list[str]:
+        """As in mountinfo, of what matters to whoever serves it."""
+        return ["ro", "nosuid", "nodev", "default_permissions", *(["allow_other"] if self.allow_other else [])]
+
+
+def check(offer: MountOffer) -> None:
+    """Raises ConfigError for a MOUNTPOINT that is none."""
+    mount = mountinfo.at(offer.mountpoint)
+    if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
+        return  # of a former process like us: the next one is made on top
+    try:
+        is_directory = stat.S_ISDIR(os.stat(offer.mountpoint).st_mode)
+    except OSError as error:
+        raise ConfigError(f"MOUNTPOINT {offer.mountpoint}: {error.strerror}; give an empty directory") from None
+    if not is_directory:
+        raise ConfigError(f"MOUNTPOINT {offer.mountpoint}: not a directory; give an empty directory")
+
+
+def give_connections(offer: MountOffer, tell: Callable[[str], object]) -> None:
+    """Until an exception is raised (a signal's); then no mount is left. `tell`: lines for people.
+
+    Raises MountError where there can be no such socket.
+    """
+    with _listening(offer) as listener:
+        tell(f"{offer.socket}: gives user {offer.uid} a mount at {offer.mountpoint}")
+        try:
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    _serve(offer, listener, client, tell)
+        finally:
+            _take_away(offer.mountpoint)
+
+
+def _serve(offer: MountOffer, listener: socket.socket, client: socket.socket, tell: Callable[[str], object]) -> None:
+    """One mount, from one who has connected until that one has gone."""
+    peer = socket_peer(client)
+    if peer.uid not in {offer.uid, os.geteuid()}:
+        _refuse(client, f"for user {offer.uid}, not for user {peer.uid}")
+        return
+    try:
+        if sum(mount.mountpoint == offer.mountpoint for mount in mountinfo.mounts()) >= _LEFT:
+            _take_away(offer.mountpoint)
+        connection = Connection.make(
+            offer.mountpoint,
+            f"given at {offer.socket}",
+            allow_other=offer.allow_other,
+            noexec=offer.noexec,
+            owner=(offer.uid, offer.gid),
+        )
+    except (MountRefused, HfsError, OSError) as error:
+        tell(str(error))
+        _refuse(client, str(error))
+        return
+    message = json.dumps({"options": offer.options, "user": offer.uid}).encode()
+    try:
+        client.settimeout(_SEND_S)
+        socket.send_fds(client, [message], [connection.fd])
+    except OSError:
+        return  # it has gone
+    finally:
+        connection.close()
+    tell(f"{offer.mountpoint}: given to user {peer.uid}{f', process {peer.pid}' if peer.pid else ''}")
+    _wait_gone(listener, client)
+    tell(f"{offer.mountpoint}: not served any more")
+
+
+def _wait_gone(listener: socket.socket, client: socket.socket) -> None:
+    """Until this client hangs up; others that come meanwhile are refused."""
+    poll = select.poll()
+    poll.register(client, select.POLLIN)
+    poll.register(listener, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == client.fileno():
+                with contextlib.suppress(OSError):
+                    if client.recv(1, socket.MSG_DONTWAIT):
+                        continue
+                return
+            other, _ = listener.accept()
+            with other:
+                _refuse(other, "served by another process already")
+
+
+def _refuse(client: socket.socket, why: str) -> None:
+    with contextlib.suppress(OSError):
+        client.settimeout(_SEND_S)
+        client.sendall(json.dumps({"error": why}).encode())
+
+
+def _take_away(mountpoint: str) -> None:
+    """Mounts of hfs at this place; who has files of them open keeps those."""
+    while (mount := mountinfo.at(mountpoint)) is not None and mount.fstype == mountinfo.HFS_TYPE:
+        detach(mountpoint, lazy=True)
+
+
+@contextlib.contextmanager
+def _listening(offer: MountOffer) -> Iterator[socket.socket]:
+    path = offer.socket
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            _remove_stale(path)
+            listener.bind(path)
+            os.chmod(path, 0o600)  # until listen, every connect is refused
+            if os.geteuid() == 0:
+                os.chown(path, offer.uid, offer.gid)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise MountError(f"--socket {path}: {why}; give a path in a directory that is ours to write to") from None
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _remove_stale(path: str) -> None:
+    """Raises OSError, MountError."""
+    try:
+        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        if is_socket and probe.connect_ex(path) == errno.ECONNREFUSED:
+            os.unlink(path)
+            return
+    raise MountError(f"--socket {path}: there is something else, or somebody listens there; give another path")

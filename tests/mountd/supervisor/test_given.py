@@ -1,0 +1,58 @@
+"""A connection that somebody else has mounted, as the keeper takes it: with a real /dev/fuse."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mountd.supervisor import given
+from mountd.supervisor.connection import MountRefused, device_at, places_of
+from mountd.supervisor.given import GivenConnection
+from tests.fuse.given import mounted
+from tests.fuse.users import needs_root
+
+pytestmark = [needs_root, pytest.mark.fuse]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    yield path
+    ctypes.CDLL(None).umount2(os.fsencode(path), 2)  # MNT_DETACH
+
+
+def test_it_is_taken_as_it_is(place: Path) -> None:
+    """The mount is the one that mountinfo shows, and stays whatever is done with the connection."""
+    connection = GivenConnection.take(mounted(place), "/dev/fd/7")
+    connection.read_init()
+    assert len(connection.init) >= 60
+    if connection.device:  # a kernel that tells
+        assert connection.device == device_at(str(place))
+        assert connection.is_mounted
+    connection.detach()
+    assert not connection.is_gone
+    assert device_at(str(place)) is not None
+    connection.close()
+    assert not connection.is_mounted
+
+
+def test_one_that_is_not_mounted_is_waited_for_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(given, "_MOUNTED_S", 0.0)
+    monkeypatch.setattr(given, "_LOOK_S", 0.0)
+    with pytest.raises(MountRefused, match=r"^/dev/fd/7: not mounted, or unmounted again; whoever opens it"):
+        GivenConnection.take(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC), "/dev/fd/7")
+
+
+def test_one_that_somebody_serves_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(given, "_INIT_S", 0.01)
+    fd = mounted(place)
+    os.read(fd, 8192)
+    with pytest.raises(MountRefused, match=r"^/dev/fd/7: somebody else has begun to serve it"):
+        GivenConnection.take(fd, "/dev/fd/7")
+
+
+def test_a_mount_that_is_not_known_is_shown_nowhere() -> None:
+    assert places_of("") == []
