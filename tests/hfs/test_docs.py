@@ -28,7 +28,7 @@ PROGRAMS: dict[str, click.Command] = {"hfs": cli, "hfs-hint": hint}
 
 # Options of other programs that the pages show.
 FOREIGN = {
-    *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node"),  # of launchers
+    *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node", "--standalone"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
     *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
