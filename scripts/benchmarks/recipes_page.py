@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ class Recipe:
         return "import tensorflow" in self.program
 
     @property
+    def epochs(self) -> int:
+        said = re.search(r"(?:in range\(|max_epochs=)(\d+)\b", self.program)
+        return int(said[1]) if said else 1
+
+    @property
     def hinted(self) -> bool:
         return "hinted(" in self.program
 
@@ -64,10 +69,13 @@ def recipes() -> dict[str, Recipe]:
     return found
 
 
-def lay_out(folder: Path) -> None:
-    """Save all programs, and `training.py`."""
+def lay_out(folder: Path, *, hinted: bool = True) -> None:
+    """Save all programs, and `training.py`. Not `hinted`: the same that give no hints."""
     for recipe in recipes().values():
-        (folder / f"{recipe.name}.py").write_text(recipe.program)
+        program = recipe.program
+        if not hinted:
+            program = program.replace("from hfs.hint import hinted", "from training import unhinted as hinted")
+        (folder / f"{recipe.name}.py").write_text(program)
     (folder / "training.py").write_bytes(TRAINING.read_bytes())
 
 
@@ -81,9 +89,16 @@ class Done:
 
 
 def run(
-    recipe: Recipe, data: Path, folder: Path, *, prepares: bool = False, env: Mapping[str, str] | None = None
+    recipe: Recipe,
+    data: Path,
+    folder: Path,
+    *,
+    prepares: bool = False,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Done:
-    """Run its commands in `folder`, where `lay_out` has been. Raises BenchError where one fails."""
+    """Run its commands in `folder`, where `lay_out` has been, with these options at the end. Raises BenchError where
+    one fails."""
     first = TENSORFLOW if recipe.needs_tensorflow and not prepares else Path(sys.executable).parent
     given = dict(os.environ if env is None else env)
     given["PATH"] = f"{first}:{Path(sys.executable).parent}:{given.get('PATH', os.defpath)}"
@@ -92,7 +107,7 @@ def run(
     for command in recipe.commands(data, prepares=prepares):
         try:
             done = subprocess.run(
-                command,
+                [*command, *options],
                 cwd=folder,
                 env=given,
                 stdin=subprocess.DEVNULL,
