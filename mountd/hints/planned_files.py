@@ -107,15 +107,17 @@ class PlannedFiles:
             fetched = await self._resolver.ensure(node, file, 0, goal, soon=True) is Ensured.FETCHED
         plan.files.found(unit, node)
         plan.looked_at(file.size)
+        fetched_bytes = file.size if fetched else 0
         if file.present.count > 1 and not file.complete:
-            await self._stage_large(node, file)
+            fetched_bytes = await self._stage_large(node, file)
+            fetched = fetched_bytes > 0 and file.complete
         if file.object_id is not None and plan.objects is not None:
             plan.objects[unit] = file.object_id
+        self._metrics.add("hinted_bytes", fetched_bytes)
         if fetched:
             if file.object_id is None:
                 plan.held.add(unit)
             schedule.arrived(unit, file.size)
-            self._metrics.add("hinted_bytes", file.size)
         elif self._is_here(file, path, stay):
             schedule.here(unit, file.size)
         else:
@@ -129,21 +131,25 @@ class PlannedFiles:
             return True
         return stay and not self._owners.caches_locally(path, 0)
 
-    async def _stage_large(self, node: Node, file: StagedFile) -> None:
-        """All chunks of a large file that is one sample."""
+    async def _stage_large(self, node: Node, file: StagedFile) -> int:
+        """All chunks of a large file that is one sample. The bytes of those that were fetched for it."""
         missing = list(file.present.missing())
+        fetched_bytes = 0
 
         async def stream() -> None:
+            nonlocal fetched_bytes
             while missing:
                 index = missing.pop(0)
                 if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
                     missing.clear()  # it would be read to be thrown away
                     return
                 try:
-                    await self._resolver.ensure(node, file, index, Goal.STAGED, soon=True)
+                    if await self._resolver.ensure(node, file, index, Goal.STAGED, soon=True) is Ensured.FETCHED:
+                        fetched_bytes += file.chunk(index).size
                 except HfsError:
                     missing.clear()
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(_WARM_STREAMS, len(missing))):
                 nursery.start_soon(stream)
+        return fetched_bytes

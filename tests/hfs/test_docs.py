@@ -26,7 +26,7 @@ PROGRAMS: dict[str, click.Command] = {"hfs": cli, "hfs-hint": hint}
 
 # Options of other programs that the pages show.
 FOREIGN = {
-    *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node"),  # of launchers
+    *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node", "--standalone"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
     *("--no-index", "--find-links", "--wheelhouse", "--long"),  # of pip, of scripts/wheels and scripts/check

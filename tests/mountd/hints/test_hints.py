@@ -410,3 +410,12 @@ async def test_layouts_that_nobody_follows_are_forgotten_in_the_end() -> None:
         for count in range(1, 12):
             (await joined(parts, list_of(count))).leave()
         assert len(parts.learners.plans) == 4
+
+
+async def test_what_is_fetched_of_samples_of_several_chunks_counts_as_any_other() -> None:
+    async with daemon(source_of(3, 5 * CHUNK // 2), workers=1) as parts:
+        learner = await joined(parts, list_of(3))
+        await told(learner, order([2, 1, 0]))
+        await trio.sleep(10)
+        assert staged(parts) == {0, 1, 2}
+        assert parts.metrics["hinted_bytes"] == learner.shown()["ahead_bytes"] == 3 * 5 * CHUNK // 2

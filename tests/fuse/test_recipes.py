@@ -1,0 +1,126 @@
+"""The recipes of docs/recipes.md, each as the page has it, over a real mount: every byte is right, the source is read
+once, and the order is followed ahead of the readers.
+
+The user's `training` is scripts/benchmarks/readers/training.py. In its first step it waits until the daemon has staged
+all that was ordered; the readers are only a few batches ahead meanwhile, so it is the daemon that follows the order.
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import xxhash
+
+from hfs.client.client import Client
+from scripts.benchmarks import recipes_data as made
+from scripts.benchmarks import recipes_page
+from tests.fuse.harness import Hfs, environment, must
+from tests.fuse.hinted import counter
+from tests.fuse.slowfs import SlowFs
+
+COUNT = 400
+VOLUMES, EDGE = 24, 24
+SHARDS, SIZE = 3, 1 << 16
+
+IMAGES = made.images(COUNT, 32)
+LABELS = np.arange(COUNT) % made.CLASSES
+TOKENS = made.tokens(COUNT, 64)
+
+
+class DataSet(NamedTuple):
+    """What makes it, how many samples it has, and the arrays whose rows come once an epoch."""
+
+    make: Callable[[Path], None]
+    arrays: Callable[[], Sequence[np.ndarray]]
+    samples: int = COUNT
+
+
+def slabs() -> list[np.ndarray]:
+    volumes = [made.voxels(number, EDGE) for number in range(VOLUMES)]
+    firsts = [37 * number % (EDGE - 15) for number in range(VOLUMES)]
+    return [np.stack([volume[..., first : first + 16] for volume, first in zip(volumes, firsts, strict=True)])]
+
+
+FILES = DataSet(lambda data: made.make_files(data, IMAGES), lambda: [IMAGES])
+DATA = {
+    "files": FILES,
+    "stream": FILES,
+    "rows": DataSet(lambda data: made.make_npy(data, IMAGES), lambda: [IMAGES]),
+    "ddp": FILES,
+    "fit": FILES,
+    "train_h5": DataSet(lambda data: made.make_hdf5(data, IMAGES), lambda: [IMAGES, LABELS]),
+    "shards": DataSet(lambda data: made.make_tar(data, IMAGES), lambda: [IMAGES, LABELS]),
+    "arrow": DataSet(lambda data: made.make_arrow(data, TOKENS), lambda: [TOKENS.astype(np.int64)]),
+    "volumes": DataSet(lambda data: made.make_volumes(data, VOLUMES, EDGE), slabs, VOLUMES),
+    "weights": DataSet(
+        lambda data: made.make_weights(data, SHARDS, SIZE),
+        lambda: [tensor for shard in range(SHARDS) for tensor in made.tensors(shard, SIZE).values()],
+        SHARDS * 4,
+    ),
+    "tf_files": FILES,
+    "tf_records": DataSet(lambda data: made.make_records(data, IMAGES), lambda: [IMAGES.reshape(COUNT, -1), LABELS]),
+}
+EPOCHS = {name: 1 if name == "weights" else 2 for name in DATA}
+
+# How many ranks or workers hint in one of these.
+LEARNERS = {"stream": 2, "ddp": 2, "shards": 2, "arrow": 0}
+
+LIBRARIES = {"fit": "lightning", "train_h5": "h5py", "shards": "webdataset", "arrow": "datasets", "volumes": "nibabel"}
+LIBRARIES |= {"weights": "safetensors", "tf_records": "tfrecord"}
+
+SLOW = {"ddp", "fit"}
+
+
+def marked(name: str) -> object:
+    marks: list[pytest.MarkDecorator] = []
+    for library in ("torch", LIBRARIES.get(name, "torch")):
+        absent = importlib.util.find_spec(library) is None
+        marks.append(pytest.mark.skipif(absent, reason=f"{library} is not installed"))
+    if name.startswith("tf_"):
+        absent = not (recipes_page.TENSORFLOW / "python").exists()
+        marks += [pytest.mark.long, pytest.mark.skipif(absent, reason="no TensorFlow: run scripts/tensorflow")]
+    return pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in SLOW else [])])
+
+
+def digest(arrays: Sequence[np.ndarray]) -> int:
+    return sum(xxhash.xxh3_64_intdigest(np.ascontiguousarray(row).data) for array in arrays for row in array)
+
+
+def test_every_recipe_of_the_page_is_run() -> None:
+    assert set(recipes_page.recipes()) == set(DATA)
+    assert all(recipe.hinted == (LEARNERS.get(name, 1) > 0) for name, recipe in recipes_page.recipes().items())
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in DATA])
+def test_recipe(name: str, tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]) -> None:
+    recipe = recipes_page.recipes()[name]
+    data, job = tmp_path / "data", tmp_path / "job"
+    data.mkdir()
+    job.mkdir()
+    DATA[name].make(data)
+    recipes_page.lay_out(job)
+    slow = slow_source(data)
+    hfs = hfs_mount(slow.path)
+    if recipe.commands(hfs.path, prepares=True):
+        recipes_page.run(recipe, hfs.path, job, prepares=True, env=environment())
+        must("hfs", "cache", "evict", hfs.path)
+        slow.order("reset")
+    env = {"TRAINING_AWAITS": str(hfs.path)} if recipe.hinted else {}
+    done = recipes_page.run(recipe, hfs.path, job, env=environment(env))
+
+    arrays = DATA[name].arrays()
+    assert sum(each["samples"] for each in done.trained) == EPOCHS[name] * DATA[name].samples
+    assert sum(each["digest"] for each in done.trained) % (1 << 64) == EPOCHS[name] * digest(arrays) % (1 << 64)
+    assert slow.counters()["read_bytes"] <= sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
+    assert "without hints" not in done.stderr
+    status = Client(str(hfs.socket)).status()
+    ranks = {(learner["rank"], learner["world"]) for learner in status["hints"]["past"]}
+    world = LEARNERS.get(name, 1)
+    assert ranks == {(rank, world) for rank in range(world)}
+    if recipe.hinted:
+        assert counter(status, "hinted_bytes") > 0
+    if name == "fit":
+        assert (job / "checkpoints" / "last.ckpt").stat().st_size > 0
