@@ -17,7 +17,7 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.index import Committed, IndexFailed
 from mountd.cache.known_objects import KnownObjects
-from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
+from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, staging_io, stamp_to_keep
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.pins import Pins
 from mountd.cache.table.files import StagedFileTable
@@ -288,6 +288,11 @@ def sync_objects(disk: Disk, object_ids: Sequence[int]) -> None:
 
     An object that is gone was lost meanwhile, which the caller sees: nothing of it is entered.
     """
+    with staging_io():
+        _sync(disk, object_ids)
+
+
+def _sync(disk: Disk, object_ids: Sequence[int]) -> None:
     if len(object_ids) > _EACH_UP_TO:
         disk.sync_all()
         return

@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from mountd.core.waits import Waits
 from mountd.core.workers import Workers
 from mountd.daemon.basics import Basics
 from mountd.daemon.fetching import Fetching, fetching, hinting
@@ -20,11 +21,12 @@ from mountd.fetch import (
     Lending,
     LendingTerms,
     NeighbourDemand,
+    OwnWaits,
     Prefetch,
     SiblingFetches,
     SiblingWatch,
     SmallPipeline,
-    Waits,
+    SteppingBack,
 )
 from mountd.files import (
     Delegations,
@@ -217,22 +219,21 @@ def _pipeline(
 
 
 def _neighbour_demand(basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline) -> NeighbourDemand:
-    metrics = basics.metrics
+    threads = storage.cache.context.threads
 
-    def own_waits() -> Waits:
+    def own_waits() -> OwnWaits:
         theirs, ours = storage.fetches.reader_waits(), fetcher.waits
-        return Waits(theirs.waits + ours.waits, theirs.waited_ns + ours.waited_ns, theirs.waiting + ours.waiting)
+        source = Waits(theirs.waits + ours.waits, theirs.waited_ns + ours.waited_ns, theirs.waiting + ours.waiting)
+        return OwnWaits(source, threads.waits)
 
-    return NeighbourDemand(
-        storage.own_cache.board,
+    stepping_back = SteppingBack(
         fetcher.turns,
         pipeline,
-        own_waits,
+        threads.step_back,
         storage.queue.demand_served_nowait,
-        metrics,
-        basics.workers.run_sync,
         threads=basics.config.prefetch_threads,
     )
+    return NeighbourDemand(storage.own_cache.board, stepping_back, own_waits, basics.metrics, basics.workers.run_sync)
 
 
 def _io_mode(

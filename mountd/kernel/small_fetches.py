@@ -102,6 +102,8 @@ class _Extension(Protocol):
 
     def plane_fetch_ahead_at_most(self, count: int, /) -> None: ...
 
+    def plane_store_pace(self, rest_percent: int, /) -> None: ...
+
     def plane_reader_waits(self) -> tuple[int, int, int]: ...
 
     def plane_fetch_pause(self, paused: bool, /) -> None: ...
@@ -272,6 +274,11 @@ class SmallFetches:
         """So many of the threads fetch ahead from now on, at least one; those that do go on."""
         if self._extension is not None:
             self._extension.plane_fetch_ahead_at_most(count)
+
+    def set_store_share(self, share: float) -> None:
+        """What is fetched ahead is written to the cache disk in this part of the time, above 1/100; 1: as it comes."""
+        if self._extension is not None:
+            self._extension.plane_store_pace(int(100 * (1 / share - 1)) if share < 1 else -1)
 
     def reader_waits(self) -> ReaderWaits:
         """Since the data plane was loaded."""

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define NANOSECONDS INT64_C(1000000000)
+#define MOST_REST_NS (NANOSECONDS / 20) /* some dozens of threads in a row, and none seems to hang */
 #define BLOCK ((uint64_t)4096) /* policies/cache/admission.py: BLOCK_BYTES */
 
 static struct {
@@ -24,6 +25,8 @@ static struct {
     size_t waiting;
     uint64_t overhead, next, end, bytes;
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .is_dry = 1};
+
+static int rest_percent = -1; /* atomic */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -125,9 +128,22 @@ static int create(int directory, uint64_t number) {
     return openat(directory, path, flags, 0600);
 }
 
-int store_write(const char *data, size_t size, struct stored *stored) {
+void store_pace(int percent) { __atomic_store_n(&rest_percent, percent, __ATOMIC_RELAXED); }
+
+int store_is_paced(void) { return __atomic_load_n(&rest_percent, __ATOMIC_RELAXED) >= 0; }
+
+/* Have it written now; that it is durable is for the sync later to say. How long to rest. */
+static int64_t write_out(int fd, size_t size) {
+    int64_t began_ns = monotonic_ns();
+    sync_file_range(fd, 0, (off_t)size, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    int percent = __atomic_load_n(&rest_percent, __ATOMIC_RELAXED);
+    int64_t rest_ns = percent > 0 ? (monotonic_ns() - began_ns) * percent / 100 : 0;
+    return rest_ns < MOST_REST_NS ? rest_ns : MOST_REST_NS;
+}
+
+int store_write(const char *data, size_t size, int is_paced, struct stored *stored) {
     int directory, error = 0;
-    *stored = (struct stored){0, 0, 0};
+    *stored = (struct stored){0, 0, 0, 0};
     if (!take_number(size, &directory, &stored->number)) return ENOSPC;
     int fd = create(directory, stored->number);
     if (fd < 0) return errno;
@@ -138,6 +154,7 @@ int store_write(const char *data, size_t size, struct stored *stored) {
         else
             error = written ? errno : ENOSPC;
     }
+    if (!error && is_paced) stored->rest_ns = write_out(fd, size);
     struct stat left;
     if (!error && fstat(fd, &left)) error = errno;
     if (!error) {

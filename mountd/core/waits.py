@@ -1,4 +1,4 @@
-"""Waits: how readers have waited for the source."""
+"""Waits: how readers have waited for the source, or for the disk of the cache."""
 
 from __future__ import annotations
 
