@@ -15,6 +15,10 @@ class Waits(NamedTuple):
     waiting: int
     """Those that do so now."""
 
+    def beside(self, others: Waits) -> Waits:
+        """Of both together."""
+        return Waits(self.waits + others.waits, self.waited_ns + others.waited_ns, self.waiting + others.waiting)
+
     def begun(self) -> Waits:
         """One more waits."""
         return self._replace(waiting=self.waiting + 1)

@@ -48,7 +48,7 @@ from mountd.files import (
 )
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import FollowedPlans, HintFollower
-from mountd.kernel import DataPlane
+from mountd.kernel import DataPlane, DiskReads
 from mountd.namespace import Namespace, Node, seconds
 from mountd.peers import JobPeers
 from policies.iomode import SMALL_BYTES
@@ -131,7 +131,7 @@ async def open_file_service(
             plane,
             delegations,
             pipeline,
-            _neighbour_demand(basics, storage, fetch.fetcher, pipeline),
+            _neighbour_demand(basics, storage, fetch.fetcher, pipeline, passthrough),
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
         )
@@ -218,13 +218,17 @@ def _pipeline(
     return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics, heard)
 
 
-def _neighbour_demand(basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline) -> NeighbourDemand:
+def _neighbour_demand(
+    basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline, passthrough: Passthrough
+) -> NeighbourDemand:
     threads = storage.cache.context.threads
+    reads = DiskReads(storage.cache.context.disk.device())
 
     def own_waits() -> OwnWaits:
         theirs, ours = storage.fetches.reader_waits(), fetcher.waits
-        source = Waits(theirs.waits + ours.waits, theirs.waited_ns + ours.waited_ns, theirs.waiting + ours.waiting)
-        return OwnWaits(source, threads.waits)
+        source = ours.beside(Waits(*theirs))
+        # Those of files that the kernel reads by itself it alone knows.
+        return OwnWaits(source, threads.waits.beside(reads.look(counts=len(passthrough) > 0)))
 
     stepping_back = SteppingBack(
         fetcher.turns,

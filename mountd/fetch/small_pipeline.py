@@ -146,9 +146,9 @@ class SmallPipeline:
         self._share = share
         self._fetches.set_ahead_threads(max(1, int(self._ahead_threads * share)))
 
-    def set_store_share(self, share: float) -> None:
-        """What they store goes to the disk of the cache in this part of the time from now on; 1: as it comes."""
-        self._fetches.set_store_share(share)
+    def store_at_once(self, at_once: bool) -> None:
+        """See `SmallFetches`."""
+        self._fetches.store_at_once(at_once)
 
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""

@@ -13,8 +13,8 @@ from typing import Protocol
 from mountd.fetch.chunks.turns import FetchTurns
 
 
-class SmallFiles(Protocol):
-    """The pipeline in C (`small_pipeline`)."""
+class Pipeline(Protocol):
+    """Small files, in C (`small_pipeline`)."""
 
     @property
     def jobs(self) -> int:
@@ -23,8 +23,8 @@ class SmallFiles(Protocol):
     def set_share(self, share: float) -> None:
         """Only this part of the threads that fetch ahead may do so from now on, one at least."""
 
-    def set_store_share(self, share: float) -> None:
-        """What they store goes to the disk in this part of the time."""
+    def store_at_once(self, at_once: bool) -> None:
+        """Whether what they fetch ahead is written to the disk at once, not in a burst later."""
 
 
 class SteppingBack:
@@ -33,7 +33,7 @@ class SteppingBack:
     def __init__(
         self,
         turns: FetchTurns,
-        small_files: SmallFiles,
+        pipeline: Pipeline,
         stages: Callable[[float], None],
         wake: Callable[[], None],
         *,
@@ -42,7 +42,7 @@ class SteppingBack:
         """`stages`: in which part of the time chunks may be written. `wake`: who fetches ahead looks whether it is its
         turn. `threads`: that fetch chunks ahead."""
         self._turns = turns
-        self._small_files = small_files
+        self._pipeline = pipeline
         self._stages = stages
         self._wake = wake
         self._threads = threads
@@ -51,18 +51,18 @@ class SteppingBack:
     @property
     def is_fetching(self) -> bool:
         """Something is being fetched ahead."""
-        return self._turns.taken > 0 or self._small_files.jobs > 0
+        return self._turns.taken > 0 or self._pipeline.jobs > 0
 
     def set(self, fetching: float, staging: float) -> None:
         """From now on. Both above 0; 1: all."""
         if fetching != self._fetching:
             self._fetching = fetching
             self._turns.set_limit(math.inf if fetching >= 1 else max(1, int(self._threads * fetching)))
-            self._small_files.set_share(fetching)
+            self._pipeline.set_share(fetching)
             self._wake()
         elif fetching < 1:
             self._wake()
         if staging != self._staging:
             self._staging = staging
             self._stages(staging)
-            self._small_files.set_store_share(staging)
+            self._pipeline.store_at_once(staging < 1)

@@ -102,7 +102,7 @@ class _Extension(Protocol):
 
     def plane_fetch_ahead_at_most(self, count: int, /) -> None: ...
 
-    def plane_store_pace(self, rest_percent: int, /) -> None: ...
+    def plane_store_at_once(self, at_once: bool, /) -> None: ...
 
     def plane_reader_waits(self) -> tuple[int, int, int]: ...
 
@@ -275,10 +275,11 @@ class SmallFetches:
         if self._extension is not None:
             self._extension.plane_fetch_ahead_at_most(count)
 
-    def set_store_share(self, share: float) -> None:
-        """What is fetched ahead is written to the cache disk in this part of the time, above 1/100; 1: as it comes."""
+    def store_at_once(self, at_once: bool) -> None:
+        """Whether what is fetched ahead is written to the disk of the cache at once from now on, not in a burst when it
+        is synced."""
         if self._extension is not None:
-            self._extension.plane_store_pace(int(100 * (1 / share - 1)) if share < 1 else -1)
+            self._extension.plane_store_at_once(at_once)
 
     def reader_waits(self) -> ReaderWaits:
         """Since the data plane was loaded."""

@@ -35,8 +35,13 @@ _LARGE_FILES = 8
 SMALL, SMALL_QUICK = 30_000, 20_000
 SIZE = "3700M"
 _READ_S, _READ_S_QUICK = 6.0, 4.0
-SCHEDULERS = ("none", "bfq")
-KINDS = ("large", "small")
+CASES = (
+    ("large", "none", "daemon"),
+    ("small", "none", "daemon"),
+    ("large", "none", "passthrough"),
+    ("large", "bfq", "daemon"),
+)
+"""What is staged meanwhile, the scheduler, and the way in which the others read."""
 _ALONE_S = 1.0
 _LOOK_S = 0.01
 
@@ -93,7 +98,7 @@ def _staged(mount: Mount) -> int:
     return int(mount.status()["counters"]["staging_put_bytes"]["value"])
 
 
-def _one(work: Work, options: Options, kind: str, scheduler: str) -> dict[str, float]:
+def _one(work: Work, options: Options, kind: str, scheduler: str, mode: str) -> dict[str, float]:
     """Seconds of a block: alone, and beside the other; bytes a second that this stages: alone, and beside reads."""
     spent_s = _READ_S_QUICK if options.quick else _READ_S
     with (
@@ -103,7 +108,7 @@ def _one(work: Work, options: Options, kind: str, scheduler: str) -> dict[str, f
         cache = disk.path / "cache"
         more = ("--cache-size", SIZE)
         with (
-            hfs_mount(work, source.path / "read", cache, (*more, "--io-mode", "daemon")) as reads,
+            hfs_mount(work, source.path / "read", cache, (*more, "--io-mode", mode)) as reads,
             hfs_mount(work, source.path / "ahead", cache, more) as ahead,
         ):
             run(HFS, "cache", "warm", reads.path)
@@ -121,7 +126,17 @@ def _one(work: Work, options: Options, kind: str, scheduler: str) -> dict[str, f
                 staged_bps = (_staged(ahead) - before) / (time.perf_counter() - began_s)
             counters = ahead.status()["counters"]
     found = {"alone_s": alone_s, "beside_s": beside_s, "staged_bps": staged_bps, "alone_bps": alone_bps}
-    print(json.dumps({"kind": kind, "scheduler": scheduler, **found, "yields": counters["prefetch_yields"]["value"]}))
+    print(
+        json.dumps(
+            {
+                "kind": kind,
+                "scheduler": scheduler,
+                "mode": mode,
+                **found,
+                "yields": counters["prefetch_yields"]["value"],
+            }
+        )
+    )
     return found
 
 
@@ -131,20 +146,18 @@ def disk(work: Work, options: Options, command: str) -> list[Row]:
         return [skipped_row("reads of staged bytes beside staging", "no loop device can be had here", command)]
     got = Results(command)
     for _ in range(options.runs):
-        for scheduler in SCHEDULERS:
-            for kind in KINDS:
-                key = f"{scheduler} {kind}"
-                with got.attempt(key, f"{key} ahead"):
-                    found = _one(work, options, kind, scheduler)
-                    got.add(key, found["beside_s"] / found["alone_s"])
-                    got.add(f"{key} ahead", found["staged_bps"] / found["alone_bps"])
+        for case in CASES:
+            key = " ".join(case)
+            with got.attempt(key, f"{key} ahead"):
+                found = _one(work, options, *case)
+                got.add(key, found["beside_s"] / found["alone_s"])
+                got.add(f"{key} ahead", found["staged_bps"] / found["alone_bps"])
     rows = []
-    for scheduler in SCHEDULERS:
-        for kind in KINDS:
-            key = f"{scheduler} {kind}"
-            what = f"reads of staged bytes beside another mount's warm of {kind} files, {scheduler}: / alone"
-            rows += [
-                got.row(what, key, at_most(1.25)),
-                got.row("  what the warm stages meanwhile / before", f"{key} ahead", at_least(0.02)),
-            ]
+    for kind, scheduler, mode in CASES:
+        key = f"{kind} {scheduler} {mode}"
+        what = f"reads of staged bytes ({mode}) beside another mount's warm of {kind} files, {scheduler} / alone"
+        rows += [
+            got.row(what, key, at_most(1.25)),
+            got.row("  what the warm stages meanwhile / before", f"{key} ahead", at_least(0.02)),
+        ]
     return rows

@@ -102,7 +102,7 @@ void user_leave(void);                 /* it is the daemon's own again */
 
 struct stored { /* a new object */
     uint64_t number, inode;
-    int64_t ctime_ns, rest_ns;
+    int64_t ctime_ns;
 };
 
 void store_in(int directory_fd, uint64_t overhead_bytes); /* -1: nothing is stored any more */
@@ -114,12 +114,11 @@ uint64_t store_room(uint64_t size);                       /* what a file of this
 int store_has_room(size_t size); /* and whether so much is granted now */
 /* Until it is, so long at most; not at all where none was granted in that time before, or so many threads wait already. */
 void store_wait(size_t size, int64_t limit_ns, size_t at_most);
-/* While readers of other mounts wait for the disk what was fetched ahead is written at once, not in a burst later, and the
- * thread rests behind it so many hundredths of the time that took. -1: as long as nobody waits. */
-void store_pace(int rest_percent);
-int store_is_paced(void);
-/* `is_paced`: as store_pace says, but for the rest, which is in `rest_ns`. */
-int store_write(const char *data, size_t size, int is_paced, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
+/* Whether what was fetched ahead is written to the disk at once, not in a burst later: readers of other mounts wait for it,
+ * and few threads fetch ahead meanwhile. */
+void store_at_once(int at_once);
+int store_is_at_once(void);
+int store_write(const char *data, size_t size, int at_once, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
 /* A number that was taken and whose object may be there in part is in `stored` also after an error, else 0. */
 
 /* ---- fetched.c ---------------------------------------------------------------------------------------------------- */

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define NANOSECONDS INT64_C(1000000000)
-#define MOST_REST_NS (NANOSECONDS / 20) /* some dozens of threads in a row, and none seems to hang */
 #define BLOCK ((uint64_t)4096) /* policies/cache/admission.py: BLOCK_BYTES */
 
 static struct {
@@ -26,7 +25,7 @@ static struct {
     uint64_t overhead, next, end, bytes;
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .is_dry = 1};
 
-static int rest_percent = -1; /* atomic */
+static int is_at_once; /* atomic */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -128,22 +127,19 @@ static int create(int directory, uint64_t number) {
     return openat(directory, path, flags, 0600);
 }
 
-void store_pace(int percent) { __atomic_store_n(&rest_percent, percent, __ATOMIC_RELAXED); }
+void store_at_once(int at_once) { __atomic_store_n(&is_at_once, at_once, __ATOMIC_RELAXED); }
 
-int store_is_paced(void) { return __atomic_load_n(&rest_percent, __ATOMIC_RELAXED) >= 0; }
+int store_is_at_once(void) { return __atomic_load_n(&is_at_once, __ATOMIC_RELAXED); }
 
-/* Have it written now; that it is durable is for the sync later to say. How long to rest. */
-static int64_t write_out(int fd, size_t size) {
-    int64_t began_ns = monotonic_ns();
-    sync_file_range(fd, 0, (off_t)size, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    int percent = __atomic_load_n(&rest_percent, __ATOMIC_RELAXED);
-    int64_t rest_ns = percent > 0 ? (monotonic_ns() - began_ns) * percent / 100 : 0;
-    return rest_ns < MOST_REST_NS ? rest_ns : MOST_REST_NS;
+/* That it is durable is for the sync later to say. A failed write-back is told once, so the sync would not hear of it. */
+static int write_out(int fd, size_t size) {
+    const unsigned how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    return sync_file_range(fd, 0, (off_t)size, how) ? errno : 0;
 }
 
-int store_write(const char *data, size_t size, int is_paced, struct stored *stored) {
+int store_write(const char *data, size_t size, int at_once, struct stored *stored) {
     int directory, error = 0;
-    *stored = (struct stored){0, 0, 0, 0};
+    *stored = (struct stored){0, 0, 0};
     if (!take_number(size, &directory, &stored->number)) return ENOSPC;
     int fd = create(directory, stored->number);
     if (fd < 0) return errno;
@@ -154,7 +150,7 @@ int store_write(const char *data, size_t size, int is_paced, struct stored *stor
         else
             error = written ? errno : ENOSPC;
     }
-    if (!error && is_paced) stored->rest_ns = write_out(fd, size);
+    if (!error && at_once) error = write_out(fd, size);
     struct stat left;
     if (!error && fstat(fd, &left)) error = errno;
     if (!error) {

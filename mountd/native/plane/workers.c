@@ -40,21 +40,17 @@ static struct fetched *outcome_of(const struct job *job, const struct file *file
     return outcome;
 }
 
-static void rest(const struct stored *stored) {
-    if (stored->rest_ns) nanosleep(&(struct timespec){.tv_nsec = stored->rest_ns}, NULL);
-}
-
 /* Bytes that came from the source go to the cache. Whoever waited for them has its answer. */
 static void store(struct job *job, const struct file *file, const char *data, struct content *held) {
     struct fetched *outcome = outcome_of(job, file);
-    struct stored stored = {0, 0, 0, 0};
-    int is_paced = !job->is_demand && store_is_paced();
+    struct stored stored = {0, 0, 0};
+    int at_once = !job->is_demand && store_is_at_once();
     if (outcome && !store_has_room((size_t)file->seen.size)) {
         __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED); /* it does not hang in the source */
         store_wait((size_t)file->seen.size, GRANT_NS, workers.may_wait);
     }
-    if (is_paced) __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED);
-    int error = outcome ? store_write(data, (size_t)file->seen.size, is_paced, &stored) : ENOMEM;
+    if (at_once) __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED);
+    int error = outcome ? store_write(data, (size_t)file->seen.size, at_once, &stored) : ENOMEM;
     if (!error) {
         struct staged_object object = {
             .number = stored.number, .inode = stored.inode, .size = file->seen.size, .checksum = file->checksum,
@@ -65,13 +61,11 @@ static void store(struct job *job, const struct file *file, const char *data, st
     contents_stored(held, error ? 0 : stored.number);
     if (!outcome || (!stored.number && !job->ahead)) { /* nobody needs to hear of it */
         free(outcome);
-        rest(&stored);
         return;
     }
     outcome->kind = !error ? FETCHED_STORED : stored.number ? FETCHED_BROKEN : FETCHED_UNSTORED;
     outcome->stored = stored;
     fetched_add(outcome);
-    rest(&stored);
 }
 
 static void told(const struct job *job, const struct file *file, enum fetched_kind kind) {

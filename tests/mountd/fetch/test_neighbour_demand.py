@@ -41,13 +41,13 @@ class FakePipeline:
     def __init__(self) -> None:
         self.jobs = 0
         self.shares: list[float] = []
-        self.store_shares: list[float] = []
+        self.at_once: list[bool] = []
 
     def set_share(self, share: float) -> None:
         self.shares.append(share)
 
-    def set_store_share(self, share: float) -> None:
-        self.store_shares.append(share)
+    def store_at_once(self, at_once: bool) -> None:
+        self.at_once.append(at_once)
 
 
 class Daemon:
@@ -119,12 +119,14 @@ async def test_readers_that_wait_for_the_disk_hold_back_what_is_written_and_fetc
         daemon.board.of_the_disk = Waits(0, 0, 1)
         await trio.sleep(0.1)
         assert daemon.turns.limit == 1
-        assert daemon.stages == daemon.pipeline.store_shares == [FLOOR]
+        assert daemon.stages == [FLOOR]
+        assert daemon.pipeline.at_once == [True]
         assert daemon.metrics["staging_yields"] == 1
         daemon.board.of_the_disk = Waits(1, 10**6, 0)
         await trio.sleep(2)
         assert daemon.turns.limit == math.inf
-        assert daemon.stages[-1] == daemon.pipeline.store_shares[-1] == 1
+        assert daemon.stages[-1] == 1
+        assert daemon.pipeline.at_once == [True, False]
 
 
 async def test_who_reads_nothing_tells_nothing_and_hears_nothing() -> None:
