@@ -8,6 +8,8 @@ success.
 
 from __future__ import annotations
 
+import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import inf
@@ -17,11 +19,11 @@ import trio
 from mountd.base.version import Version
 from mountd.cache.index import Committed, IndexFailed
 from mountd.cache.known_objects import KnownObjects
-from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, stamp_to_keep
+from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, WritePace, staging_io, stamp_to_keep
 from mountd.cache.objects.reclaim_queue import ReclaimQueue
 from mountd.cache.pins import Pins
 from mountd.cache.table.files import StagedFileTable
-from mountd.cache.writing import WriteJob
+from mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 from mountd.core.background import note_fault
 from policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
 
@@ -29,6 +31,9 @@ _GROUP_CHUNKS = 16_384
 """A group is one transaction: 16 384 rows take about 0.2 s, in which evictions wait."""
 
 _MAX_UNCOMMITTED_BYTES = 1 << 30
+
+_WRITE_BACK_S = 30.0
+"""After that the rest of a group is synced at once, readers or not. The kernel writes back what is so old, too."""
 
 _EACH_UP_TO = 16
 """So many objects are synced one by one. For more, one sync of the file system is cheaper, although it also writes what
@@ -189,7 +194,8 @@ class Committer:
         entered: list[WriteJob] = []
         is_durable = False
         try:
-            await self._context.threads.sync(sync_objects, self._context.disk, objects)
+            threads = self._context.threads
+            await threads.sync(sync_objects, self._context.disk, objects, threads.pace)
             # No checkpoint from here to the index: what was given up meanwhile is left out, and what is given up from
             # now on is deleted after it was entered, because calls that change the index keep their order.
             entered = [job for job in group if job.index in job.file.present and self._is_latest(job)]
@@ -280,11 +286,35 @@ def _rows_of(entered: Sequence[WriteJob], now_s: int) -> dict[StagedFile, Commit
     return rows
 
 
-def sync_objects(disk: Disk, object_ids: Sequence[int]) -> None:
-    """In a thread: the bytes of these objects, durable. Raises OSError.
+def sync_objects(disk: Disk, object_ids: Sequence[int], pace: WritePace) -> None:
+    """In a thread: the bytes of these objects, durable, and little by little while readers wait (`pace`). Raises
+    OSError.
 
     An object that is gone was lost meanwhile, which the caller sees: nothing of it is entered.
     """
+    with staging_io():
+        _write_back(disk, object_ids, pace)
+        _sync(disk, object_ids)
+
+
+def _write_back(disk: Disk, object_ids: Sequence[int], pace: WritePace) -> None:
+    until_s = time.monotonic() + _WRITE_BACK_S
+    for number in object_ids:
+        if pace.share >= 1 or time.monotonic() > until_s:
+            return
+        try:
+            fd = disk.open_read(number)
+        except FileNotFoundError:
+            continue
+        try:
+            size_bytes = os.fstat(fd).st_size
+            if size_bytes < DIRECT_FROM_BYTES or not disk.direct:  # larger chunks went around the page cache
+                pace.write_back(disk.io, fd, size_bytes)
+        finally:
+            disk.io.close(fd)
+
+
+def _sync(disk: Disk, object_ids: Sequence[int]) -> None:
     if len(object_ids) > _EACH_UP_TO:
         disk.sync_all()
         return

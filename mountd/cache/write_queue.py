@@ -12,6 +12,10 @@ from collections import deque
 from mountd.cache.objects import Turns
 from mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 
+_FILLING = 4 / 5
+"""Of the limit: what is fetched ahead takes half of the buffers at most, and the queue 5/8 of them. What is above was
+fetched for readers, and is dropped when the queue is full."""
+
 _BATCH_FILES = 128
 _BATCH_BYTES = 8 << 20
 """One hop to a thread carries at most so much of small chunks: as long as one large chunk takes."""
@@ -30,6 +34,11 @@ class WriteQueue:
     def has_place(self, size_bytes: int) -> bool:
         """Whether so much more may be queued. An empty queue takes a chunk of any size."""
         return self.held_bytes == 0 or self.held_bytes + size_bytes <= self._limit_bytes
+
+    @property
+    def is_filling(self) -> bool:
+        """More is here than is fetched ahead at a time."""
+        return self.held_bytes > _FILLING * self._limit_bytes
 
     def put_nowait(self, job: WriteJob) -> None:
         """Queue a chunk; `has_place` was asked before."""

@@ -7,6 +7,7 @@ the moment it is written a chunk is present, and reads use it; it survives a res
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import xxhash
 
@@ -112,7 +113,11 @@ class StagedWriter:
         while True:
             batch = await self._queue.take()
             try:
-                await self._context.threads.write(write_batch, self._context.disk, batch, self._shrinking.shrinker)
+                threads, shrinker = self._context.threads, self._shrinking.shrinker
+                # Where the queue is nearly full chunks would be dropped that a reader has fetched: those go on.
+                rests = not self._queue.is_filling
+                write = partial(write_batch, rests=rests)
+                await threads.write(write, self._context.disk, batch, threads.pace, shrinker)
             except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
                 note_fault("staging: writer", error)
                 fail_batch(batch)

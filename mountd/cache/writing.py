@@ -1,7 +1,8 @@
 """Writing chunks into objects, in threads.
 
 Large aligned chunks are written with O_DIRECT where the file system takes it, which is several times faster than
-writing through the page cache and syncing, and leaves the page cache to what is read.
+writing through the page cache and syncing, and leaves the page cache to what is read. They go behind what readers wait
+for (`cache.objects.pace`); what is small the kernel writes back, when a group is synced.
 
 With `--stage-encoding` a chunk that shrinks is written shrunk, at the same place of its object, which stays as long as
 the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
@@ -20,7 +21,7 @@ import numpy as np
 import xxhash
 
 from mountd.cache.index import Stamp
-from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile
+from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile, WritePace, staging_io
 from policies.cache.admission import BLOCK_BYTES
 
 DIRECT_FROM_BYTES = 1 << 20
@@ -98,8 +99,15 @@ class WriteJob:
         return self.create and self.size_bytes == self.file.size
 
 
-def write_batch(disk: Disk, batch: list[WriteJob], shrinker: Shrinker | None = None) -> None:
-    """In a thread: write each chunk; a fault of one does not stop the others."""
+def write_batch(
+    disk: Disk, batch: list[WriteJob], pace: WritePace, shrinker: Shrinker | None = None, *, rests: bool = True
+) -> None:
+    """In a thread: write each chunk; a fault of one does not stop the others. `rests`: see `WritePace.write`."""
+    with staging_io():
+        _write_batch(disk, batch, pace, shrinker, rests)
+
+
+def _write_batch(disk: Disk, batch: list[WriteJob], pace: WritePace, shrinker: Shrinker | None, rests: bool) -> None:
     if shrinker is not None:
         for job in batch:
             _shrink(shrinker, job)
@@ -116,7 +124,7 @@ def write_batch(disk: Disk, batch: list[WriteJob], shrinker: Shrinker | None = N
         content = data if shrunk is None else shrunk
         try:
             job.checksum = xxhash.xxh3_64_intdigest(data)
-            _write(disk, job, content)
+            _write(disk, job, content, pace, rests)
         except OSError as error:
             job.error = error
             _undo(disk, job, len(content))
@@ -160,10 +168,10 @@ def _write_small(disk: Disk, jobs: list[WriteJob]) -> None:
             _undo(disk, job, job.size_bytes)
 
 
-def _write(disk: Disk, job: WriteJob, data: memoryview) -> None:
+def _write(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: bool) -> None:
     if disk.direct and len(data) >= DIRECT_FROM_BYTES and _address(data) % BLOCK_BYTES == 0:
         try:
-            _write_direct(disk, job, data)
+            _write_direct(disk, job, data, pace, rests)
             return
         except OSError as error:
             if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
@@ -180,7 +188,7 @@ def _write(disk: Disk, job: WriteJob, data: memoryview) -> None:
         disk.io.close(fd)
 
 
-def _write_direct(disk: Disk, job: WriteJob, data: memoryview) -> None:
+def _write_direct(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: bool) -> None:
     whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
     parts: list[memoryview | mmap.mmap] = [data[:whole]]
     if whole < len(data):
@@ -191,7 +199,7 @@ def _write_direct(disk: Disk, job: WriteJob, data: memoryview) -> None:
     fd = disk.open_write(job.object_id, create=job.create, direct=True)
     try:
         lost_length = _begin(job, fd)
-        disk.io.write(fd, parts, job.start)
+        pace.write(disk.io, fd, parts, job.start, rests=rests)
         if job.create or job.stored_bytes or lost_length or whole < len(data):
             disk.io.set_length(fd, job.file.size)
         _change(job).end(fd)

@@ -72,6 +72,7 @@ COUNTERS: dict[str, str] = {
     "source_waits": "opens and reads that have waited for the source",
     "prefetch_yields": "times that fetching ahead went back since readers of other mounts of the node wait",
     "prefetch_yielded_ns": "nanoseconds in which less was fetched ahead for that",
+    "staging_yields": "times that writing to the cache disk went back since readers of other mounts of the node wait",
     "sibling_files": "small files fetched because their siblings were read",
     # staging
     "staging_errors": "failures of the cache disk or its index",

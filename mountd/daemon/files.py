@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from mountd.core.waits import Waits
 from mountd.core.workers import Workers
 from mountd.daemon.basics import Basics
 from mountd.daemon.fetching import Fetching, fetching, hinting
@@ -20,11 +21,12 @@ from mountd.fetch import (
     Lending,
     LendingTerms,
     NeighbourDemand,
+    OwnWaits,
     Prefetch,
     SiblingFetches,
     SiblingWatch,
     SmallPipeline,
-    Waits,
+    SteppingBack,
 )
 from mountd.files import (
     Delegations,
@@ -46,7 +48,7 @@ from mountd.files import (
 )
 from mountd.fuse import DevFuse, KernelPageCache
 from mountd.hints import FollowedPlans, HintFollower
-from mountd.kernel import DataPlane
+from mountd.kernel import DataPlane, DiskReads
 from mountd.namespace import Namespace, Node, seconds
 from mountd.peers import JobPeers
 from mountd.supervisor.connection import places_of
@@ -130,7 +132,7 @@ async def open_file_service(
             plane,
             delegations,
             pipeline,
-            _neighbour_demand(basics, storage, fetch.fetcher, pipeline),
+            _neighbour_demand(basics, storage, fetch.fetcher, pipeline, passthrough),
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
         )
@@ -225,23 +227,26 @@ def _pipeline(
     return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics, heard)
 
 
-def _neighbour_demand(basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline) -> NeighbourDemand:
-    metrics = basics.metrics
+def _neighbour_demand(
+    basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline, passthrough: Passthrough
+) -> NeighbourDemand:
+    threads = storage.cache.context.threads
+    reads = DiskReads(storage.cache.context.disk.device())
 
-    def own_waits() -> Waits:
+    def own_waits() -> OwnWaits:
         theirs, ours = storage.fetches.reader_waits(), fetcher.waits
-        return Waits(theirs.waits + ours.waits, theirs.waited_ns + ours.waited_ns, theirs.waiting + ours.waiting)
+        source = ours.beside(Waits(*theirs))
+        # Those of files that the kernel reads by itself it alone knows.
+        return OwnWaits(source, threads.waits.beside(reads.look(counts=len(passthrough) > 0)))
 
-    return NeighbourDemand(
-        storage.own_cache.board,
+    stepping_back = SteppingBack(
         fetcher.turns,
         pipeline,
-        own_waits,
+        threads.step_back,
         storage.queue.demand_served_nowait,
-        metrics,
-        basics.workers.run_sync,
         threads=basics.config.prefetch_threads,
     )
+    return NeighbourDemand(storage.own_cache.board, stepping_back, own_waits, basics.metrics, basics.workers.run_sync)
 
 
 def _io_mode(

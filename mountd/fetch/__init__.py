@@ -10,12 +10,11 @@ from mountd.fetch.chunks.fetcher import Fetcher, Goal
 from mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
 from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
-from mountd.fetch.chunks.waits import Waits
 from mountd.fetch.fetches_ahead import FetchesAhead
 from mountd.fetch.history import History
 from mountd.fetch.lending import Lending, LendingTerms
 from mountd.fetch.misses import Misses
-from mountd.fetch.neighbour_demand import NeighbourDemand
+from mountd.fetch.neighbour_demand import NeighbourDemand, OwnWaits
 from mountd.fetch.prefetch import Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
 from mountd.fetch.resolver import Ensured, Resolved, Resolver, first_of
@@ -27,6 +26,7 @@ from mountd.fetch.small_files import SmallFiles
 from mountd.fetch.small_files_demand import SmallDemand
 from mountd.fetch.small_pipeline import SmallPipeline, Staged
 from mountd.fetch.status import FetchStatus
+from mountd.fetch.stepping_back import SteppingBack
 
 __all__ = [
     "BATCH_FILES",
@@ -45,6 +45,7 @@ __all__ = [
     "LendingTerms",
     "Misses",
     "NeighbourDemand",
+    "OwnWaits",
     "Owners",
     "PageCache",
     "PagePusher",
@@ -63,6 +64,6 @@ __all__ = [
     "SmallFiles",
     "SmallPipeline",
     "Staged",
-    "Waits",
+    "SteppingBack",
     "first_of",
 ]

@@ -5,6 +5,7 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 """
 
 from mountd.kernel import fastpath
+from mountd.kernel.disk_reads import DiskReads
 from mountd.kernel.leaves import LeafFigures, PlaneLeaves
 from mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
 from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
@@ -16,6 +17,7 @@ __all__ = [
     "Backing",
     "Counted",
     "DataPlane",
+    "DiskReads",
     "FetchFigures",
     "FetchKind",
     "Fetched",

@@ -102,6 +102,8 @@ class _Extension(Protocol):
 
     def plane_fetch_ahead_at_most(self, count: int, /) -> None: ...
 
+    def plane_store_at_once(self, at_once: bool, /) -> None: ...
+
     def plane_reader_waits(self) -> tuple[int, int, int]: ...
 
     def plane_fetch_pause(self, paused: bool, /) -> None: ...
@@ -272,6 +274,12 @@ class SmallFetches:
         """So many of the threads fetch ahead from now on, at least one; those that do go on."""
         if self._extension is not None:
             self._extension.plane_fetch_ahead_at_most(count)
+
+    def store_at_once(self, at_once: bool) -> None:
+        """Whether what is fetched ahead is written to the disk of the cache at once from now on, not in a burst when it
+        is synced."""
+        if self._extension is not None:
+            self._extension.plane_store_at_once(at_once)
 
     def reader_waits(self) -> ReaderWaits:
         """Since the data plane was loaded."""

@@ -7,7 +7,7 @@ only: commands look at it before there is a daemon.
 
 from mountd.ledger.board import Board
 from mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
-from mountd.ledger.notice import Notice
+from mountd.ledger.notice import Notice, Notices
 from mountd.ledger.record import Grant, ServedSource
 from mountd.ledger.root import CacheRoot, cache_name, caches_below
 
@@ -20,6 +20,7 @@ __all__ = [
     "LedgerBusy",
     "Listed",
     "Notice",
+    "Notices",
     "Registration",
     "ServedSource",
     "Taken",

@@ -1,4 +1,6 @@
-"""`Board`: what the daemons of a root that read from one source server tell each other while they run.
+"""`Board`: what the daemons of a root tell each other while they run: how their readers wait.
+
+For the source it concerns those that read from the same server; for the disk, on which the root lies, all of them.
 
 Each writes a notice into its own record and reads those of the others, by read(2): who maps a file that another user
 may cut short dies of it. Whoever keeps caches in the root may tell what he likes; what follows is bounded by who
@@ -11,8 +13,9 @@ import os
 import time
 from collections.abc import Callable
 
+from mountd.core.waits import Waits
 from mountd.ledger.ledger import Ledger, Registration
-from mountd.ledger.notice import Notice, read_notice
+from mountd.ledger.notice import Notice, Notices, read_notices
 
 _LOOK_NS = 1_000_000_000
 """How often it is looked who is there: a file is opened for each record."""
@@ -42,16 +45,18 @@ class Board:
         self._clock_ns = clock_ns
         self._heard: dict[str, int] = {}
         """Descriptors of the others' records, by name."""
+        self._same_source: set[str] = set()
+        """Those of them that wait for the same server."""
         self._looked_ns: int | None = None
-        self._told: Notice | None = None
+        self._told: tuple[Waits, Waits] | None = None
 
     @property
     def is_alone(self) -> bool:
         """There was nobody to tell when it was looked last."""
         return not self._heard
 
-    def exchange(self, waits: int, waited_ns: int, waiting: int) -> dict[str, Notice]:
-        """Tell ours, as in `Notice`, if there is anybody to tell, and hear theirs, by name: those that are fresh.
+    def exchange(self, source: Waits, disk: Waits) -> dict[str, Notices]:
+        """Tell how ours wait, if there is anybody to tell, and hear of theirs, by name: what is fresh, and concerns us.
 
         Raises OSError where our own record, or the folder, cannot be read or written.
         """
@@ -61,23 +66,24 @@ class Board:
             self._look()
         if not self._heard:
             return {}
-        said = self._told
         # Who only waits on says so again; who has nothing new to say becomes out of date.
-        if waiting or said is None or (waits, waited_ns) != (said.waits, said.waited_ns):
-            self._told = Notice(now_ns, waits, waited_ns, waiting)
-            self._registration.tell(self._told)
-        return {name: notice for name in self._heard if (notice := self._hear(name, now_ns)) is not None}
+        if source.waiting or disk.waiting or self._told != (source, disk):
+            self._told = source, disk
+            self._registration.tell(now_ns, source, disk)
+        heard = {name: self._hear(name, now_ns) for name in self._heard}
+        return {name: notices for name, notices in heard.items() if any(notices)}
 
-    def _hear(self, name: str, now_ns: int) -> Notice | None:
+    def _hear(self, name: str, now_ns: int) -> Notices:
         try:
-            notice = read_notice(self._heard[name])
+            source, disk = read_notices(self._heard[name])
         except OSError:
-            return None
-        return notice if notice is not None and now_ns - _GOOD_NS <= notice.told_ns <= now_ns + _GOOD_NS else None
+            return Notices(None, None)
+        return Notices(_fresh(source, now_ns) if name in self._same_source else None, _fresh(disk, now_ns))
 
     def _look(self) -> None:
         others = [entry for entry in self._ledger.listed() if entry.running and entry.name != self._registration.name]
-        names = [e.name for e in others if e.serving is not None and e.serving.device == self._device]
+        names = [entry.name for entry in others]
+        self._same_source = {e.name for e in others if e.serving is not None and e.serving.device == self._device}
         # Our user's first: others may keep as many records there as they like.
         names.sort(key=lambda name: (name.partition("-")[0] != str(os.geteuid()), name))
         there = set(names[:_MOST_HEARD])
@@ -92,3 +98,7 @@ class Board:
         for fd in self._heard.values():
             os.close(fd)
         self._heard.clear()
+
+
+def _fresh(notice: Notice | None, now_ns: int) -> Notice | None:
+    return notice if notice is not None and now_ns - _GOOD_NS <= notice.told_ns <= now_ns + _GOOD_NS else None

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mountd.base.errors import StagingError
-from mountd.ledger.notice import Notice, write_notice
+from mountd.core.waits import Waits
+from mountd.ledger.notice import write_notices
 from mountd.ledger.record import (
     Grant,
     ServedSource,
@@ -335,9 +336,9 @@ class Registration:
         """What is served now, and where. Raises OSError."""
         write_serving(self._fd, serving)
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, told_ns: int, source: Waits, disk: Waits) -> None:
         """For the board. Raises OSError."""
-        write_notice(self._fd, notice)
+        write_notices(self._fd, told_ns, source, disk)
 
     def write(self, grant: Grant) -> None:
         """For the ledger. Raises OSError."""

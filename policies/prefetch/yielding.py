@@ -1,5 +1,7 @@
 """Yielding: how much of what may be fetched ahead at a time is, while readers of other mounts wait for the source.
 
+Or of what may be written to the disk of the cache, while they wait for that.
+
 What nobody waits for is to cost those little who do. How little cannot be known beforehand: a source with capacity to
 spare serves both, one that is full makes readers wait longer for each fetch more. So it is found out, as a transport
 protocol for background traffic does: by how long neighbours wait.
@@ -42,6 +44,15 @@ _KNOWN_S = 60.0
 
 _WEIGHT = 0.3
 """Of a new mean at the floor in what is known of it: after a second two thirds are new."""
+
+_LONGEST_REST_S = 0.25
+"""What takes 20 ms at a time is so slow that a longer rest would serve nobody."""
+
+
+def rest_s(took_s: float, share: float) -> float:
+    """How long to rest behind something that took so long, so that it is under way for `share` of the time, above 0:
+    0 to 0.25 s, so that it goes on soon whatever others say."""
+    return min(_LONGEST_REST_S, max(0.0, took_s) * (1 / min(1.0, share) - 1))
 
 
 class Yielding:

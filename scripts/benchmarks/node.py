@@ -6,6 +6,7 @@
     in-place  four `hfs run` of a plain user at once
     beside    a warm job beside four cold ones; beside the same four without hfs and a copy of what they read
     demand    reads on demand of one mount, while another fetches ahead from the same source
+    disk      reads of staged bytes of one mount, while another stages on the same disk
 
 Sources lie on a simulated Lustre where what reaches them is counted.
 """
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from scripts.benchmarks.common import HFS, SlowFs, Work, run, slowfs
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.node_demand import demand
+from scripts.benchmarks.node_disk import disk
 from scripts.benchmarks.node_jobs import (
     FILE_BYTES,
     FILES,
@@ -216,4 +218,5 @@ GROUPS = {
     "in-place": in_place,
     "beside": beside,
     "demand": demand,
+    "disk": disk,
 }

@@ -49,7 +49,8 @@ def _source(work: Work, options: Options) -> Iterator[SlowFs]:
 
 
 @contextlib.contextmanager
-def _warming(mount: Mount) -> Iterator[subprocess.Popen[bytes]]:
+def warming(mount: Mount) -> Iterator[subprocess.Popen[bytes]]:
+    """`hfs cache warm` of all of it, while the block lasts."""
     process = subprocess.Popen([HFS, "cache", "warm", mount.path, "--json"], stdout=subprocess.DEVNULL)
     try:
         yield process
@@ -77,7 +78,7 @@ def _beside(work: Work, options: Options, *, roots: int) -> tuple[float, float]:
         _source(work, options) as source,
         hfs_mount(work, source.path / "read", caches[0], ("--cache-size", SIZE, "-o", "siblings=0")) as reads,
         hfs_mount(work, source.path / "ahead", caches[-1], ("--cache-size", SIZE)) as ahead,
-        _warming(ahead),
+        warming(ahead),
     ):
         while not (before := _fetched_bytes(ahead)):
             time.sleep(0.01)
@@ -98,7 +99,7 @@ def _alone(work: Work, options: Options) -> tuple[float, float]:
     with (
         _source(work, options) as source,
         hfs_mount(work, source.path / "ahead", options=("--cache-size", SIZE)) as ahead,
-        _warming(ahead),
+        warming(ahead),
     ):
         while not (before := _fetched_bytes(ahead)):
             time.sleep(0.01)

@@ -12,6 +12,7 @@ from mountd.cache.objects.disk import Disk, DiskSpace, object_name, set_objects_
 from mountd.cache.objects.file import StagedFile, is_open, recall
 from mountd.cache.objects.ids import ObjectIdAllocator
 from mountd.cache.objects.io import Damaged
+from mountd.cache.objects.io_class import staging_io
 from mountd.cache.objects.objects import (
     OUR_LIMITS,
     Changed,
@@ -21,6 +22,7 @@ from mountd.cache.objects.objects import (
     read_ahead,
     read_object,
 )
+from mountd.cache.objects.pace import WritePace
 from mountd.cache.objects.room import Health, Room, State
 from mountd.cache.objects.stamps import Change, Turns, is_ours, stamp_of, stamp_to_keep
 from mountd.cache.objects.unlinked import Unlinked, sync_disk
@@ -50,6 +52,7 @@ __all__ = [
     "Turns",
     "Unlinked",
     "WantedRead",
+    "WritePace",
     "is_open",
     "is_ours",
     "lend_object",
@@ -60,6 +63,7 @@ __all__ = [
     "read_object",
     "recall",
     "set_objects_aside",
+    "staging_io",
     "stamp_of",
     "stamp_to_keep",
     "sync_disk",

@@ -20,8 +20,8 @@ import xxhash
 from mountd.cache.index import ChunkRow, StagedRow, Stamp
 from mountd.cache.objects.codec import expand
 from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.idle import idle_io
 from mountd.cache.objects.io import Damaged
+from mountd.cache.objects.io_class import idle_io
 from mountd.cache.objects.objects import OUR_LIMITS
 from mountd.cache.objects.stamps import stamp_of
 from policies.cache.admission import BLOCK_BYTES
@@ -51,7 +51,7 @@ class Looked:
 def look_at(disk: Disk, parts: Sequence[tuple[StagedRow, Sequence[ChunkRow]]], idle: bool) -> list[Looked]:
     """In a thread: compare these chunks of each object with their checksums. Never raises OSError.
 
-    `idle`: only as far as the disk has nothing else to do (`cache.objects.idle`).
+    `idle`: only as far as the disk has nothing else to do (`cache.objects.io_class`).
     """
     buffer = memoryview(mmap.mmap(-1, _STEP_BYTES))
     with idle_io() if idle else contextlib.nullcontext():

@@ -18,9 +18,11 @@ from mountd.base.version import Version
 from mountd.cache.index import Index
 from mountd.cache.objects.disk import Disk
 from mountd.cache.objects.file import StagedFile
+from mountd.cache.objects.pace import WritePace
 from mountd.cache.objects.room import Health, Room
 from mountd.cache.objects.stamps import Turns
 from mountd.core.metrics import Metrics
+from mountd.core.waits import Waits
 
 Value = TypeVar("Value")
 
@@ -48,12 +50,17 @@ class Threads:
         # One each: a connection of the index is used by one thread at a time.
         self._index_writing = trio.CapacityLimiter(1)
         self._index_reading = trio.CapacityLimiter(1)
+        self._writers = writers
         self._writing = trio.CapacityLimiter(writers)
         self._reading = trio.CapacityLimiter(_READS)
         self._expanding = trio.CapacityLimiter(_EXPANDS)
+        self._reading_ahead = trio.CapacityLimiter(1)  # it hands requests over, and waits when the disk has too many
         self._looking = trio.CapacityLimiter(2)  # one for the scrub, one for who waits for `hfs cache check`
         self._syncing = trio.CapacityLimiter(1)
         self._sweeping = trio.CapacityLimiter(2)  # one for the clean-up after a crash, one for what cannot wait for it
+        self.pace = WritePace(lambda: self.readers_wait)
+        """Of what `write` writes."""
+        self._waits = Waits(0, 0, 0)
 
     async def change_index(self, function: Callable[..., Value], *args: Any) -> Value:
         """A writing method of the index. Calls are carried out in the order in which they are made."""
@@ -72,12 +79,26 @@ class Threads:
 
     async def read(self, function: Callable[..., Value], *args: Any) -> Value:
         """Reading staged bytes that somebody waits for."""
-        value: Value = await self._run(function, *args, limiter=self._reading)
-        return value
+        return await self._wait_for(function, args, self._reading)
 
     async def expand(self, function: Callable[..., Value], *args: Any) -> Value:
         """As `read`, of what was shrunk."""
-        value: Value = await self._run(function, *args, limiter=self._expanding)
+        return await self._wait_for(function, args, self._expanding)
+
+    async def _wait_for(
+        self, function: Callable[..., Value], args: tuple[Any, ...], limiter: trio.CapacityLimiter
+    ) -> Value:
+        began_s = trio.current_time()
+        self._waits = self._waits.begun()
+        try:
+            value: Value = await self._run(function, *args, limiter=limiter)
+        finally:
+            self._waits = self._waits.ended(int((trio.current_time() - began_s) * 1e9))
+        return value
+
+    async def read_ahead(self, function: Callable[..., Value], *args: Any) -> Value:
+        """Having staged bytes read that nobody waits for yet."""
+        value: Value = await self._run(function, *args, limiter=self._reading_ahead)
         return value
 
     async def look(self, function: Callable[..., Value], *args: Any) -> Value:
@@ -89,6 +110,18 @@ class Threads:
     def readers_wait(self) -> bool:
         """Somebody waits for staged bytes from the disk."""
         return self._reading.borrowed_tokens > 0 or self._expanding.borrowed_tokens > 0
+
+    @property
+    def waits(self) -> Waits:
+        """How readers have waited for staged bytes from the disk, since the cache was opened. Those that the kernel
+        serves by itself (passthrough, its page cache) are not seen."""
+        return self._waits
+
+    def step_back(self, share: float) -> None:
+        """Write in this part of the time from now on, one thread at least: readers of other mounts wait for the disk.
+        What is under way goes on."""
+        self.pace.share = share
+        self._writing.total_tokens = max(1, int(self._writers * share))
 
     async def sync(self, function: Callable[..., Value], *args: Any) -> Value:
         """Making a group durable."""

@@ -16,8 +16,11 @@ from policies.cache.admission import BLOCK_BYTES
 
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
+_SYNC_FILE_RANGE_ALL = 0x07
+"""Wait for what is being written, write, and wait for that."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
@@ -109,6 +112,15 @@ class ObjectIO:
     def will_need(self, fd: int, offset: int, size: int) -> None:
         """Begin to read bytes into the page cache; does not wait for them. Raises OSError."""
         os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def write_out(self, fd: int, offset: int, size: int) -> None:
+        """Have bytes written that only memory has, and wait for that; durable they are after a sync.
+
+        A failed write-back is told once: whoever hears of it here must give the bytes up. Raises OSError.
+        """
+        if _libc.sync_file_range(fd, offset, size, _SYNC_FILE_RANGE_ALL) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"writing back: {os.strerror(number)}")
 
     def sync(self, fd: int) -> None:
         """The bytes of one object, durable."""

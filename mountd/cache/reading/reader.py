@@ -171,7 +171,7 @@ class StagedReader:
             if file.object_id is not None
             for part in _on_disk(file, extent)
         ]
-        await self._context.threads.read(read_ahead, self._context.disk, wanted)
+        await self._context.threads.read_ahead(read_ahead, self._context.disk, wanted)
 
     def _expanded_nowait(self, file: StagedFile, index: int, part: Extent) -> memoryview | None:
         """`part` of one shrunk chunk, if the chunk was expanded not long ago."""

@@ -21,12 +21,12 @@ from mountd.base.version import Version
 from mountd.cache import Cache, StagedFile
 from mountd.core.flight import SingleFlight
 from mountd.core.metrics import Metrics
+from mountd.core.waits import Waits
 from mountd.fetch.chunks.batches import Batches, Place
 from mountd.fetch.chunks.held import ChunkKey, HeldChunks
 from mountd.fetch.chunks.owners import Owners
 from mountd.fetch.chunks.page_pusher import PagePusher, Push
 from mountd.fetch.chunks.turns import FetchTurns
-from mountd.fetch.chunks.waits import Waits
 from mountd.namespace import Node, by_any_name
 from mountd.peers import PeerAnswer
 from mountd.source import Source

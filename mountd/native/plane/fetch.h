@@ -114,7 +114,11 @@ uint64_t store_room(uint64_t size);                       /* what a file of this
 int store_has_room(size_t size); /* and whether so much is granted now */
 /* Until it is, so long at most; not at all where none was granted in that time before, or so many threads wait already. */
 void store_wait(size_t size, int64_t limit_ns, size_t at_most);
-int store_write(const char *data, size_t size, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
+/* Whether what was fetched ahead is written to the disk at once, not in a burst later: readers of other mounts wait for it,
+ * and few threads fetch ahead meanwhile. */
+void store_at_once(int at_once);
+int store_is_at_once(void);
+int store_write(const char *data, size_t size, int at_once, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
 /* A number that was taken and whose object may be there in part is in `stored` also after an error, else 0. */
 
 /* ---- fetched.c ---------------------------------------------------------------------------------------------------- */

@@ -299,6 +299,14 @@ static PyObject *plane_fetch_ahead_at_most(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
+static PyObject *plane_store_at_once(PyObject *self, PyObject *arg) {
+    (void)self;
+    int at_once = PyObject_IsTrue(arg);
+    if (at_once < 0) return NULL;
+    store_at_once(at_once);
+    Py_RETURN_NONE;
+}
+
 static PyObject *plane_reader_waits(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     return Py_BuildValue("(LLL)", (long long)__atomic_load_n(&reader_waits.count, __ATOMIC_RELAXED),
@@ -345,6 +353,7 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
     {"plane_named", plane_named, METH_O, "plane_named(slot) -> (directory, name, seen) or None: of a leaf that an earlier daemon has opened."},
     {"plane_fetch_ahead_at_most", plane_fetch_ahead_at_most, METH_O, "plane_fetch_ahead_at_most(count): so many threads fetch ahead from now on."},
+    {"plane_store_at_once", plane_store_at_once, METH_O, "plane_store_at_once(at_once): whether what is fetched ahead is written to the disk at once from now on."},
     {"plane_reader_waits", plane_reader_waits, METH_NOARGS, "plane_reader_waits() -> (count, ns, waiting): how those have waited who wanted something of the source."},
     {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, lent, versions, buffer_bytes, homeless_bytes, looks, opens, reads, read_bytes, wait_ns)."},
     {NULL, NULL, 0, NULL},

@@ -25,6 +25,8 @@ static struct {
     uint64_t overhead, next, end, bytes;
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .is_dry = 1};
 
+static int is_at_once; /* atomic */
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void make_more(void) {
@@ -125,7 +127,17 @@ static int create(int directory, uint64_t number) {
     return openat(directory, path, flags, 0600);
 }
 
-int store_write(const char *data, size_t size, struct stored *stored) {
+void store_at_once(int at_once) { __atomic_store_n(&is_at_once, at_once, __ATOMIC_RELAXED); }
+
+int store_is_at_once(void) { return __atomic_load_n(&is_at_once, __ATOMIC_RELAXED); }
+
+/* That it is durable is for the sync later to say. A failed write-back is told once, so the sync would not hear of it. */
+static int write_out(int fd, size_t size) {
+    const unsigned how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    return sync_file_range(fd, 0, (off_t)size, how) ? errno : 0;
+}
+
+int store_write(const char *data, size_t size, int at_once, struct stored *stored) {
     int directory, error = 0;
     *stored = (struct stored){0, 0, 0};
     if (!take_number(size, &directory, &stored->number)) return ENOSPC;
@@ -138,6 +150,7 @@ int store_write(const char *data, size_t size, struct stored *stored) {
         else
             error = written ? errno : ENOSPC;
     }
+    if (!error && at_once) error = write_out(fd, size);
     struct stat left;
     if (!error && fstat(fd, &left)) error = errno;
     if (!error) {

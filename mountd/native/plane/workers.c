@@ -44,11 +44,13 @@ static struct fetched *outcome_of(const struct job *job, const struct file *file
 static void store(struct job *job, const struct file *file, const char *data, struct content *held) {
     struct fetched *outcome = outcome_of(job, file);
     struct stored stored = {0, 0, 0};
+    int at_once = !job->is_demand && store_is_at_once();
     if (outcome && !store_has_room((size_t)file->seen.size)) {
         __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED); /* it does not hang in the source */
         store_wait((size_t)file->seen.size, GRANT_NS, workers.may_wait);
     }
-    int error = outcome ? store_write(data, (size_t)file->seen.size, &stored) : ENOMEM;
+    if (at_once) __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED);
+    int error = outcome ? store_write(data, (size_t)file->seen.size, at_once, &stored) : ENOMEM;
     if (!error) {
         struct staged_object object = {
             .number = stored.number, .inode = stored.inode, .size = file->seen.size, .checksum = file->checksum,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
 
 from mountd.core.metrics import Metrics
-from mountd.fetch import NeighbourDemand, SmallPipeline, Waits
+from mountd.core.waits import Waits
+from mountd.fetch import NeighbourDemand, OwnWaits, SteppingBack
 from mountd.fetch.chunks.turns import FetchTurns
-from mountd.ledger import Notice
+from mountd.ledger import Notice, Notices
 from policies.prefetch.yielding import FLOOR
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
@@ -25,42 +26,44 @@ class FakeBoard:
 
     def __init__(self) -> None:
         self.is_alone = False
-        self.theirs = Waits(0, 0, 0)
-        self.told: list[Waits] = []
+        self.theirs = self.of_the_disk = Waits(0, 0, 0)
+        self.told: list[OwnWaits] = []
         self.error: OSError | None = None
 
-    def exchange(self, waits: int, waited_ns: int, waiting: int) -> dict[str, Notice]:
-        self.told.append(Waits(waits, waited_ns, waiting))
+    def exchange(self, source: Waits, disk: Waits) -> dict[str, Notices]:
+        self.told.append(OwnWaits(source, disk))
         if self.error is not None:
             raise self.error
-        return {} if self.is_alone else {"other": Notice(0, *self.theirs)}
+        return {} if self.is_alone else {"other": Notices(Notice(0, *self.theirs), Notice(0, *self.of_the_disk))}
 
 
 class FakePipeline:
     def __init__(self) -> None:
         self.jobs = 0
         self.shares: list[float] = []
+        self.at_once: list[bool] = []
 
     def set_share(self, share: float) -> None:
         self.shares.append(share)
+
+    def store_at_once(self, at_once: bool) -> None:
+        self.at_once.append(at_once)
 
 
 class Daemon:
     def __init__(self) -> None:
         self.board, self.pipeline, self.turns, self.metrics = FakeBoard(), FakePipeline(), FetchTurns(), Metrics()
-        self.own = Waits(0, 0, 0)
+        self.own = OwnWaits(Waits(0, 0, 0), Waits(0, 0, 0))
+        self.stages: list[float] = []
         self.hangs: trio.Event | None = None
         self.wakes = 0
         """Times that who fetches ahead was to look whether it is its turn."""
         self.demand = NeighbourDemand(
             self.board,
-            self.turns,
-            cast(SmallPipeline, self.pipeline),
+            SteppingBack(self.turns, self.pipeline, self.stages.append, self._wake, threads=16),
             lambda: self.own,
-            self._wake,
             self.metrics,
             self._in_thread,
-            threads=16,
         )
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -102,15 +105,42 @@ async def test_less_is_fetched_ahead_while_a_neighbours_reader_waits_and_all_aga
         assert 0.2e9 < daemon.metrics["prefetch_yielded_ns"] < 1.5e9
 
 
+async def test_readers_that_wait_for_the_disk_hold_back_what_is_written_and_fetched() -> None:
+    daemon = Daemon()
+    daemon.pipeline.jobs = 5
+    async with running(daemon):
+        daemon.board.theirs = Waits(0, 0, 1)
+        await trio.sleep(0.1)
+        assert daemon.turns.limit == 1
+        assert daemon.stages == [], "whoever waits for the source has nothing of the disk"
+        daemon.board.theirs = Waits(1, 10**6, 0)
+        await trio.sleep(2)
+        assert daemon.turns.limit == math.inf
+        daemon.board.of_the_disk = Waits(0, 0, 1)
+        await trio.sleep(0.1)
+        assert daemon.turns.limit == 1
+        assert daemon.stages == [FLOOR]
+        assert daemon.pipeline.at_once == [True]
+        assert daemon.metrics["staging_yields"] == 1
+        daemon.board.of_the_disk = Waits(1, 10**6, 0)
+        await trio.sleep(2)
+        assert daemon.turns.limit == math.inf
+        assert daemon.stages[-1] == 1
+        assert daemon.pipeline.at_once == [True, False]
+
+
 async def test_who_reads_nothing_tells_nothing_and_hears_nothing() -> None:
     daemon = Daemon()
     daemon.board.theirs = Waits(0, 0, 1)
     async with running(daemon):
         await trio.sleep(60)
         assert daemon.board.told == []
-        daemon.own = Waits(1, 5, 0)
+        daemon.own = OwnWaits(Waits(1, 5, 0), Waits(0, 0, 0))
         await trio.sleep(0.5)
-        assert daemon.board.told[0] == (1, 5, 0)
+        assert daemon.board.told[0] == ((1, 5, 0), (0, 0, 0))
+        daemon.own = OwnWaits(Waits(1, 5, 0), Waits(0, 0, 1))
+        await trio.sleep(0.5)
+        assert daemon.board.told[-1] == ((1, 5, 0), (0, 0, 1)), "who reads what is staged wants the disk"
 
 
 async def test_one_alone_looks_now_and_then_whether_somebody_has_come() -> None:

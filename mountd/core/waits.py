@@ -1,4 +1,4 @@
-"""Waits: how readers have waited for the source."""
+"""Waits: how readers have waited for the source, or for the disk of the cache."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class Waits(NamedTuple):
     """So long in all."""
     waiting: int
     """Those that do so now."""
+
+    def beside(self, others: Waits) -> Waits:
+        """Of both together."""
+        return Waits(self.waits + others.waits, self.waited_ns + others.waited_ns, self.waiting + others.waiting)
 
     def begun(self) -> Waits:
         """One more waits."""
