@@ -40,7 +40,7 @@ _COMMANDS = {
     "refresh": "See PATHs, files or whole directories of a mount, as the source has them now.",
     "layout": "Work on layouts: which bytes of which files each sample of a data set is.",
     "plan": "Say how long an epoch takes on 1 to 1024 nodes and where more nodes gain nothing.",
-    "trace": "Use what hfs-hint record has kept of a job.",
+    "trace": "Use what `hfs-hint record` has kept of a job.",
     "encode": "Encode the samples in SRC (HDF5, .npy, .npz, or a directory of such) into .hfsc files in DST.",
     "decode": "Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST, .npz for those with labels.",
     "config": "Show the configuration that hfs mount would use, and where each value comes from.",
@@ -51,8 +51,8 @@ _COMMANDS = {
     "completion": "Print the completion script of SHELL for hfs and hfs-hint.",
     "man": "Print the man page of COMMAND (hfs itself without one), or write those of all commands below a directory.",
 }
-"""Each is the command of the same name in the file of the same name, `_` for `-`. What it does is said here too, so that `--help`
-need not import them all."""
+"""Each is the command of the same name in the file of the same name, `_` for `-`. What it does is said here too, so
+that `--help` need not import them all."""
 
 
 class _Commands(CommandGroup):

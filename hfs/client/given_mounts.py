@@ -7,13 +7,15 @@ sockets lie. Blocking, bounded in time; standard library and the control client 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hfs.client.client import Client, known_sockets
 from hfs.client.control_socket import DaemonSilent
-from hfs.mounting import keeper, mountinfo
-from hfs.mounting.keeper import FoundKeeper
+from hfs.mounting import mountinfo
 from mountd.base.errors import ConfigError, HfsError
+
+if TYPE_CHECKING:
+    from hfs.mounting.keeper import FoundKeeper
 
 _LIMIT_S = 2.0
 
@@ -49,6 +51,8 @@ class ServedMount(NamedTuple):
 
 def served_mounts() -> list[ServedMount]:
     """All of our user's that answer."""
+    from hfs.mounting import keeper  # `hfs status MOUNT` of a usual mount needs none
+
     return [
         ServedMount(str(kept.config.get("mountpoint")), str(kept.config.get("source")), kept)
         for kept in keeper.ours()

@@ -41,7 +41,7 @@ def test_what_answers_at_once_imports_little(command: str, daemon: FakeCommands,
 def test_the_help_imports_no_command() -> None:
     found = imported("--help")
     assert {name for name in found if name.startswith(("hfs", "mountd", "policies"))} == {
-        *("hfs", "hfs.cli", "mountd", "mountd.base", "mountd.base.errors")
+        *("hfs", "hfs.cli", "hfs.cli.command", "mountd", "mountd.base", "mountd.base.errors")
     }
 
 

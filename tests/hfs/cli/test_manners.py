@@ -44,7 +44,7 @@ NAMES = [name for name, _ in LEAVES]
 def words_of(example: str) -> list[str]:
     """The call of ours in an example: `eval "$(hfs ...)"` and `... | man -l -` have more around it."""
     inside = re.search(r"\$\((.*?)\)", example)
-    return shlex.split((inside[1] if inside else example).split("|")[0])
+    return shlex.split(re.split(r" [|>] ", inside[1] if inside else example)[0])
 
 
 @pytest.mark.parametrize(("name", "command"), LEAVES, ids=NAMES)
@@ -75,7 +75,7 @@ def test_help_shows_them_uncoloured(name: str) -> None:
     [
         (["--foo"], 2, "hfs: no such option '--foo'; see hfs --help"),
         (["statu"], 2, "hfs: no such command 'statu'; see hfs --help"),
-        (["umount"], 2, "hfs: missing argument 'MOUNTPOINT'; see hfs umount --help"),
+        (["refresh"], 2, "hfs: missing argument 'PATHS...'; see hfs refresh --help"),
         (["cache", "warm", "-j", "x"], 2, "hfs: invalid value for '-j' / '--jobs': 'x' is not a valid integer range;"),
         (["run", "--nope"], 125, "hfs: no such option '--nope'"),
         (["run"], 125, "hfs: missing argument 'COMMAND...'; see hfs run --help"),

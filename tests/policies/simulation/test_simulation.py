@@ -44,7 +44,7 @@ def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: Way, **s
 
 
 def plainly(epochs: list[Epoch], cache_bytes: int, way: Way) -> list[int]:
-    """The same of files of one size that one reader reads, by the rules as they are told: no heap, no page, no queue."""
+    """The same of files of one size that one reader reads, by the rules as told: no heap, no page, no queue."""
     step_s, grant, ahead = SLOW.latency_s + SLOW.compute_s, grant_bytes(cache_bytes), 0
     if way == "lru":
         ahead = ahead_bytes(cache_bytes)
