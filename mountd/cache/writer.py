@@ -7,7 +7,6 @@ the moment it is written a chunk is present, and reads use it; it survives a res
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import xxhash
 
@@ -116,8 +115,7 @@ class StagedWriter:
                 threads, shrinker = self._context.threads, self._shrinking.shrinker
                 # Where the queue is nearly full chunks would be dropped that a reader has fetched: those go on.
                 rests = not self._queue.is_filling
-                write = partial(write_batch, rests=rests)
-                await threads.write(write, self._context.disk, batch, threads.pace, shrinker)
+                await threads.write(write_batch, self._context.disk, batch, threads.pace, rests, shrinker)
             except Exception as error:  # noqa: BLE001 - a defect is noted, and the chunks are given up
                 note_fault("staging: writer", error)
                 fail_batch(batch)

@@ -100,7 +100,7 @@ class WriteJob:
 
 
 def write_batch(
-    disk: Disk, batch: list[WriteJob], pace: WritePace, shrinker: Shrinker | None = None, *, rests: bool = True
+    disk: Disk, batch: list[WriteJob], pace: WritePace, rests: bool, shrinker: Shrinker | None = None
 ) -> None:
     """In a thread: write each chunk; a fault of one does not stop the others. `rests`: see `WritePace.write`."""
     with staging_io():

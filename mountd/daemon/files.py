@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -231,7 +232,7 @@ def _neighbour_demand(
     basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline, passthrough: Passthrough
 ) -> NeighbourDemand:
     threads = storage.cache.context.threads
-    reads = DiskReads(storage.cache.context.disk.device())
+    reads = DiskReads(os.fstat(storage.cache.context.disk.directory).st_dev)
 
     def own_waits() -> OwnWaits:
         theirs, ours = storage.fetches.reader_waits(), fetcher.waits

@@ -202,7 +202,7 @@ def _neighbours(s: Situation) -> Finding | None:
     return Finding(
         "another-job",
         _source_share(s) + WORTH / 2 if _source_share(s) else 0.0,
-        "another job of this node reads from the source too, and its readers come before what is fetched ahead here",
+        "another job of this node reads from source or cache disk too, and goes before what is fetched ahead here",
         f"fetching ahead has stepped back for {s.neighbour_demand_s:.0f} of {s.seconds:.0f} s",
         "start the jobs one after the other, or warm the data of this one before: hfs cache warm",
     )

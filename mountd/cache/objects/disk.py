@@ -211,10 +211,6 @@ class Disk:
         figures = os.fstatvfs(self.directory)
         return DiskSpace(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
-    def device(self) -> int:
-        """Its st_dev."""
-        return os.fstat(self.directory).st_dev
-
     def in_memory(self) -> bool:
         """Whether the cache lies on tmpfs, whose size says nothing about what may be used of it."""
         return _file_system_type(self.directory) in _MEMORY_MAGICS
