@@ -61,7 +61,9 @@ class FoundKeeper:
             request = {"ask": "hold", "command": command, "linger_s": linger_s}
             connection.sendall(json.dumps(request).encode() + b"\n")
             held = HeldMount(connection)
-            if held.heard().get("held"):
+            answer = held.heard()
+            held.takes_command = bool(answer.get("takes_command"))
+            if answer.get("held"):
                 return held
         except BaseException:
             connection.close()
@@ -104,6 +106,8 @@ class HeldMount:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lines = connection.makefile("rb")
+        self.takes_command = False
+        """Its keeper is of a release that can be told of a command."""
 
     def heard(self) -> dict[str, Any]:
         """The next line of the keeper; nothing in it if it has ended."""
@@ -111,6 +115,16 @@ class HeldMount:
             return dict(json.loads(self._lines.readline()))
         except (OSError, ValueError):
             return {}
+
+    def command(self, pid: int) -> None:
+        """Tell that this child of ours uses the mount, and may outlive us."""
+        with contextlib.suppress(OSError):  # a keeper that has ended, a kernel without pidfds
+            if self.takes_command:
+                pidfd = os.pidfd_open(pid)
+                try:
+                    socket.send_fds(self._connection, [b"command\n"], [pidfd])
+                finally:
+                    os.close(pidfd)
 
     def is_last(self) -> bool | None:
         """Whether nobody else uses the mount: then it is ours to take away, and nobody can join any more. None: the

@@ -171,9 +171,10 @@ class Keeper:
         command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))
         reference = references.hold(client.pid, command, linger_s)
         client.keep(
-            {"held": True},
+            {"held": True, "takes_command": True},
             lambda: {"last": references.is_last(reference)},
-            lambda: references.release(reference),
+            lambda pidfd: references.command(reference, pidfd),
+            lambda: references.gone(reference),
         )
 
     def _status(self) -> dict[str, Any]:

@@ -208,6 +208,33 @@ def test_killed_ones_leave_no_reference_and_harm_nobody(source: Path, cache: Pat
     assert ours(source) == []
 
 
+def test_a_command_whose_hfs_run_was_killed_reads_on(source: Path, cache: Path) -> None:
+    """As by the kernel for want of memory: what it has started goes on, and is the last that uses the mount."""
+    code = f"echo runs; read x; cat {source}/1 | cksum"
+    with subprocess.Popen(
+        [hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "sh", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment({}),
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        assert running.stdout.readline() == "runs\n"
+        (mount,) = ours(source)
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        running.kill()
+        running.wait()
+        other = run(hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "true")
+        assert other.returncode == 0  # joins, and is not the last
+        print("go on", file=running.stdin, flush=True)
+        assert running.stdout.read().strip() == must("sh", "-c", f"cat {source}/1 | cksum").strip()
+        assert wait_gone(kept.pid)
+    assert ours(source) == []
+
+
 def test_it_lingers_for_the_next_task_of_an_array(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     command = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "true")

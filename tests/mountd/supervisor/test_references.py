@@ -196,3 +196,17 @@ def test_descriptors_are_given_back(sessions: list[int]) -> None:
         kept.references.hold_session(session, "hfs mount")
     kept.references.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_command_holds_the_mount_when_its_hfs_run_was_killed(sessions: list[int]) -> None:
+    kept = Kept(permanent=False)
+    reference = kept.references.hold(7, "of the test", 0.0)
+    pidfd = os.pidfd_open(sessions[0])
+    kept.references.command(reference, pidfd)
+    kept.references.gone(reference)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    assert [told["pid"] for told in kept.references.told()] == [sessions[0]]
+    kept.loop.watched[pidfd]()  # it has ended
+    kept.loop.pass_s(0)
+    assert (kept.ends, kept.references.told()) == (1, [])
