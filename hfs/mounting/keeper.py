@@ -74,17 +74,17 @@ class FoundKeeper:
     def hold_session(self, command: str) -> bool:
         """Use the mount for as long as this session has its leader, or unmounts; False: it is just ending. Raises
         OSError, MountError."""
-        request = {"ask": "hold-session", "session": os.getsid(0), "command": command}
+        request = {"ask": "hold-session", "command": command}
         return bool(ask(self._path, self._owner, request)[1].get("held"))
 
     def release_session(self) -> None:
         """This session uses the mount no more. Raises OSError, MountError."""
-        ask(self._path, self._owner, {"ask": "release-session", "session": os.getsid(0)})
+        ask(self._path, self._owner, {"ask": "release-session"})
 
     def unmount(self, *, lazy: bool) -> list[str]:
         """Say that this session is about to unmount. Who else holds the mount, for people; none: go on. Raises OSError,
         MountError."""
-        answer = ask(self._path, self._owner, {"ask": "unmount", "session": os.getsid(0), "lazy": lazy})[1]
+        answer = ask(self._path, self._owner, {"ask": "unmount", "lazy": lazy})[1]
         return [_holder(held) for held in answer.get("held", [])]
 
     def take_over(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,15 @@ class DeskClient:
         self.pid = pid
         """As the kernel has it; 0: a process of another pid namespace."""
 
+    @property
+    def session(self) -> int:
+        """The session that its process is in, while it waits for the answer; 0: of another pid namespace, or gone. Not
+        what it says itself: in a container numbers are others."""
+        try:
+            return os.getsid(self.pid) if self.pid else 0
+        except OSError:
+            return 0
+
     def reply(self, reply: dict[str, Any]) -> None:
         """Answer, and hang up."""
         with self._connection:

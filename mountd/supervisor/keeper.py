@@ -148,10 +148,10 @@ class Keeper:
             except TakeOverRefused as error:
                 client.reply({"error": str(error), "code": error.code})
         elif what == "unmount":
-            session, lazy = int(request.get("session", 0)), bool(request.get("lazy"))
-            client.reply({"held": self._references.unmount(session, lazy=lazy)})
+            lazy = bool(request.get("lazy"))
+            client.reply({"held": self._references.unmount(client.session, lazy=lazy)})
         elif what == "release-session":
-            self._references.release_session(int(request.get("session", 0)))
+            self._references.release_session(client.session)
             client.reply({"released": True})
         elif what in {"hold", "hold-session"}:
             self._held(what, request, client)
@@ -165,7 +165,7 @@ class Keeper:
             client.reply({"ending": True})
             return
         if what == "hold-session":
-            references.hold_session(int(request.get("session", 0)), str(request.get("command", "")))
+            references.hold_session(client.session, str(request.get("command", "")))
             client.reply({"held": True})
             return
         command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))

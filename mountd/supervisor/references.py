@@ -92,6 +92,9 @@ class References:
     def hold_session(self, session: int, command: str) -> None:
         """An `hfs mount` joins, for as long as its session."""
         self._joined = True
+        if not session:  # of another pid namespace: held until unmounted
+            self._permanent = True
+            return
         if session in {reference.session for reference in self._held} or session == self._maker:
             return
         reference = Reference(session, command, session)

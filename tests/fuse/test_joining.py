@@ -153,6 +153,29 @@ def test_a_session_that_joined_holds_the_mount(source: Path, hfs_mount: HfsMount
     assert mounts_below(hfs.path) == []
 
 
+@needs_root
+def test_a_session_is_known_from_another_pid_namespace(source: Path, hfs_mount: HfsMount) -> None:
+    """There its number is another process's, or none."""
+    hfs = hfs_mount(source)
+    script = f'"$0" mount "$1" "$2" --cache "$3" {" ".join(hfs.options)} && echo joined && read x'
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, hfs_command(), source, hfs.path, hfs.cache],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment({"XDG_CONFIG_HOME": str(hfs.log.parent / "no-config")}),
+        start_new_session=True,
+    ) as container:
+        assert container.stdout is not None
+        assert container.stdout.readline() == "joined\n"
+        kept = keeper.find(str(hfs.path))
+        assert kept is not None
+        assert kept.status["held_by"] == [{"pid": container.pid, "command": "hfs mount", "session": True}]
+        container.communicate("\n", timeout=40)
+    hfs.umount()
+
+
 # -- hfs run ----------------------------------------------------------------------------------------------------------
 
 

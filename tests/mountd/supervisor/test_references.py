@@ -210,3 +210,14 @@ def test_a_command_holds_the_mount_when_its_hfs_run_was_killed(sessions: list[in
     kept.loop.watched[pidfd]()  # it has ended
     kept.loop.pass_s(0)
     assert (kept.ends, kept.references.told()) == (1, [])
+
+
+def test_a_session_that_nobody_sees_holds_it_until_somebody_unmounts() -> None:
+    """Of another pid namespace than the keeper's."""
+    kept = Kept(permanent=False)
+    command = kept.references.hold(5, "a", 0.0)
+    kept.references.hold_session(0, "hfs mount")
+    kept.references.release(command)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    assert kept.references.unmount(0, lazy=False) == []
