@@ -391,6 +391,12 @@ def test_runs_in_place_within_each_other(source: Path, cache: Path, tmp_path: Pa
     assert ours(tmp_path / "other") == ours(source) == []
 
 
+def test_a_run_in_place_within_one_of_the_same_source(source: Path, cache: Path) -> None:
+    command = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--")
+    assert must(*command, *command, "stat", "-f", "-c", "%T", source) == "fuseblk\n"
+    assert ours(source) == []
+
+
 @needs_root
 def test_a_mount_of_another_namespace_is_named(source: Path, cache: Path, tmp_path: Path) -> None:
     """Not waited for, as one that is just ending is."""
