@@ -153,6 +153,7 @@ def test_a_session_that_joined_holds_the_mount(source: Path, hfs_mount: HfsMount
     assert mounts_below(hfs.path) == []
 
 
+@pytest.mark.long
 @needs_root
 def test_a_session_is_known_from_another_pid_namespace(source: Path, hfs_mount: HfsMount) -> None:
     """There its number is another process's, or none."""
@@ -397,6 +398,7 @@ def test_a_run_in_place_within_one_of_the_same_source(source: Path, cache: Path)
     assert ours(source) == []
 
 
+@pytest.mark.long
 @needs_root
 def test_a_mount_of_another_namespace_is_named(source: Path, cache: Path, tmp_path: Path) -> None:
     """Not waited for, as one that is just ending is."""
