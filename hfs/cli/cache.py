@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _REQUEST_BYTES = 8 * 1024**2
 """Paths of one request: far below the largest frame, and the daemon can begin with the first part of a long list."""
+_LEAST_AGE_S = 0.001
+"""--older-than 0 is an age, too: pinned files stay."""
 _PATH_BYTES = 8
 """What a path costs besides its own bytes, generously."""
 
@@ -254,9 +256,9 @@ cache.add_command(du)
 
 
 def _age_s(text: str | None) -> float:
-    """Raises ConfigError."""
+    """0: no age was given. Raises ConfigError."""
     try:
-        return 0.0 if text is None else parse_duration(text)
+        return 0.0 if text is None else max(parse_duration(text), _LEAST_AGE_S)
     except ValueError:
         raise ConfigError(f"--older-than {text}: give an age like 7d, 12h or 30m") from None
 

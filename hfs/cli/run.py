@@ -128,7 +128,8 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
 
 def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
     try:
-        code = commands.run_command(command, cwd=_working_directory(use.place), view=use.view)
+        where = _working_directory(use.place)
+        code = commands.run_command(command, cwd=where, view=use.view, started=use.held.command)
     except MountError as error:
         complain(str(error))
         return RUN_FAILED

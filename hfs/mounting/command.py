@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hfs.mounting.view import View
 
@@ -32,11 +32,16 @@ _SI_KERNEL = 0x80
 """si_code of a signal that the terminal made for the whole foreground group (asm-generic/siginfo.h)."""
 
 
-def run_command(command: Sequence[str], cwd: str | None = None, view: View | None = None) -> int:
+def run_command(
+    command: Sequence[str],
+    cwd: str | None = None,
+    view: View | None = None,
+    started: Callable[[int], object] = lambda _pid: None,
+) -> int:
     """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed,
     MountError when it cannot have that view.
 
-    `cwd`: entered once the view is there.
+    `cwd`: entered once the view is there. `started` is told its pid.
 
     Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
     """
@@ -68,6 +73,7 @@ def run_command(command: Sequence[str], cwd: str | None = None, view: View | Non
         raise
     if view is not None:
         view.fault()
+    started(process.pid)
     while True:
         news = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
         if news.si_signo == signal.SIGCHLD:

@@ -75,9 +75,12 @@ def running(config: Config) -> Running | None:
         identity = None  # the mount that is there may read it as another user: to be told by `check`
     except OSError:
         return None  # `check_places` says what is wrong
+    shown = _device_shown_at(config.source)
     for kept in keeper.ours():
         status = kept.status
-        if identity is not None:
+        if shown is not None and status.get("device") == shown:
+            is_same = kept.config.get("source") == config.source
+        elif identity is not None:
             is_same = status.get("identity") == identity
         else:
             is_same = kept.config.get("source") == config.source and kept.config.get("as_user") != config.as_user
@@ -92,6 +95,12 @@ def running(config: Config) -> Running | None:
                 raise MountError(f"{where}; use it from there, or give another --cache")
             return Running(place, device, kept, is_ending or not is_there, bool(places))
     return None
+
+
+def _device_shown_at(source: str) -> str | None:
+    """Of the mount of hfs that lies at SOURCE itself, as within an `hfs run` in place; None: none does."""
+    mount = mountinfo.at(mountinfo.canonical(source))
+    return mount.device if mount is not None and mount.fstype == mountinfo.HFS_TYPE and not mount.part else None
 
 
 def _is_shown_to(process: int, device: str) -> bool:

@@ -61,7 +61,9 @@ class FoundKeeper:
             request = {"ask": "hold", "command": command, "linger_s": linger_s}
             connection.sendall(json.dumps(request).encode() + b"\n")
             held = HeldMount(connection)
-            if held.heard().get("held"):
+            answer = held.heard()
+            held.takes_command = bool(answer.get("takes_command"))
+            if answer.get("held"):
                 return held
         except BaseException:
             connection.close()
@@ -72,7 +74,7 @@ class FoundKeeper:
     def hold_session(self, command: str) -> bool:
         """Use the mount for as long as this session has its leader, or unmounts; False: it is just ending. Raises
         OSError, MountError."""
-        request = {"ask": "hold-session", "session": os.getsid(0), "command": command}
+        request = {"ask": "hold-session", "command": command}
         return bool(ask(self._path, self._owner, request)[1].get("held"))
 
     def hold_job(self, job: str) -> bool:
@@ -88,12 +90,12 @@ class FoundKeeper:
 
     def release_session(self) -> None:
         """This session uses the mount no more. Raises OSError, MountError."""
-        ask(self._path, self._owner, {"ask": "release-session", "session": os.getsid(0)})
+        ask(self._path, self._owner, {"ask": "release-session"})
 
     def unmount(self, *, lazy: bool) -> list[str]:
         """Say that this session is about to unmount. Who else holds the mount, for people; none: go on. Raises OSError,
         MountError."""
-        answer = ask(self._path, self._owner, {"ask": "unmount", "session": os.getsid(0), "lazy": lazy})[1]
+        answer = ask(self._path, self._owner, {"ask": "unmount", "lazy": lazy})[1]
         return [_holder(held) for held in answer.get("held", [])]
 
     def take_over(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +117,8 @@ class HeldMount:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lines = connection.makefile("rb")
+        self.takes_command = False
+        """Its keeper is of a release that can be told of a command."""
 
     def heard(self) -> dict[str, Any]:
         """The next line of the keeper; nothing in it if it has ended."""
@@ -122,6 +126,16 @@ class HeldMount:
             return dict(json.loads(self._lines.readline()))
         except (OSError, ValueError):
             return {}
+
+    def command(self, pid: int) -> None:
+        """Tell that this child of ours uses the mount, and may outlive us."""
+        with contextlib.suppress(OSError):  # a keeper that has ended, a kernel without pidfds
+            if self.takes_command:
+                pidfd = os.pidfd_open(pid)
+                try:
+                    socket.send_fds(self._connection, [b"command\n"], [pidfd])
+                finally:
+                    os.close(pidfd)
 
     def is_last(self) -> bool | None:
         """Whether nobody else uses the mount: then it is ours to take away, and nobody can join any more. None: the

@@ -149,8 +149,8 @@ class Ledger:
         """What all caches may hold together; None: as much as the disk leaves. Raises OSError."""
         try:
             fd = os.open(_SIZE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
-        except FileNotFoundError:
-            return None
+        except OSError:
+            return None  # there is none, or what another user has put there
         try:
             grant = read_grant(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
         finally:
@@ -214,7 +214,10 @@ class Ledger:
         return Taken(granted_bytes, size_bytes, others)
 
     def _write_size(self, size_bytes: int | None) -> None:
-        """Where another user's stands, it holds."""
+        """Where another user's stands, it holds; where something else stands, there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(_SIZE, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                return
         with contextlib.suppress(PermissionError):
             fd = self._open(_SIZE)
             try:

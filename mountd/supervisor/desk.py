@@ -35,15 +35,31 @@ class DeskClient:
         self.pid = pid
         """As the kernel has it; 0: a process of another pid namespace."""
 
+    @property
+    def session(self) -> int:
+        """The session that its process is in, while it waits for the answer; 0: of another pid namespace, or gone. Not
+        what it says itself: in a container numbers are others."""
+        try:
+            return os.getsid(self.pid) if self.pid else 0
+        except OSError:
+            return 0
+
     def reply(self, reply: dict[str, Any]) -> None:
         """Answer, and hang up."""
         with self._connection:
             _send(self._connection, reply)
 
-    def keep(self, reply: dict[str, Any], asked: Callable[[], dict[str, Any]], gone: Callable[[], None]) -> None:
-        """Answer, and stay: `asked` answers each further line, `gone` is called when the client has hung up."""
+    def keep(
+        self,
+        reply: dict[str, Any],
+        asked: Callable[[], dict[str, Any]],
+        given: Callable[[int], None],
+        gone: Callable[[], None],
+    ) -> None:
+        """Answer, and stay: `asked` answers each further line, `given` takes each descriptor that comes, `gone` is
+        called when the client has hung up."""
         _send(self._connection, reply)
-        self._desk.keep(self._connection, asked, gone)
+        self._desk.keep(self._connection, asked, given, gone)
 
 
 Answer = Callable[[dict[str, Any], DeskClient], None]
@@ -109,18 +125,27 @@ class Desk:
             return
         self._answer(request, DeskClient(self, client, pid))
 
-    def keep(self, client: socket.socket, asked: Callable[[], dict[str, Any]], gone: Callable[[], None]) -> None:
+    def keep(
+        self,
+        client: socket.socket,
+        asked: Callable[[], dict[str, Any]],
+        given: Callable[[int], None],
+        gone: Callable[[], None],
+    ) -> None:
         """For `DeskClient.keep`."""
 
         def heard() -> None:
             try:
-                part = client.recv(4096)
+                part, descriptors, _, _ = socket.recv_fds(client, 4096, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
-                part = b""
+                part, descriptors = b"", []
+            for descriptor in descriptors:
+                given(descriptor)
             if part:
-                _send(client, asked())
+                if not descriptors:
+                    _send(client, asked())
                 return
             self._loop.ignore(client)
             self._kept.discard(client)

@@ -153,10 +153,10 @@ class Keeper:
             except TakeOverRefused as error:
                 client.reply({"error": str(error), "code": error.code})
         elif what == "unmount":
-            session, lazy = int(request.get("session", 0)), bool(request.get("lazy"))
-            client.reply({"held": self._references.unmount(session, lazy=lazy)})
+            lazy = bool(request.get("lazy"))
+            client.reply({"held": self._references.unmount(client.session, lazy=lazy)})
         elif what == "release-session":
-            self._references.release_session(int(request.get("session", 0)))
+            self._references.release_session(client.session)
             client.reply({"released": True})
         elif what == "release-job":
             released, is_ending = self._references.release_job(str(request.get("job", "")))
@@ -173,7 +173,7 @@ class Keeper:
             client.reply({"ending": True})
             return
         if what == "hold-session":
-            references.hold_session(int(request.get("session", 0)), str(request.get("command", "")))
+            references.hold_session(client.session, str(request.get("command", "")))
             client.reply({"held": True})
             return
         if what == "hold-job":
@@ -183,9 +183,10 @@ class Keeper:
         command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))
         reference = references.hold(client.pid, command, linger_s)
         client.keep(
-            {"held": True},
+            {"held": True, "takes_command": True},
             lambda: {"last": references.is_last(reference)},
-            lambda: references.release(reference),
+            lambda pidfd: references.command(reference, pidfd),
+            lambda: references.gone(reference),
         )
 
     def _status(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Who uses the mount beside whoever has made it: commands that joined it, and when the mount goes with the last.
 
-    a command    `hfs run`: a connection that stays open; over when it closes, also by kill -9
+    a command    `hfs run`: a connection that stays open; over when it closes, also by kill -9, and the command, whose
+                 descriptor (pidfd) it has sent, has ended
     a session    `hfs mount`: the process that leads the caller's session (setsid(2)); over when that ends, or unmounts
     a job        `hfs mount --job`, in a prolog: a name; over when the epilog says so, or `hfs sweep` for it
     a mount      `hfs mount` that has made it: over when somebody unmounts
@@ -11,6 +12,7 @@ whoever unmounts does so at once, from any session; else what others hold stays,
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,9 +77,28 @@ class References:
         self._linger_s = linger_s
         return self._enter(Reference(pid, command))
 
+    def command(self, reference: Reference, pidfd: int) -> None:
+        """The command of one runs as this process. It may outlive the `hfs run` that has started it."""
+        if reference.pidfd >= 0:
+            os.close(reference.pidfd)
+        reference.pidfd = pidfd
+
+    def gone(self, reference: Reference) -> None:
+        """The `hfs run` has ended; its command may not have."""
+        if reference in self._held and reference.pidfd >= 0:
+            if reference is self._last:
+                self.ending, self._last = False, None
+            reference.pid = _pid_of(reference.pidfd) or reference.pid
+            self._loop.watch(reference.pidfd, lambda: self.release(reference))
+        else:
+            self.release(reference)
+
     def hold_session(self, session: int, command: str) -> None:
         """An `hfs mount` joins, for as long as its session."""
         self._joined = True
+        if not session:  # of another pid namespace: held until unmounted
+            self._permanent = True
+            return
         if session in {reference.session for reference in self._held} or session == self._maker:
             return
         reference = Reference(session, command, session)
@@ -172,3 +193,10 @@ class References:
         if turn == self._turn and not self._held and not self._permanent and not self.ending:
             self.ending = True
             self._end()
+
+
+def _pid_of(pidfd: int) -> int:
+    """0: it has ended, or is of another pid namespace."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
+        return max(0, next((int(line.split()[1]) for line in file if line.startswith("Pid:")), 0))
+    return 0

@@ -153,6 +153,30 @@ def test_a_session_that_joined_holds_the_mount(source: Path, hfs_mount: HfsMount
     assert mounts_below(hfs.path) == []
 
 
+@pytest.mark.long
+@needs_root
+def test_a_session_is_known_from_another_pid_namespace(source: Path, hfs_mount: HfsMount) -> None:
+    """There its number is another process's, or none."""
+    hfs = hfs_mount(source)
+    script = f'"$0" mount "$1" "$2" --cache "$3" {" ".join(hfs.options)} && echo joined && read x'
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, hfs_command(), source, hfs.path, hfs.cache],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment({"XDG_CONFIG_HOME": str(hfs.log.parent / "no-config")}),
+        start_new_session=True,
+    ) as container:
+        assert container.stdout is not None
+        assert container.stdout.readline() == "joined\n"
+        kept = keeper.find(str(hfs.path))
+        assert kept is not None
+        assert kept.status["held_by"] == [{"pid": container.pid, "command": "hfs mount", "session": True}]
+        container.communicate("\n", timeout=40)
+    hfs.umount()
+
+
 # -- hfs run ----------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +228,33 @@ def test_killed_ones_leave_no_reference_and_harm_nobody(source: Path, cache: Pat
         assert [reference["pid"] for reference in kept.status["held_by"]] == [runs[3].process.pid]
         assert (Path(mount.mountpoint) / "1").read_bytes() == pattern(2, 0, SIZE)
         runs[3].kill()
+        assert wait_gone(kept.pid)
+    assert ours(source) == []
+
+
+def test_a_command_whose_hfs_run_was_killed_reads_on(source: Path, cache: Path) -> None:
+    """As by the kernel for want of memory: what it has started goes on, and is the last that uses the mount."""
+    code = f"echo runs; read x; cat {source}/1 | cksum"
+    with subprocess.Popen(
+        [hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "sh", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment({}),
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        assert running.stdout.readline() == "runs\n"
+        (mount,) = ours(source)
+        kept = keeper.find(mount.mountpoint)
+        assert kept is not None
+        running.kill()
+        running.wait()
+        other = run(hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "true")
+        assert other.returncode == 0  # joins, and is not the last
+        print("go on", file=running.stdin, flush=True)
+        assert running.stdout.read().strip() == must("sh", "-c", f"cat {source}/1 | cksum").strip()
         assert wait_gone(kept.pid)
     assert ours(source) == []
 
@@ -341,6 +392,13 @@ def test_runs_in_place_within_each_other(source: Path, cache: Path, tmp_path: Pa
     assert ours(tmp_path / "other") == ours(source) == []
 
 
+def test_a_run_in_place_within_one_of_the_same_source(source: Path, cache: Path) -> None:
+    command = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--")
+    assert must(*command, *command, "stat", "-f", "-c", "%T", source) == "fuseblk\n"
+    assert ours(source) == []
+
+
+@pytest.mark.long
 @needs_root
 def test_a_mount_of_another_namespace_is_named(source: Path, cache: Path, tmp_path: Path) -> None:
     """Not waited for, as one that is just ending is."""

@@ -179,3 +179,10 @@ def test_a_daemon_that_fails_amid_the_work(daemon: FakeCommands) -> None:
     daemon.on_warm = die
     result = hfs("cache", "warm", daemon.mountpoint)
     assert (result.exit_code, result.stderr) == (1, "hfs: the disk is gone\n")
+
+
+def test_no_age_at_all_is_an_age_and_spares_what_is_pinned(daemon: FakeCommands) -> None:
+    assert hfs("cache", "evict", "--older-than", "0", daemon.mountpoint).exit_code == 0
+    (call,) = daemon.calls
+    assert call[0] == "evict"
+    assert 0 < call[-1] < 1

@@ -238,3 +238,13 @@ def test_others_can_read_all_of_it_whatever_the_umask_is(tmp_path: Path, ledger:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ledger").iterdir()} == {0o644}
+
+
+def test_what_is_no_file_says_no_size_and_stays(tmp_path: Path, ledger: Ledger) -> None:
+    """In a root that several users share anybody may have put it there."""
+    (tmp_path / "target").write_text("kept")
+    (tmp_path / "ledger" / "size").symlink_to(tmp_path / "target")
+    registration = ledger.register(A, SOURCE, SIZE)
+    assert registration.take(5, 7).size_bytes is None
+    registration.close()
+    assert (tmp_path / "target").read_text() == "kept"

@@ -198,6 +198,33 @@ def test_descriptors_are_given_back(sessions: list[int]) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_command_holds_the_mount_when_its_hfs_run_was_killed(sessions: list[int]) -> None:
+    kept = Kept(permanent=False)
+    reference = kept.references.hold(7, "of the test", 0.0)
+    pidfd = os.pidfd_open(sessions[0])
+    kept.references.command(reference, pidfd)
+    kept.references.gone(reference)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    assert [told["pid"] for told in kept.references.told()] == [sessions[0]]
+    kept.loop.watched[pidfd]()  # it has ended
+    kept.loop.pass_s(0)
+    assert (kept.ends, kept.references.told()) == (1, [])
+
+
+def test_a_session_that_nobody_sees_holds_it_until_somebody_unmounts() -> None:
+    """Of another pid namespace than the keeper's."""
+    kept = Kept(permanent=False)
+    command = kept.references.hold(5, "a", 0.0)
+    kept.references.hold_session(0, "hfs mount")
+    kept.references.release(command)
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    assert kept.references.unmount(0, lazy=False) == []
+    kept.loop.pass_s(0)
+    assert kept.ends == 1
+
+
 def test_a_mount_of_jobs_goes_with_the_last() -> None:
     kept = Kept(permanent=False)
     kept.references.answers()
