@@ -10,7 +10,7 @@ from rich.markup import escape
 from hfs.cli.figures import duration, size
 from hfs.cli.render import new_table, stdout
 from hfs.planning.recorded import Recorded
-from hfs.planning.simulating import Inputs, Row, advice
+from hfs.planning.simulating import Row, SimulationInputs, advice
 
 _NAMES = {
     "latency_s": "a fetch from SOURCE takes",
@@ -20,7 +20,7 @@ _NAMES = {
 }
 
 
-def show(found: Recorded, inputs: Inputs, made: Sequence[Row], best: Row, whole_bytes: int) -> None:
+def show(found: Recorded, inputs: SimulationInputs, made: Sequence[Row], best: Row, whole_bytes: int) -> None:
     """Print what was simulated, and what is recommended."""
     console = stdout()
     table = new_table("inputs", "", "value", "")

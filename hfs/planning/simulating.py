@@ -15,7 +15,7 @@ from mountd.base.errors import ConfigError
 from mountd.core.config.quantities import parse_count, parse_duration, parse_size
 from policies.cache.admission import BLOCK_BYTES, blocks_bytes, grant_bytes, object_overhead_bytes
 from policies.simulation.job import simulate
-from policies.simulation.pieces import Mount, Outcome, Pieces, Rates, Way
+from policies.simulation.pieces import EpochOutcome, Pieces, Rates, SimulatedMount, Way
 
 WAYS: tuple[Way, ...] = get_args(Way)
 
@@ -38,7 +38,7 @@ _GAIN = 0.02
 
 
 @dataclass(frozen=True)
-class Inputs:
+class SimulationInputs:
     """Of one simulation. Seconds, and bytes a second; infinite: no limit."""
 
     latency_s: Given
@@ -66,7 +66,7 @@ class Inputs:
         }
 
 
-def inputs_of(found: Recorded, given: Mapping[str, Given]) -> Inputs:
+def inputs_of(found: Recorded, given: Mapping[str, Given]) -> SimulationInputs:
     """`given` (given or measured) first, then what the trace tells. Raises ConfigError for what neither has."""
     recorded = {
         "latency_s": found.latency_s if found.source_rate is None else 0.0,
@@ -87,12 +87,12 @@ def inputs_of(found: Recorded, given: Mapping[str, Given]) -> Inputs:
                 "recorded it): give --source-latency, or --measure SOURCE"
             )
         values[name] = chosen
-    return Inputs(**values)
+    return SimulationInputs(**values)
 
 
-def mount_of(options: Iterable[str]) -> tuple[Mount, int]:
+def mount_of(options: Iterable[str]) -> tuple[SimulatedMount, int]:
     """A mount with these `-o` options, and its chunks in bytes. Raises ConfigError."""
-    mount, chunk_bytes = Mount(0), 8 << 20
+    mount, chunk_bytes = SimulatedMount(0), 8 << 20
     for name, text in (part.partition("=")[::2] for option in options for part in option.split(",") if part):
         try:
             if name == "ttl":
@@ -135,10 +135,10 @@ class Row:
     way: Way
     nodes: int
     cache_bytes: int
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[EpochOutcome]
 
     @property
-    def later(self) -> Sequence[Outcome]:
+    def later(self) -> Sequence[EpochOutcome]:
         """Epochs after the first; if there is only one, that."""
         return self.outcomes[1:] or self.outcomes
 
@@ -167,8 +167,8 @@ class Row:
 
 def rows(
     found: Recorded,
-    inputs: Inputs,
-    mount: Mount,
+    inputs: SimulationInputs,
+    mount: SimulatedMount,
     *,
     cache_sizes: Sequence[int],
     ways: Sequence[Way],

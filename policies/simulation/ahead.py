@@ -17,7 +17,7 @@ from policies.iomode import SMALL_BYTES
 from policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
 from policies.schedule.schedule import Schedule
 from policies.simulation.cache import SimulatedCache
-from policies.simulation.pieces import Epoch, Mount, Pieces
+from policies.simulation.pieces import Epoch, Pieces, SimulatedMount
 
 _QUEUED = 512
 """Small files that wait to be fetched ahead, or are being fetched (mountd/fetch/small_pipeline.py)."""
@@ -58,7 +58,9 @@ class Ahead(Protocol):
 class Neighbours:
     """Siblings of small files, and the chunks behind a sequential read."""
 
-    def __init__(self, pieces: Pieces, mount: Mount, cache: SimulatedCache, held_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, pieces: Pieces, mount: SimulatedMount, cache: SimulatedCache, held_bytes: Callable[[], int]
+    ) -> None:
         """`held_bytes`: what waits in memory for its reader."""
         self._pieces = pieces
         self._cache = cache
@@ -142,7 +144,7 @@ class Neighbours:
 class Orders:
     """What the order of the epoch names, as far ahead as there is room; what is needed last goes (Belady, 1966)."""
 
-    def __init__(self, pieces: Pieces, mount: Mount, cache: SimulatedCache) -> None:
+    def __init__(self, pieces: Pieces, mount: SimulatedMount, cache: SimulatedCache) -> None:
         self._cache = cache
         self._sizes = pieces.sizes
         self._schedule = Schedule(len(pieces), pieces.sizes, guard_samples=0)
@@ -183,14 +185,14 @@ class Orders:
         size_bytes = int(self._sizes[piece])
         self._schedule.arrived(piece, size_bytes)
         needed = size_bytes + 2 * BLOCK_BYTES
-        if self._cache.free() >= needed:
+        if self._cache.free_bytes >= needed:
             return True
         self._is_tight = True
         again_s = float(self._schedule.expected.second_use_s(np.array([piece], np.int32), now_s)[0])
         if not np.isfinite(again_s):
             return False
         self._make_room(again_s, needed, now_s)
-        return self._cache.free() >= needed
+        return self._cache.free_bytes >= needed
 
     def _make_room(self, before_s: float, needed_bytes: int, now_s: float) -> None:
         staged = self._cache.pieces()

@@ -14,15 +14,15 @@ from math import inf
 
 from policies.cluster.placement import Nodes, choose, owners
 from policies.simulation.cache import BEGIN_S
-from policies.simulation.node import Node
-from policies.simulation.pieces import Epoch, Mount, Outcome, Pieces, Rates, thinned
+from policies.simulation.node import SimulatedNode
+from policies.simulation.pieces import Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
 from policies.simulation.source import Link
 
 _READER = -1
 """In the place of a piece: a reader goes on."""
 
 
-def simulate(pieces: Pieces, epochs: Sequence[Epoch], mount: Mount, rates: Rates) -> list[Outcome]:
+def simulate(pieces: Pieces, epochs: Sequence[Epoch], mount: SimulatedMount, rates: Rates) -> list[EpochOutcome]:
     """What each epoch comes to, from an empty cache on. Of very many pieces a part is simulated, see `thinned`."""
     part, part_epochs, share = thinned(pieces, epochs)
     if share < 1:
@@ -46,7 +46,7 @@ def simulate(pieces: Pieces, epochs: Sequence[Epoch], mount: Mount, rates: Rates
 class _Job:
     """Events are (time, number, node, piece or -1): a fetch has ended, or a reader goes on."""
 
-    def __init__(self, pieces: Pieces, mount: Mount, rates: Rates) -> None:
+    def __init__(self, pieces: Pieces, mount: SimulatedMount, rates: Rates) -> None:
         self._pieces = pieces
         self._mount = mount
         self._rates = rates
@@ -61,14 +61,15 @@ class _Job:
             self._owners = owners(nodes.table(), pieces.keys).tolist()
             self._replicates = choose(int(pieces.sizes.sum()), [mount.cache_bytes] * mount.nodes) == "replicate"
         self._nodes = [
-            Node(number, pieces, mount, self._fetch, self._later, self._stages) for number in range(mount.nodes)
+            SimulatedNode(number, pieces, mount, self._fetch, self._later, self._stages)
+            for number in range(mount.nodes)
         ]
         self._clear()
 
     def _clear(self) -> None:
         self._source_reads = self._source_bytes = self._peer_bytes = 0
 
-    def run(self, epochs: Sequence[Epoch]) -> list[Outcome]:
+    def run(self, epochs: Sequence[Epoch]) -> list[EpochOutcome]:
         """One after the other."""
         now_s, found = BEGIN_S, []
         for number, epoch in enumerate(epochs):
@@ -76,7 +77,7 @@ class _Job:
             self._clear()
             end_s = self._epoch(epoch, following, now_s)
             found.append(
-                Outcome(
+                EpochOutcome(
                     seconds=end_s - now_s,
                     reads=len(epoch.pieces),
                     read_bytes=int(epoch.sizes.sum()),

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from policies.iomode import SMALL_BYTES
 from policies.simulation.ahead import Ahead, Neighbours, Orders
 from policies.simulation.cache import SimulatedCache
-from policies.simulation.pieces import Epoch, Mount, Pieces
+from policies.simulation.pieces import Epoch, Pieces, SimulatedMount
 
 
-class Node:
+class SimulatedNode:
     """`fetch(node, piece, bytes, now_s)`: begin to fetch; when it will have come. `later(at_s, node, piece)`: have
     `arrived` called then. `stages(node, piece)`: whether it is staged on this node, and not only on its owner."""
 
@@ -24,7 +24,7 @@ class Node:
         self,
         number: int,
         pieces: Pieces,
-        mount: Mount,
+        mount: SimulatedMount,
         fetch: Callable[[int, int, int, float], float],
         later: Callable[[float, int, int], None],
         stages: Callable[[int, int], bool],
@@ -128,14 +128,11 @@ class Node:
             self.cache.opened(piece, now_s, for_reader=True)
         if not (is_to_stay and self._stage(piece, size_bytes, now_s)) and not is_awaited:
             self._hold(piece, size_bytes)
-        if self._orders is not None and self.cache.gone:
-            self._orders.forgotten(self.cache.gone)
-        self.cache.gone.clear()
         self.fetch_ahead(now_s)
 
     def _stage(self, piece: int, size_bytes: int, now_s: float) -> bool:
         directory = self._directories[piece]
-        by_itself = directory < 0 or directory not in self._lent
+        by_itself = self._orders is not None or directory < 0 or directory not in self._lent
         self._lent.add(directory)
         is_staged = self.cache.stage(piece, size_bytes, now_s, by_itself=by_itself)
         (self._was_staged.add if is_staged else self._was_staged.discard)(piece)
@@ -143,7 +140,8 @@ class Node:
 
     def fetch_ahead(self, now_s: float) -> None:
         """Begin what is worth fetching now."""
-        self.cache.grant(now_s)
+        if self._orders is None:
+            self.cache.grant(now_s)
         while self._running < self._mount.fetches_ahead:
             piece = self._ahead.next(len(self._coming), now_s)
             if piece is None:

@@ -82,7 +82,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class SimulatedMount:
     """One daemon of the job, all alike."""
 
     cache_bytes: int
@@ -98,7 +98,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EpochOutcome:
     """What an epoch has come to, all nodes together."""
 
     seconds: float
@@ -110,9 +110,9 @@ class Outcome:
     staged_bytes: int
     """At its end, of all caches."""
 
-    def times(self, factor: float, reads: int) -> Outcome:
+    def times(self, factor: float, reads: int) -> EpochOutcome:
         """Of so many times as much data, in the same time."""
-        return Outcome(
+        return EpochOutcome(
             self.seconds,
             reads,
             *(

@@ -25,7 +25,7 @@ from scripts.benchmarks.table import Row, at_most, skipped_row
 
 RUNS = 1
 PRESET = "busy"
-FILES, FILES_QUICK, FILE_BYTES = 4000, 800, 40_000
+FILES, FILES_QUICK, FILE_BYTES = 4000, 1600, 40_000
 FOLDERS = 10
 READERS = 4
 COMPUTE_S = 0.005

@@ -13,7 +13,7 @@ from policies.cache.eviction import NOTED_EVERY_S, USES_FLUSHED_EVERY_S, ahead_b
 from policies.simulation import pieces as pieces_module
 from policies.simulation.cache import BEGIN_S, SimulatedCache
 from policies.simulation.job import simulate
-from policies.simulation.pieces import Epoch, Mount, Pieces, Rates, Way
+from policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount, Way
 
 SIZE = 40_000
 ROOM = blocks_bytes(SIZE) + object_overhead_bytes(1)
@@ -39,101 +39,81 @@ def orders(pieces: Pieces, count: int, seed: int = 0) -> list[Epoch]:
 
 def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: Way, **settings: float) -> list[int]:
     """Fetches from the source in each epoch."""
-    mount = Mount(cache_bytes, way, **{**ALONE, **settings})  # type: ignore[arg-type]
+    mount = SimulatedMount(cache_bytes, way, **{**ALONE, **settings})  # type: ignore[arg-type]
     return [outcome.source_reads for outcome in simulate(pieces, epochs, mount, SLOW)]
 
 
-def plainly(epochs: list[Epoch], cache_bytes: int, way: Way) -> list[int]:
-    """The same of files of one size that one reader reads, by the rules as told: no heap, no page, no queue."""
-    step_s, grant, ahead = SLOW.latency_s + SLOW.compute_s, grant_bytes(cache_bytes), 0
-    if way == "lru":
-        ahead = ahead_bytes(cache_bytes)
-    now_s, flush_s = BEGIN_S, BEGIN_S + USES_FLUSHED_EVERY_S
-    used = granted = number = 0
-    staged: dict[int, list[float]] = {}  # file -> [use that the index knows, number, when it was written]
-    noted: dict[int, float] = {}
-    told: dict[int, int] = {}
-    found = []
-
-    def evict() -> None:
-        nonlocal used, flush_s
-        if now_s >= flush_s:
-            flush_s = now_s + USES_FLUSHED_EVERY_S
-            for file, use_s in told.items():
-                if file in staged:
-                    staged[file][0] = use_s
-            told.clear()
-        while way == "lru" and used + ahead > cache_bytes:
-            durable = [file for file, row in staged.items() if _committed(row[2], list(staged.values()), now_s)]
-            if not durable:
-                return
-            oldest = min(durable, key=lambda file: staged[file][:2])
-            del staged[oldest]
-            used -= ROOM
-
-    def charge(wanted: int) -> bool:
-        nonlocal used
-        if used + wanted > cache_bytes:
-            evict()
-        if used + wanted > cache_bytes:
-            return False
-        used += wanted
-        evict()
-        return True
-
-    is_first = True
-    for epoch in epochs:
-        noted.clear()
-        fetches = 0
-        for file in epoch.pieces.tolist():
-            if file in staged:
-                if file not in noted or now_s - noted[file] > NOTED_EVERY_S:
-                    noted[file], told[file] = now_s, int(now_s)
-                now_s += SLOW.compute_s
-                continue
-            fetches += 1
-            now_s += SLOW.latency_s
-            noted[file] = now_s
-            if not is_first and granted < grant // 2 and charge(grant):
-                granted += grant
-            if charge(ROOM) if is_first else granted >= ROOM:
-                granted -= 0 if is_first else ROOM
-                number += 1
-                staged[file] = [float(int(now_s)), float(number), now_s]
-            is_first = False
-            now_s += SLOW.compute_s
-        found.append(fetches)
-    assert step_s
-    return found
-
-
-def _committed(at_s: float, rows: list[list[float]], now_s: float) -> bool:
-    return at_s + COMMIT_EVERY_S <= now_s or not rows
+def kept_once(count: int, cache_bytes: int) -> int:
+    """How many files of one size fill-once keeps: the first by itself, the others out of whole grants."""
+    grant, left, kept, granted = grant_bytes(cache_bytes), cache_bytes - ROOM, 1, 0
+    while kept < count:
+        if granted < grant // 2 and left >= grant:
+            left, granted = left - grant, granted + grant
+        if granted < ROOM:
+            break
+        granted, kept = granted - ROOM, kept + 1
+    return kept
 
 
 @pytest.mark.parametrize("part", [0.1, 0.25, 0.5, 0.75, 0.95])
 def test_fill_once_is_what_its_rules_say(part: float) -> None:
     pieces = small(600)
-    epochs = orders(pieces, 3)
     size = int(600 * ROOM * part)
-    assert fetched(pieces, epochs, size, "fill-once") == plainly(epochs, size, "fill-once")
+    kept = kept_once(600, size)
+    assert fetched(pieces, orders(pieces, 3), size, "fill-once") == [600, 600 - kept, 600 - kept]
 
 
-@pytest.mark.parametrize("part", [0.25, 0.5, 0.75, 0.95])
-def test_lru_is_nearly_what_its_rules_say(part: float) -> None:
-    """Nearly: what is durable is told in groups there."""
-    pieces = small(1500)
-    epochs = orders(pieces, 4)
-    size = int(1500 * ROOM * part)
-    for one, other in zip(fetched(pieces, epochs, size, "lru"), plainly(epochs, size, "lru"), strict=True):
-        assert abs(one - other) <= 1500 * 0.01
+def test_lru_keeps_what_was_used_last() -> None:
+    """Against a list of all files in the order of their uses, where so much time goes by that the index knows each."""
+    count, capacity = 60, 25
+    cache = SimulatedCache(capacity * ROOM, "lru", small(count))
+    free = ahead_bytes(capacity * ROOM)
+    by_use: list[int] = []
+    now_s, random = BEGIN_S, np.random.default_rng(2)
+    for piece in random.integers(0, count, 1000).tolist():
+        now_s += NOTED_EVERY_S + USES_FLUSHED_EVERY_S + 1
+        assert (piece in cache) == (piece in by_use)
+        if piece in by_use:
+            by_use.remove(piece)
+            cache.opened(piece, now_s, for_reader=False)
+        else:
+            assert cache.stage(piece, SIZE, now_s, by_itself=True)
+        by_use.append(piece)
+        while len(by_use) * ROOM + free > capacity * ROOM:
+            by_use.pop(0)
+    assert len(by_use) == capacity - math.ceil(free / ROOM)
+
+
+def test_lru_does_not_hear_of_uses_within_some_minutes() -> None:
+    """The data plane notes the first use, and the next ten minutes later: what is staged first goes first."""
+    cache = SimulatedCache(10 * ROOM, "lru", small(20))
+    for piece in range(8):
+        assert cache.stage(piece, SIZE, BEGIN_S + piece, by_itself=True)
+        cache.opened(piece, BEGIN_S + piece, for_reader=True)
+    cache.opened(0, BEGIN_S + 100, for_reader=False)
+    cache.stage(8, SIZE, BEGIN_S + 200, by_itself=True)
+    assert 0 not in cache
+    cache.opened(1, BEGIN_S + NOTED_EVERY_S + 10, for_reader=False)
+    cache.stage(9, SIZE, BEGIN_S + NOTED_EVERY_S + 100, by_itself=True)
+    assert 1 in cache
+    assert 2 not in cache
+
+
+def test_lru_evicts_nothing_that_is_not_durable() -> None:
+    cache = SimulatedCache(10 * ROOM, "lru", small(20))
+    now_s = BEGIN_S
+    staged = [cache.stage(piece, SIZE, now_s, by_itself=True) for piece in range(12)]
+    assert staged == [True] * 10 + [False] * 2
+    assert cache.stage(12, SIZE, now_s + COMMIT_EVERY_S + 0.1, by_itself=True) is False  # now there is something to go
+    assert cache.stage(12, SIZE, now_s + COMMIT_EVERY_S + 1, by_itself=True)
+    assert 0 not in cache
 
 
 @pytest.mark.parametrize("way", ["fill-once", "lru", "hinted"])
 @pytest.mark.parametrize("siblings_bytes", [0, 256 << 20])
 def test_what_fits_is_read_once(way: Way, siblings_bytes: int) -> None:
     pieces = small(400, np.random.default_rng(0).integers(1000, 90_000, 400).tolist(), folders=3)
-    mount = Mount(int(pieces.sizes.sum() * 3), way, readers=4, siblings_bytes=siblings_bytes)
+    mount = SimulatedMount(int(pieces.sizes.sum() * 3), way, readers=4, siblings_bytes=siblings_bytes)
     first, *others = simulate(pieces, orders(pieces, 3), mount, SLOW)
     assert (first.source_reads, first.source_bytes, first.hit_share) == (400, pieces.sizes.sum(), 0.0)
     assert first.staged_bytes == pieces.sizes.sum()
@@ -143,12 +123,12 @@ def test_what_fits_is_read_once(way: Way, siblings_bytes: int) -> None:
 
 @pytest.mark.parametrize("way", ["fill-once", "hinted"])
 def test_more_cache_never_has_fewer_hits(way: Way) -> None:
-    pieces = small(500)
+    pieces = small(200)
     epochs = orders(pieces, 3)
-    sizes = [int(500 * ROOM * part) for part in np.linspace(0.05, 1.1, 12)]
+    sizes = [int(200 * ROOM * part) for part in np.linspace(0.05, 1.1, 10)]
     totals = [sum(fetched(pieces, epochs, size, way)) for size in sizes]
     assert totals == sorted(totals, reverse=True)
-    assert totals[-1] == 500
+    assert totals[-1] == 200
 
 
 def test_hints_read_no_more_than_fill_once_and_lru_most() -> None:
@@ -163,12 +143,12 @@ def test_hints_read_no_more_than_fill_once_and_lru_most() -> None:
 
 def test_an_epoch_takes_what_its_reads_take() -> None:
     pieces = small(100)
-    mount = Mount(10 * 100 * ROOM, **ALONE)  # type: ignore[arg-type]
+    mount = SimulatedMount(10 * 100 * ROOM, **ALONE)  # type: ignore[arg-type]
     first, second = simulate(pieces, orders(pieces, 2), mount, SLOW)
-    assert first.seconds == pytest.approx(100 * 0.05)
+    assert first.seconds == pytest.approx(100 * 0.05, rel=0.01)
     assert second.seconds == pytest.approx(100 * 0.01)
-    by_four = Mount(10 * 100 * ROOM, **{**ALONE, "readers": 4})  # type: ignore[arg-type]
-    assert simulate(pieces, orders(pieces, 1), by_four, SLOW)[0].seconds == pytest.approx(25 * 0.05)
+    by_four = SimulatedMount(10 * 100 * ROOM, **{**ALONE, "readers": 4})  # type: ignore[arg-type]
+    assert simulate(pieces, orders(pieces, 1), by_four, SLOW)[0].seconds == pytest.approx(25 * 0.05, rel=0.02)
     link = Rates(latency_s=0.0, source_rate=SIZE * 10)
     assert simulate(pieces, orders(pieces, 1), by_four, link)[0].seconds == pytest.approx(10.0)
 
@@ -176,15 +156,15 @@ def test_an_epoch_takes_what_its_reads_take() -> None:
 def test_a_look_is_due_when_the_time_to_live_is_over() -> None:
     pieces = small(100)
     rates = Rates(latency_s=0.04, look_s=0.02, compute_s=0.01)
-    mount = Mount(10 * 100 * ROOM, **{**ALONE, "ttl_s": 0.001})  # type: ignore[arg-type]
+    mount = SimulatedMount(10 * 100 * ROOM, **{**ALONE, "ttl_s": 0.001})  # type: ignore[arg-type]
     assert simulate(pieces, orders(pieces, 2), mount, rates)[1].seconds == pytest.approx(100 * 0.03)
 
 
 def test_siblings_shorten_the_first_epoch() -> None:
     pieces = small(500, folders=2)
-    size = 2 * 500 * ROOM
-    without = simulate(pieces, orders(pieces, 1), Mount(size, siblings_bytes=0), SLOW)[0]
-    ahead = simulate(pieces, orders(pieces, 1), Mount(size), SLOW)[0]
+    size = 40 * 500 * ROOM  # of a small cache so little is granted at a time that most siblings find no room
+    without = simulate(pieces, orders(pieces, 1), SimulatedMount(size, siblings_bytes=0), SLOW)[0]
+    ahead = simulate(pieces, orders(pieces, 1), SimulatedMount(size), SLOW)[0]
     assert ahead.source_reads == without.source_reads == 500
     assert ahead.seconds < without.seconds / 2
 
@@ -193,7 +173,7 @@ def test_siblings_shorten_the_first_epoch() -> None:
 def test_nodes_that_share_read_each_file_once(part: float, source_reads: int) -> None:
     """Where all fits each node, each keeps what it got (replicate); else each keeps its share (partition)."""
     pieces = small(400)
-    mount = Mount(int(400 * ROOM * part), nodes=4, **ALONE)  # type: ignore[arg-type]
+    mount = SimulatedMount(int(400 * ROOM * part), nodes=4, **ALONE)  # type: ignore[arg-type]
     found = simulate(pieces, orders(pieces, 3), mount, SLOW)
     assert sum(outcome.source_reads for outcome in found) == 400 * source_reads
     assert found[0].peer_bytes / found[0].read_bytes == pytest.approx(0.75, abs=0.08)
@@ -214,20 +194,20 @@ def test_chunks_of_a_large_file_are_fetched_behind_a_sequential_read() -> None:
     )
     epoch = Epoch(np.arange(count), np.full(count, chunk))
     rates = Rates(latency_s=0.5, source_rate=1e9)
-    mount = Mount(2 * count * chunk)
+    mount = SimulatedMount(2 * count * chunk)
     first, second = simulate(pieces, [epoch, epoch], mount, rates)
     assert (first.source_reads, second.source_reads) == (count, 0)
     assert first.seconds < count * 0.5 / 4
 
 
 def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces = small(6000, folders=20)
+    pieces = small(3000, folders=20)
     epochs = orders(pieces, 2)
     for way in ("fill-once", "lru"):
-        mount = Mount(6000 * ROOM // 2, way, readers=4, siblings_bytes=0)  # type: ignore[arg-type]
+        mount = SimulatedMount(3000 * ROOM // 2, way, readers=4, siblings_bytes=0)  # type: ignore[arg-type]
         monkeypatch.setattr(pieces_module, "MANY", 1 << 30)
         whole = simulate(pieces, epochs, mount, SLOW)
-        monkeypatch.setattr(pieces_module, "MANY", 1500)
+        monkeypatch.setattr(pieces_module, "MANY", 1000)
         part = simulate(pieces, epochs, mount, SLOW)
         for one, other in zip(whole, part, strict=True):
             assert one.reads == other.reads
@@ -241,7 +221,8 @@ def test_nothing_is_staged_beyond_the_size() -> None:
     staged = [cache.stage(piece, SIZE, BEGIN_S + piece, by_itself=True) for piece in range(50)]
     assert staged == [True] * 20 + [False] * 30
     assert cache.staged_bytes == 20 * SIZE
-    assert cache.drop([3, 4]) == 2 * ROOM
+    cache.drop([3, 4])
+    assert cache.free_bytes == 2 * ROOM
     assert 3 not in cache
     assert cache.stage(40, SIZE, BEGIN_S + 100, by_itself=True)
 
