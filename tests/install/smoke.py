@@ -148,7 +148,9 @@ def formats(folder: Path) -> dict[str, Any]:
     assert shrunk is not None
     stored = bytearray(shrunk.data[: shrunk.stored_bytes])
     assert codec.expand(stored, len(data)) == data
-    return {"samples": samples, "encoded": len(stored) < len(data)}
+    plan = ["--dataset", "150GB", "--samples", "1000000", "--storage-rate", "5GB/s", "--train-rate", "1400 samples/s"]
+    hfs("plan", *plan, "--plot", folder / "plan.png")
+    return {"samples": samples, "encoded": len(stored) < len(data), "plot": (folder / "plan.png").exists()}
 
 
 def _record(data: bytes) -> bytes:

@@ -5,19 +5,24 @@ minutes for each of its cells.
 """
 
 import errno
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.benchmarks.plain_user import as_plain_user
 from scripts.packaging.stage import name_of, project
 from tests.fuse.modes import why_no_passthrough
 from tests.install.environments import (
     LIBFUSE,
     ROOT,
+    SMOKE,
     Environment,
     copy_of_checkout,
     interpreters,
@@ -29,8 +34,11 @@ pytestmark = [pytest.mark.long, pytest.mark.fuse, pytest.mark.timeout(1800)]
 
 INTERPRETERS = interpreters()
 DIST = ROOT / "build/dist"
-FORMATS = ("hdf5", "lmdb", "tfrecord", "parquet", "encoding")
+EXTRAS = ("hdf5", "lmdb", "tfrecord", "parquet", "encoding", "plot")
+"""Not mpi, which is a cluster's own, nor torch."""
 WHEELS_ONLY = ("--only-binary", ":all:")
+COMPILED = ("--no-cache-dir",)
+"""pip keeps the pyfuse3 that it has compiled, and takes it for one with another libfuse."""
 
 
 @pytest.fixture(scope="module", params=INTERPRETERS.values(), ids=INTERPRETERS.keys())
@@ -111,23 +119,63 @@ def test_the_daemon_wheel_has_a_libfuse_of_its_own(wheels: list[Path], inside: E
 
 
 def test_from_source_with_the_libfuse_of_the_distribution(inside: Environment, tmp_path: Path) -> None:
-    inside.install(copy_of_checkout(tmp_path / "checkout"), compilers=True)
+    inside.install(*COMPILED, copy_of_checkout(tmp_path / "checkout"), compilers=True)
     found = inside.smoke("daemon", tmp_path / "daemon")
     mounted_well(found, passthrough=False)
     assert not any(path.startswith(str(LIBFUSE)) for path in found["libfuse"]), found
 
 
+def test_from_source_without_a_compiler_a_line_says_what_is_missing(inside: Environment, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        inside.python,
+        "install",
+        copy_of_checkout(tmp_path / "checkout"),
+    ]
+    done = inside.run(*command)
+    assert done.returncode != 0
+    (line,) = [line for line in done.stderr.splitlines() if "cannot be built from source here" in line]
+    assert "missing: a C compiler" in line
+    assert "apt-get install" in line
+
+
 @pytest.mark.parametrize("which", ["lowest", "newest"])
 def test_with_the_lowest_and_the_newest_versions(which: str, inside: Environment, tmp_path: Path) -> None:
     checkout = copy_of_checkout(tmp_path / "checkout")
-    pins = lowest(inside, tmp_path, *FORMATS) if which == "lowest" else []
+    pins = lowest(inside, tmp_path, *EXTRAS) if which == "lowest" else []
     # Only what has wheels nowhere is compiled.
-    options = ["--only-binary", ":all:", "--no-binary", "pyfuse3,hfs-cache", "--upgrade"]
-    inside.install(*options, f"{checkout}[{','.join(FORMATS)}]", *pins, compilers=True, extra=own_libfuse())
+    options = [*COMPILED, *WHEELS_ONLY, "--no-binary", "pyfuse3,hfs-cache", "--upgrade"]
+    inside.install(*options, f"{checkout}[{','.join(EXTRAS)}]", *pins, compilers=True, extra=own_libfuse())
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
     samples = {"hdf5": 8, "parquet": 4, "lmdb": 8, "tfrecord": 8}
-    assert inside.smoke("formats", tmp_path / "formats") == {"samples": samples, "encoded": True}
+    assert inside.smoke("formats", tmp_path / "formats") == {"samples": samples, "encoded": True, "plot": True}
     mounted_well(inside.smoke("daemon", tmp_path / "daemon"), passthrough=why_no_passthrough() is None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_daemon_wheel_serves_a_plain_user(wheels: list[Path], tmp_path: Path) -> None:
+    """With the interpreter of these tests, as nobody, without capabilities."""
+    assert wheels
+    public = Path(tempfile.mkdtemp(prefix="hfs-install."))  # tmp_path is shut to others
+    try:
+        public.chmod(0o755)
+        inside = Environment(public / "venv")
+        inside.install(*WHEELS_ONLY, "--find-links", DIST, "hfs-cache[daemon]")
+        for name in ("device", "own"):
+            (public / name).mkdir(mode=0o777)
+            (public / name).chmod(0o777)
+        smoke = shutil.copy(SMOKE, public)
+        command = [*as_plain_user(public / "device"), inside.python, "-I", smoke, "daemon", public / "own"]
+        done = inside.run(*command, compilers=True, extra={"HOME": "/nonexistent"})
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = json.loads(done.stdout)
+        mounted_well(found, passthrough=False)
+        assert "CAP_SYS_ADMIN" in found["io_mode"]["passthrough"]
+    finally:
+        shutil.rmtree(public)
 
 
 def test_offline_from_a_wheelhouse(wheels: list[Path], tmp_path: Path) -> None:
