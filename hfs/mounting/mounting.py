@@ -23,6 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
+from hfs.client import given_mounts
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
@@ -199,9 +202,12 @@ def take_over(config: Config, origins: dict[str, str]) -> int:
     on.
     """
     mount = mountinfo.at(config.mountpoint)
-    if mount is None or mount.fstype != mountinfo.HFS_TYPE:
+    given = None if mount is not None else given_mounts.named(config.mountpoint)
+    if given is None and (mount is None or mount.fstype != mountinfo.HFS_TYPE):
         raise MountError(f"{config.mountpoint}: no hfs is mounted there to be taken over; leave out --take-over")
-    kept = keeper.find(config.mountpoint)
+    kept = keeper.find(config.mountpoint) if given is None else given.keeper
+    if given is not None and origins["allow_other"] == "default":  # the mount has decided that
+        config = msgspec.structs.replace(config, allow_other=bool(given.keeper.config["allow_other"]))
     if kept is None:
         raise MountError(f"{config.mountpoint}: the mount has no keeper that answers; unmount, and mount again")
     record = json.loads(dump(config, origins))

@@ -81,6 +81,11 @@ def test_nobody_serves_a_mount_that_another_has_made(folder: Path) -> None:
         assert (rows["/dev/fd/7"]["source"], rows["/dev/fd/7"]["answers"]) == (str(folder / "source"), True), listed
         warmed = nobody.beside(process.pid, "hfs", "cache", "warm", "/dev/fd/7/d0", "/dev/fd/7/large")
         assert warmed.returncode == 0, warmed
+        next_release = mount_command(folder, "-o", f"log-file={folder}/own/log", "--take-over")
+        next_release.remove("--foreground")
+        taken = nobody.beside(process.pid, *next_release)
+        assert (taken.returncode, "taken over by process" in taken.stderr) == (0, True), taken
+        must("diff", "-r", folder / "source", place)
         refused = nobody.beside(process.pid, "hfs", "umount", "/dev/fd/7")
         assert (refused.returncode, f"kill -TERM {process.pid}" in refused.stderr) == (1, True), refused
         must("umount", str(place))

@@ -31,6 +31,8 @@ FOREIGN = {
     *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
+    *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker
+    "--fusemount",  # of apptainer
     *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
 }
 
