@@ -41,6 +41,9 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
     the environment as HFS_KEY, and in -o; see hfs config. With -v it says how files will be read, and what of the fast
     ways is not possible here, and why.
 
+    MOUNTPOINT may also be a connection that somebody else has opened and mounted: /dev/fd/N, or a socket of hfs
+    fd-mount. That mount is served then, which needs no rights.
+
     With --take-over a mount that is there goes on with the daemon of this release, and the options given now: jobs wait
     for a second at most and see no error.
 

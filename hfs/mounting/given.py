@@ -40,16 +40,31 @@ class GivenMount(NamedTuple):
     """Of the mount, as in mountinfo; None: it is not seen here, and nobody has told."""
     owner_uid: int | None
     """Who is let in without `allow_other`."""
+    foreign_pids: bool = True
+    """It may have been mounted in another pid namespace, whose numbers requests carry (fuse_conn.pid_ns)."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """What whoever serves it needs."""
         return (self.fd,) if self.giver_fd < 0 else (self.fd, self.giver_fd)
 
+    @property
+    def order(self) -> dict[str, object]:
+        """What the keeper is told of it (mountd/supervisor/order.py)."""
+        return {"given": self.fd, "giver": self.giver_fd, "foreign_pids": self.foreign_pids}
+
     def close(self) -> None:
         """Another process has it now, or nobody wants it."""
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def pid_namespace() -> int:
+    """Ours, as a number that is the same seen from everywhere. 0 without /proc."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def why_not_ours(mountpoint: str, pid: int) -> str:
@@ -130,7 +145,8 @@ def _received(path: str) -> GivenMount:
             why = str(record.get("error") or "whoever listens there gives no connection")
             raise MountError(f"MOUNTPOINT {path}: {why}")
         options, owner_uid = frozenset(record.get("options", [])), record.get("user")
-        return GivenMount(_above_standard(descriptors[0]), giver.detach(), options, owner_uid)
+        foreign_pids = record.get("pid_namespace") not in {pid_namespace()} - {0}
+        return GivenMount(_above_standard(descriptors[0]), giver.detach(), options, owner_uid, foreign_pids)
 
 
 def _above_standard(fd: int) -> int:

@@ -23,6 +23,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
+from hfs.client import given_mounts
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
@@ -134,13 +137,11 @@ def start(
             stderr=log_file,
             start_new_session=True,
             cwd=_ROOT,
-            pass_fds=given.descriptors if given is not None else (),
+            pass_fds=given.descriptors if given else (),
         )
     try:
-        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s, **_of_given(given)}
-        if given is not None:
-            given.close()
-        answer = _answer(process, _order(config, origins, **use), limit_s)
+        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
+        answer = _answer(process, _order(config, origins, given, **use), limit_s)
         if answer is None or "ready" not in answer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
@@ -155,20 +156,19 @@ def start(
         _end(process, config.mountpoint)
         raise
     finally:
+        if given:
+            given.close()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
     return StartedDaemon(process, config.mountpoint)
 
 
-def _order(config: Config, origins: dict[str, str], **more: object) -> bytes:
+def _order(config: Config, origins: dict[str, str], given: GivenMount | None, **more: object) -> bytes:
     """What the keeper reads: the configuration, and what it has to know of itself (mountd/supervisor/order.py)."""
     order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": new_path(config.mountpoint, KEEPER), **more}
+    order |= given.order if given else {}
     return json.dumps({**json.loads(dump(config, origins)), "keeper": order}).encode()
-
-
-def _of_given(given: GivenMount | None) -> dict[str, object]:
-    return {} if given is None else {"given": given.fd, "giver": given.giver_fd}
 
 
 def stay(
@@ -180,7 +180,7 @@ def stay(
     """
     command = [sys.executable, *when_mounted] if when_mounted else []
     order = os.memfd_create("hfs-order")
-    os.write(order, _order(config, origins, foreground=True, when_mounted=command, **_of_given(given)))
+    os.write(order, _order(config, origins, given, foreground=True, when_mounted=command))
     for descriptor in given.descriptors if given is not None else ():
         os.set_inheritable(descriptor, True)
     os.lseek(order, 0, os.SEEK_SET)
@@ -199,9 +199,12 @@ def take_over(config: Config, origins: dict[str, str]) -> int:
     on.
     """
     mount = mountinfo.at(config.mountpoint)
-    if mount is None or mount.fstype != mountinfo.HFS_TYPE:
+    given = None if mount is not None else given_mounts.named(config.mountpoint)
+    if given is None and (mount is None or mount.fstype != mountinfo.HFS_TYPE):
         raise MountError(f"{config.mountpoint}: no hfs is mounted there to be taken over; leave out --take-over")
-    kept = keeper.find(config.mountpoint)
+    kept = keeper.find(config.mountpoint) if given is None else given.keeper
+    if given is not None and origins["allow_other"] == "default":  # the mount has decided that
+        config = msgspec.structs.replace(config, allow_other=bool(given.keeper.config["allow_other"]))
     if kept is None:
         raise MountError(f"{config.mountpoint}: the mount has no keeper that answers; unmount, and mount again")
     record = json.loads(dump(config, origins))

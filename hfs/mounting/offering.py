@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hfs.mounting import mountinfo
+from hfs.mounting.given import pid_namespace
 from hfs.mounting.mounting import detach
 from mountd.base.errors import ConfigError, HfsError, MountError
 from mountd.core.socket_peer import socket_peer
@@ -99,7 +100,8 @@ def _serve(offer: MountOffer, listener: socket.socket, client: socket.socket, te
         tell(str(error))
         _refuse(client, str(error))
         return
-    message = json.dumps({"options": offer.options, "user": offer.uid}).encode()
+    told = {"options": offer.options, "user": offer.uid, "pid_namespace": pid_namespace()}
+    message = json.dumps(told).encode()
     try:
         client.settimeout(_SEND_S)
         socket.send_fds(client, [message], [connection.fd])

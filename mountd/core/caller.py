@@ -25,6 +25,21 @@ _DUMPING = sum(
 these wait until a thread takes them, and the only thread may be the one that waits for us."""
 
 
+UNSEEN = (0, "(another pid namespace)")
+
+
+class _Sight:
+    """Whether the numbers in requests are those of our /proc."""
+
+    is_ours = True
+
+
+def numbers_are_foreign() -> None:
+    """From here on nothing is said of a thread: requests carry its number in the pid namespace of who has mounted. That
+    is not ours, where another thread may have that number."""
+    _Sight.is_ours = False
+
+
 class Credentials(NamedTuple):
     """Who somebody is for file systems: fsuid, fsgid and supplementary groups."""
 
@@ -39,6 +54,8 @@ def credentials_of(thread: int, uid: int, gid: int) -> Credentials | None:
     A thread that waits for us cannot change them meanwhile. It may be gone, and its number another's: then what is
     found is what that one has, and an answer to the question of somebody who is dead.
     """
+    if not _Sight.is_ours:
+        return None
     try:
         status = _status(thread)
         found = Credentials(
@@ -51,6 +68,8 @@ def credentials_of(thread: int, uid: int, gid: int) -> Credentials | None:
 
 def is_dying(thread: int) -> bool:
     """True if the thread will never see an answer: its process is being killed, or it is gone. False if in doubt."""
+    if not _Sight.is_ours:
+        return False
     try:
         status = _status(thread)
     except (FileNotFoundError, ProcessLookupError):
@@ -77,7 +96,10 @@ def has_ended(process: int) -> bool:
 
 
 def process_of(thread: int) -> tuple[int, str] | None:
-    """(process id, name) of the process that the thread belongs to; None if it cannot be seen."""
+    """(process id, name) of the process that the thread belongs to; None if it cannot be seen. Process 0: it is in
+    another pid namespace."""
+    if not _Sight.is_ours:
+        return UNSEEN
     try:
         pid = int(_status(thread)[b"Tgid"])
         return pid, read_small(f"/proc/{pid}/comm").rstrip(b"\n").decode("utf-8", "backslashreplace")

@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
+from mountd.core.caller import numbers_are_foreign
 from mountd.core.config import Config
 from mountd.core.memory import Memory
 from mountd.core.metrics import Metrics
@@ -55,6 +56,8 @@ def run(
 
     Raises ConfigError, MountError, SourceError before `ready`; then nothing is left mounted.
     """
+    if handover is not None and handover.foreign_pids:
+        numbers_are_foreign()
     open_files = of_this_process()
     _step_back(config.nice)
     gc.set_threshold(_GARBAGE_OBJECTS, *_GARBAGE_GENERATIONS)

@@ -140,10 +140,12 @@ async def open_file_service(
 
 
 def _seen_at(basics: Basics) -> str | None:
-    """Where this daemon sees the mount that it serves."""
+    """Where this daemon sees the mount that it serves; None too where it would not know its own look for one."""
     handover = basics.handover
     if handover is None or not handover.given:
         return basics.config.mountpoint
+    if handover.foreign_pids:
+        return None
     return next(iter(places_of(handover.device)), None)
 
 

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from mountd.core.caller import process_of
+from mountd.core.caller import UNSEEN, process_of
 
 _SHOWN = 32
 _KEPT = 1024
 _MAX_THREADS = 8192
 """Threads remembered: beyond it all are looked up again, 60 us each."""
-
-_UNSEEN = (0, "(another pid namespace)")
 
 
 @dataclass(slots=True)
@@ -70,7 +68,7 @@ class Readers:
 
     def _meet(self, thread: int) -> _Reader:
         # A thread that has gone already is shown by its own number.
-        pid, command = (self._process_of(thread) or (thread, "")) if thread else _UNSEEN
+        pid, command = (self._process_of(thread) or (thread, "")) if thread else UNSEEN
         if len(self._by_thread) >= _MAX_THREADS:
             self._by_thread.clear()
         reader = self._by_pid.get(pid)

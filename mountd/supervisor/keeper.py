@@ -52,7 +52,12 @@ class Keeper:
             if descriptor >= 0:
                 os.set_inheritable(descriptor, False)  # daemons are handed what they need
         self._mount = KeptMount(
-            config["mountpoint"], config["source"], options, resend=order.resend, given_fd=order.given
+            config["mountpoint"],
+            config["source"],
+            options,
+            resend=order.resend,
+            given_fd=order.given,
+            foreign_pids=order.foreign_pids,
         )
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)

@@ -24,10 +24,18 @@ class KeptMount:
     """`open_source`, then `make`, before anything else."""
 
     def __init__(
-        self, mountpoint: str, source: str, options: Mapping[str, bool], *, resend: bool, given_fd: int = -1
+        self,
+        mountpoint: str,
+        source: str,
+        options: Mapping[str, bool],
+        *,
+        resend: bool,
+        given_fd: int = -1,
+        foreign_pids: bool = False,
     ) -> None:
         """`options`: `allow_other` and `noexec`. `resend` False: as on a kernel that cannot send requests again.
-        `given_fd`: the connection of a mount that somebody else has made; -1: it is made here."""
+        `given_fd`: the connection of a mount that somebody else has made; -1: it is made here. `foreign_pids`: in
+        another pid namespace, perhaps."""
         self.mountpoint = mountpoint
         self.source = source
         self.connection: Connection | None = None
@@ -40,6 +48,7 @@ class KeptMount:
         self.is_given = given_fd >= 0
         """Somebody else has made it, and takes it away."""
         self._given_fd = given_fd
+        self._foreign_pids = foreign_pids
         self._options = options
         self._resend = resend
         self._source_fd = -1
@@ -114,6 +123,7 @@ class KeptMount:
             "device": self.connection.device,
             "mounted_s": self.made_s,
             "given": self.is_given,
+            "foreign_pids": self._foreign_pids,
         }
         return record, descriptors
 

@@ -25,6 +25,8 @@ class KeeperOrder:
     """A descriptor of this process: the connection of a mount that somebody else has made. -1: it is made here."""
     giver: int = -1
     """A descriptor that tells whoever has given it, by being closed, that all has ended; -1: nobody waits for that."""
+    foreign_pids: bool = False
+    """It may have been mounted in another pid namespace than ours."""
     session: int = 0
     """Of whoever makes a permanent one."""
     linger_s: float = 0.0

@@ -49,6 +49,8 @@ class Handover(msgspec.Struct, frozen=True):
     """How the last of them ended, in words; empty if none has."""
     given: bool = False
     """Somebody else has made the mount, and takes it away; it may not be seen from here."""
+    foreign_pids: bool = False
+    """Requests carry the numbers of threads in another pid namespace than ours: that of who has mounted."""
     opens_fd: int = -1
     """A memfd as well: how many have the handles open that the data plane has given out. -1: the keeper has none."""
 

@@ -70,6 +70,7 @@ def test_nobody_serves_a_mount_that_another_has_made(folder: Path) -> None:
         rights = Path(f"/proc/{status['pid']}/status").read_text().split()
         assert {rights[rights.index(f"Cap{name}:") + 1] for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
         assert status["mountpoint"] == "/dev/fd/7"
+        assert {reader["pid"] for reader in status["readers"]} == {0}, "the mount may be of another pid namespace"
         with (place / "later").open("rb") as file:
             assert file.read(99) == pattern(501, 0, 99)
             kill(status["pid"])
@@ -81,6 +82,11 @@ def test_nobody_serves_a_mount_that_another_has_made(folder: Path) -> None:
         assert (rows["/dev/fd/7"]["source"], rows["/dev/fd/7"]["answers"]) == (str(folder / "source"), True), listed
         warmed = nobody.beside(process.pid, "hfs", "cache", "warm", "/dev/fd/7/d0", "/dev/fd/7/large")
         assert warmed.returncode == 0, warmed
+        next_release = mount_command(folder, "-o", f"log-file={folder}/own/log", "--take-over")
+        next_release.remove("--foreground")
+        taken = nobody.beside(process.pid, *next_release)
+        assert (taken.returncode, "taken over by process" in taken.stderr) == (0, True), taken
+        must("diff", "-r", folder / "source", place)
         refused = nobody.beside(process.pid, "hfs", "umount", "/dev/fd/7")
         assert (refused.returncode, f"kill -TERM {process.pid}" in refused.stderr) == (1, True), refused
         must("umount", str(place))
@@ -89,17 +95,19 @@ def test_nobody_serves_a_mount_that_another_has_made(folder: Path) -> None:
 
 
 def test_it_ends_on_sigterm_and_its_readers_are_told(folder: Path) -> None:
-    """The mount is not ours to take away: it stays, dead, until whoever has made it does so."""
+    """In the background, here. The mount is not ours to take away: it stays, dead, until its maker does so."""
     place, nobody = folder / "mnt", Unprivileged(folder)
-    with nobody.started(*mount_command(folder)) as (process, to):
+    command = mount_command(folder, "-o", f"log-file={folder}/own/log")
+    command.remove("--foreground")
+    with nobody.started(*command) as (process, to):
         give(to, mounted(place))
-        opened = os.open(place / "large", os.O_RDONLY)
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.ended()[0] == 0
-        with pytest.raises(OSError, match="not connected"):
-            os.read(opened, 99)
-        with contextlib.suppress(OSError):  # the kernel asks for a flush
-            os.close(opened)
+        assert process.ended() == (0, [])
+    opened = os.open(place / "large", os.O_RDONLY)
+    kill(client_of(place).status()["keeper"]["pid"], signal.SIGTERM)
+    with pytest.raises(OSError, match="not connected"):
+        os.read(opened, 99)
+    with contextlib.suppress(OSError):  # the kernel asks for a flush
+        os.close(opened)
     must("umount", str(place))
 
 
@@ -142,6 +150,9 @@ def test_fd_mount_mounts_for_who_may_not(folder: Path, shared: Path) -> None:
                 take(str(path))
             ready = nobody.beside(process.pid, "hfs", "status", str(path), "--ready")
             assert ready.returncode == 0, ready
+            pids = {reader["pid"] for reader in client_of(place).status()["readers"]}
+            assert pids, "somebody has read"
+            assert 0 not in pids, "the mount is of the same pid namespace"
             (folder / "source").rename(folder / "gone")
             unready = nobody.beside(process.pid, "hfs", "status", str(path), "--ready")
             (folder / "gone").rename(folder / "source")

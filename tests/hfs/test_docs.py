@@ -30,6 +30,8 @@ FOREIGN = {
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
     *("--no-index", "--find-links", "--wheelhouse", "--long"),  # of pip, of scripts/wheels and scripts/check
+    *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker
+    "--fusemount",  # of apptainer
     *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
 }
 

@@ -12,7 +12,7 @@ from signal import SIGABRT, SIGALRM, SIGINT, SIGKILL, SIGQUIT, SIGTERM
 import pytest
 
 from mountd.core import caller
-from mountd.core.caller import is_dying, process_of
+from mountd.core.caller import credentials_of, has_ended, is_dying, numbers_are_foreign, process_of
 
 
 def mask(*signals: int) -> bytes:
@@ -64,3 +64,16 @@ def test_the_process_of_a_thread() -> None:
     thread.join()
     assert found == [(os.getpid(), Path("/proc/self/comm").read_text().rstrip("\n")), False]
     assert process_of(2**30) is None
+
+
+def test_numbers_of_another_namespace_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has that number here: neither that it is dying nor who it is."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert is_dying(gone.pid)
+    monkeypatch.setattr(caller._Sight, "is_ours", True)  # undone at the end
+    numbers_are_foreign()
+    assert not is_dying(gone.pid)
+    assert process_of(os.getpid()) == (0, "(another pid namespace)")
+    assert credentials_of(os.getpid(), os.geteuid(), os.getegid()) is None
+    assert has_ended(gone.pid)  # of a process that a socket has told
