@@ -38,12 +38,6 @@ class DataSet(NamedTuple):
     samples: int = COUNT
 
 
-def slabs() -> list[np.ndarray]:
-    volumes = [made.voxels(number, EDGE) for number in range(VOLUMES)]
-    firsts = [37 * number % (EDGE - 15) for number in range(VOLUMES)]
-    return [np.stack([volume[..., first : first + 16] for volume, first in zip(volumes, firsts, strict=True)])]
-
-
 FILES = DataSet(lambda data: made.make_files(data, IMAGES), lambda: [IMAGES])
 DATA = {
     "files": FILES,
@@ -54,7 +48,11 @@ DATA = {
     "train_h5": DataSet(lambda data: made.make_hdf5(data, IMAGES), lambda: [IMAGES, LABELS]),
     "shards": DataSet(lambda data: made.make_tar(data, IMAGES), lambda: [IMAGES, LABELS]),
     "arrow": DataSet(lambda data: made.make_arrow(data, TOKENS), lambda: [TOKENS.astype(np.int64)]),
-    "volumes": DataSet(lambda data: made.make_volumes(data, VOLUMES, EDGE), slabs, VOLUMES),
+    "volumes": DataSet(
+        lambda data: made.make_volumes(data, VOLUMES, EDGE),
+        lambda: [np.stack([made.voxels(number, EDGE) for number in range(VOLUMES)])],
+        VOLUMES,
+    ),
     "weights": DataSet(
         lambda data: made.make_weights(data, SHARDS, SIZE),
         lambda: [tensor for shard in range(SHARDS) for tensor in made.tensors(shard, SIZE).values()],
