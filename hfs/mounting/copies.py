@@ -8,6 +8,7 @@ process does, which ends with the command. For root only: a plain user cannot ta
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -43,10 +44,10 @@ def _go_on(outside: int, command: int, own: frozenset[str]) -> None:
     """Until the command has ended, or there is no copy left."""
     os.setsid()
     os.chdir("/")
-    kept = sorted((outside, command))
-    os.closerange(0, kept[0])  # pipes, whose readers wait for their end
-    os.closerange(kept[0] + 1, kept[1])
-    os.closerange(kept[1] + 1, os.sysconf("SC_OPEN_MAX"))
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in {outside, command}:
+            with contextlib.suppress(OSError):  # the one of the listing has gone
+                os.close(descriptor)  # pipes among them, whose readers wait for their end
     changes = select.poll()
     changes.register(outside, select.POLLPRI)
     changes.register(command, select.POLLIN)
