@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,33 +26,47 @@ from scripts.benchmarks.table import Row, at_most, skipped_row
 
 RUNS = 1
 PRESET = "busy"
-FILES, FILES_QUICK, FILE_BYTES = 4000, 1600, 40_000
 FOLDERS = 10
-READERS = 4
-COMPUTE_S = 0.005
 EPOCHS = 3
 SIZES = (25, 50, 75)
 """Caches in per cent of the data."""
-POLICIES = ("fill-once", "lru")
 POINTS, PERCENT = 3.0, 15.0
 """How far the simulation may be off: hit share, epoch time."""
-OPTIONS = "buffer=16M,ttl=1h"
-"""What finds no room waits in memory: with the default 128M a fifth of a data set as small as this one."""
 HINT = HFS.with_name("hfs-hint")
 
 
-def _folder(work: Work, options: Options) -> FileSet:
-    count = options.size(FILES, FILES_QUICK)
+@dataclass(frozen=True)
+class Kind:
+    """A data set, and a job that reads it."""
 
-    def make(root: Path) -> None:
-        draw = np.random.default_rng(1)
-        for folder in range(FOLDERS):
-            (root / f"c{folder}").mkdir()
-        for number, size in enumerate(draw.integers(FILE_BYTES // 2, FILE_BYTES * 3 // 2, count)):
-            (root / f"c{number % FOLDERS}" / f"{number:06d}.bin").write_bytes(draw.bytes(int(size)))
+    name: str
+    files: int
+    files_quick: int
+    file_bytes: int
+    """On average: from half of it to one and a half."""
+    readers: int
+    compute_s: float
+    """After each file."""
+    mount: str
+    """What is given to the mount and to the simulation as `-o`."""
 
-    spec: dict[str, object] = {"files": count, "bytes": FILE_BYTES, "folders": FOLDERS}
-    return FileSet(work, data.stamped(work.data / f"trace-{count}", spec, make))
+    def made(self, work: Work, options: Options) -> FileSet:
+        count = options.size(self.files, self.files_quick)
+
+        def make(root: Path) -> None:
+            draw = np.random.default_rng(1)
+            for folder in range(FOLDERS):
+                (root / f"c{folder}").mkdir()
+            for number, size in enumerate(draw.integers(self.file_bytes // 2, self.file_bytes * 3 // 2, count)):
+                (root / f"c{number % FOLDERS}" / f"{number:06d}.bin").write_bytes(draw.bytes(int(size)))
+
+        spec: dict[str, object] = {"files": count, "bytes": self.file_bytes, "folders": FOLDERS}
+        return FileSet(work, data.stamped(work.data / f"trace-{self.name}-{count}", spec, make))
+
+
+SMALL = Kind("small", 4000, 1600, 40_000, readers=4, compute_s=0.005, mount="buffer=16M,ttl=1h")
+"""What finds no room waits in memory: with the default buffer a fifth of a data set as small as this one."""
+LARGE = Kind("large", 40, 20, 20_000_000, readers=2, compute_s=0.05, mount="ttl=1h")
 
 
 @contextlib.contextmanager
@@ -76,41 +91,43 @@ def _forget(mount: Mount) -> None:
     run("mount", "-i", "-o", "remount,ro,nosuid,nodev", mount.path)
 
 
-def _simulated(work: Work, files: FileSet, seed: int, ways: tuple[str, ...]) -> dict[tuple[str, int], dict[str, float]]:
+def _simulated(
+    work: Work, kind: Kind, files: FileSet, seed: int, ways: tuple[str, ...]
+) -> dict[tuple[str, int], dict[str, float]]:
     """By way and size: what `hfs trace simulate` says of a trace that is recorded now."""
     trace = work.new("trace") / "trace"
     with (
         slowfs(work, files.folder, PRESET) as source,
-        hfs_mount(work, source.path, options=("-o", OPTIONS)) as mount,
-        reader("epochs.py", mount.path, files.list, READERS) as program,
+        hfs_mount(work, source.path, options=("-o", kind.mount)) as mount,
+        reader("epochs.py", mount.path, files.list, kind.readers) as program,
         _recording(mount, trace),
     ):
-        program.do(epoch=0, seed=seed, compute_s=COMPUTE_S)
+        program.do(epoch=0, seed=seed, compute_s=kind.compute_s)
     given = [part for way in ways for part in ("--eviction", way)]
     for size in SIZES:
         given += ["--cache-size", f"{files.bytes * size // 100}"]
-    found = json.loads(run(HFS, "trace", "simulate", trace, *given, "-o", OPTIONS, f"--epochs={EPOCHS}", "--json"))
+    found = json.loads(run(HFS, "trace", "simulate", trace, *given, "-o", kind.mount, f"--epochs={EPOCHS}", "--json"))
     print(json.dumps(found["inputs"]))
     keys = [(way, size) for way in ways for size in SIZES]
     return {key: _figures(row["epochs"]) for key, row in zip(keys, found["rows"], strict=True)}
 
 
-def _real(work: Work, files: FileSet, seed: int, way: str, size: int) -> dict[str, float]:
+def _real(work: Work, kind: Kind, files: FileSet, seed: int, way: str, size: int) -> dict[str, float]:
     """The same of a run."""
     cache = f"{files.bytes * size // 100}"
     eviction = "lru" if way == "lru" else "fill-once"
-    options = ("--cache-size", cache, "-o", f"eviction={eviction},{OPTIONS}")
+    options = ("--cache-size", cache, "-o", f"eviction={eviction},{kind.mount}")
     epochs = []
     flags = ["--hint"] if way == "hinted" else []
     with (
         slowfs(work, files.folder, PRESET) as source,
         hfs_mount(work, source.path, options=options) as mount,
-        reader("epochs.py", mount.path, files.list, READERS, *flags) as program,
+        reader("epochs.py", mount.path, files.list, kind.readers, *flags) as program,
     ):
         for epoch in range(EPOCHS):
             _forget(mount)
             before = source.counters()["read_bytes"]
-            answer = program.do(epoch=epoch, seed=seed, compute_s=COMPUTE_S)
+            answer = program.do(epoch=epoch, seed=seed, compute_s=kind.compute_s)
             read = source.counters()["read_bytes"] - before
             if answer["bytes"] != files.bytes:
                 raise BenchError(f"{answer['bytes']} bytes were read of {files.bytes}")
@@ -127,26 +144,26 @@ def _figures(epochs: list[dict[str, float]]) -> dict[str, float]:
     return found
 
 
-def _compared(work: Work, options: Options, command: str, ways: tuple[str, ...]) -> list[Row]:
-    files = _folder(work, options)
+def _compared(work: Work, options: Options, command: str, kind: Kind, ways: tuple[str, ...]) -> list[Row]:
+    files = kind.made(work, options)
     if os.geteuid():
         return [skipped_row("simulated and real epochs", "only root can make the kernel forget names", command)]
     got = Results(command)
     keys = [(way, size) for way in ways for size in SIZES]
     for seed in range(options.runs):
-        said = _simulated(work, files, seed, ways)
+        said = _simulated(work, kind, files, seed, ways)
         for way, size in keys:
             names = [f"{way} {size} {part} {what}" for part in ("first", "later") for what in ("hits", "s")]
-            with got.attempt(*(f"{name}{kind}" for name in names for kind in ("", " real", " said"))):
-                real = _real(work, files, seed, way, size)
+            with got.attempt(*(f"{name}{side}" for name in names for side in ("", " real", " said"))):
+                real = _real(work, kind, files, seed, way, size)
                 print(way, size, json.dumps({"real": real, "said": said[way, size]}), flush=True)
                 for name in names:
                     what = name.removeprefix(f"{way} {size} ")
                     one, other = said[way, size][what], real[what]
                     off = abs(one - other) if what.endswith("hits") else 100 * abs(one / other - 1)
-                    for kind, value in (("", off), (" real", other), (" said", one)):
-                        got.add(f"{name}{kind}", value)
-    what = f"{len(files.names)} files, {READERS} readers, {PRESET}{options.scale(FILES, FILES_QUICK)}"
+                    for side, value in (("", off), (" real", other), (" said", one)):
+                        got.add(f"{name}{side}", value)
+    what = f"{files}, {kind.readers} readers, {PRESET}{options.scale(kind.files, kind.files_quick)}"
     return [row for way, size in keys for row in _rows(got, f"{what}, {way}, cache {size} %", f"{way} {size}")]
 
 
@@ -170,13 +187,18 @@ def _rows(got: Results, what: str, key: str) -> list[Row]:
 
 
 def small(work: Work, options: Options, command: str) -> list[Row]:
-    """Without hints."""
-    return _compared(work, options, command, POLICIES)
+    """Files of one fetch each, without hints."""
+    return _compared(work, options, command, SMALL, ("fill-once", "lru"))
 
 
 def hinted(work: Work, options: Options, command: str) -> list[Row]:
-    """With the order told ahead."""
-    return _compared(work, options, command, ("hinted",))
+    """The same with the order told ahead."""
+    return _compared(work, options, command, SMALL, ("hinted",))
 
 
-GROUPS = {"small": small, "hinted": hinted}
+def large(work: Work, options: Options, command: str) -> list[Row]:
+    """Files of several chunks, each read from its beginning to its end."""
+    return _compared(work, options, command, LARGE, ("fill-once", "lru"))
+
+
+GROUPS = {"small": small, "hinted": hinted, "large": large}
