@@ -22,8 +22,8 @@ def fd_mount(mountpoint: str, path: str, user: str, owner_only: bool, noexec: bo
     """Mount at MOUNTPOINT, as root, for a process without rights.
 
     That process is hfs mount SOURCE PATH, run by user UID: it is given the connection and serves the mount. When it
-    has ended, the mount is taken away, and the next one is made for the next that comes. Stays in the foreground;
-    SIGTERM takes the mount away and ends it.
+    has ended the mount stays, dead, and the next that comes gets a new one on top. Stays in the foreground; SIGTERM
+    takes the mounts away and ends it.
 
     Example: hfs fd-mount /data --socket /run/hfs/data.sock --user 65534
     """
