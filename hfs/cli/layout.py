@@ -70,7 +70,7 @@ def build(
     if root is None:
         mounts = [mountinfo.enclosing(mountinfo.canonical(file)) for file in files]
         mount = mounts[0]
-        if mount is None or not mount.may_be_hfs:
+        if mount is None or mount.fstype != mountinfo.HFS_TYPE:
             raise ConfigError(f"{files[0]} is in no mount of hfs: say with --root what will be mounted")
         root, files = mount.mountpoint, tuple(mountinfo.canonical(file) for file in files)
     output = f"{os.path.basename(files[0].rstrip('/'))}.layout" if output is None else output

@@ -24,6 +24,8 @@ from mountd.core.socket_peer import socket_peer
 from mountd.supervisor.given import device_of, why_none
 
 _NAME = re.compile(r"/dev/fd/([0-9]+)")
+SOCKET_ENDS = ".sock"
+"""How the name of a socket must end, by which a connection is given."""
 _ANSWER_S = 60.0
 """`hfs fd-mount` mounts anew when the one before has ended, which waits for nothing."""
 _MESSAGE_BYTES = 65536
@@ -79,9 +81,14 @@ def is_descriptor(mountpoint: str) -> bool:
 
 
 def is_given(mountpoint: str) -> bool:
-    """Whether MOUNTPOINT stands for a connection, and is no place to mount on."""
+    """Whether MOUNTPOINT stands for a connection, and is no place to mount on.
+
+    A path of another name is not looked at: it may lie where nobody answers.
+    """
     if is_descriptor(mountpoint):
         return True
+    if not mountpoint.endswith(SOCKET_ENDS):
+        return False
     try:
         return stat.S_ISSOCK(os.stat(mountpoint).st_mode)
     except OSError:

@@ -19,7 +19,7 @@ import msgspec
 from hfs.client.client import find_socket
 from hfs.client.control_socket import DaemonSilent
 from hfs.mounting import daemon_part, mountinfo, probe
-from hfs.mounting.given import is_given, why_no_connection
+from hfs.mounting.given import SOCKET_ENDS, is_given, why_no_connection
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.cache_directory import open_cache_directory
 from mountd.core.cache_path import real_path
@@ -163,7 +163,7 @@ def _check_mountpoint(config: Config, faults: _Faults) -> probe.Look | None:
         path,
         faults,
         silent="choose another",
-        missing="start hfs fd-mount first" if path.endswith(".sock") else f"make it: mkdir -p {path}",
+        missing="start hfs fd-mount first" if path.endswith(SOCKET_ENDS) else f"make it: mkdir -p {path}",
         wrong="give an empty directory",
         other=lambda error: f"cannot be used ({error.strerror}); choose another",
         as_user=config.as_user if config.over and path == real_source(config) else None,

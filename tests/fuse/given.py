@@ -134,8 +134,10 @@ class Unprivileged:
     """uid 65534, no capability and no way to get one, no name, no home, few descriptors; a root file system that is
     read-only. It sees no mount that is made after its start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, own_pids: bool = False) -> None:
+        """`own_pids`: in a pid namespace of its own, as process 1."""
         self.folder = folder
+        self._own_pids = own_pids
         self._apart = 0
         self.env = environment({"XDG_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT)})
         self.env.pop("HOME", None)
@@ -146,7 +148,8 @@ class Unprivileged:
         apart = self.folder / f"apart-{self._apart}"
         apart.mkdir()
         pod = ("unshare", "--mount", "sh", "-c", AS_IN_A_POD, "sh", str(self.folder), str(apart))
-        return [*pod, *as_plain_user(apart), "setpriv", "--no-new-privs"]
+        pids = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if self._own_pids else ()
+        return [*pids, *pod, *as_plain_user(apart), "setpriv", "--no-new-privs"]
 
     @contextlib.contextmanager
     def started(self, *command: str) -> Iterator[tuple["Serving", socket.socket]]:
@@ -174,9 +177,9 @@ class Unprivileged:
         return run(*self.prefix(), *command, env=self.env)
 
     def beside(self, process: int, *command: str) -> "subprocess.CompletedProcess[str]":
-        """As nobody, in the mount namespace of that process."""
+        """As nobody, in the namespaces of that process."""
         become = ("setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups")
-        return run("nsenter", "--mount", "--target", str(process), *become, *command, env=self.env)
+        return run("nsenter", "--mount", "--pid", "--target", str(process), *become, *command, env=self.env)
 
 
 def give(to: socket.socket, fd: int) -> None:

@@ -17,7 +17,7 @@ CONFIG = Config(source="/s", mountpoint="/dev/fd/7", cache="/c")
 
 
 def test_a_descriptor_or_a_socket_is_given(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+    path = tmp_path / "x.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(path))  # short enough
         assert is_given(str(path))
@@ -25,7 +25,7 @@ def test_a_descriptor_or_a_socket_is_given(tmp_path: Path) -> None:
     assert not is_given("/dev/fd/0/x")
     assert not is_given("/dev/fdx/0")
     assert not is_given(str(tmp_path))
-    assert not is_given(str(tmp_path / "none"))
+    assert not is_given(str(tmp_path / "none.sock"))
 
 
 def test_a_descriptor_that_is_no_connection_is_wrong_usage() -> None:
@@ -65,9 +65,9 @@ def test_a_socket_where_nobody_gives_anything(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(given, "_ANSWER_S", 0.01)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("s")
-        with pytest.raises(MountError, match=r"^MOUNTPOINT s: Connection refused; is hfs fd-mount running"):
-            take("s")
+        listener.bind("x.sock")
+        with pytest.raises(MountError, match=r"^MOUNTPOINT x.sock: Connection refused; is hfs fd-mount running"):
+            take("x.sock")
         listener.listen()
         with pytest.raises(MountError, match="nobody gives a connection"):
-            take("s")
+            take("x.sock")

@@ -10,6 +10,7 @@ import pytest
 from mountd.supervisor import given
 from mountd.supervisor.connection import MountRefused, device_at, places_of
 from mountd.supervisor.given import GivenConnection
+from mountd.supervisor.mounts import KeptMount
 from tests.fuse.given import mounted
 from tests.fuse.users import needs_root
 
@@ -56,3 +57,13 @@ def test_one_that_somebody_serves_is_refused(place: Path, monkeypatch: pytest.Mo
 
 def test_a_mount_that_is_not_known_is_shown_nowhere() -> None:
     assert places_of("") == []
+
+
+def test_it_cannot_be_made_again(place: Path) -> None:
+    """Where the next daemon needs a new mount: before Linux 6.9, or without the extension."""
+    kept = KeptMount("/dev/fd/7", "/source", {}, resend=False, given_fd=mounted(place))
+    kept.make()
+    assert not kept.takes_up
+    with pytest.raises(MountRefused, match=r"^/dev/fd/7: the connection was given once; start hfs on a new one$"):
+        kept.make()
+    kept.close()
