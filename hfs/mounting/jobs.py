@@ -48,7 +48,7 @@ def release_job(job: str, mountpoint: str | None, *, wait: bool) -> list[str]:
         if descriptor is not None:
             os.close(descriptor)
     try:
-        mounting.wait_daemons_gone(ending, mounting.DRAIN_S)
+        processes.wait_daemons_gone(ending, mounting.DRAIN_S)
     finally:
         for _, descriptor in ending:
             os.close(descriptor)

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -384,19 +384,7 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
     try:
         detach(mountpoint, lazy=lazy)
         is_seen = (lambda: False) if kept is None else kept.is_seen
-        wait_daemons_gone([(mountpoint, descriptor) for descriptor in descriptors], limit_s, is_seen)
+        processes.wait_daemons_gone([(mountpoint, descriptor) for descriptor in descriptors], limit_s, is_seen)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def wait_daemons_gone(
-    ending: Sequence[tuple[str, int]], limit_s: float, is_seen: Callable[[], bool] = lambda: False
-) -> None:
-    """Of (mountpoint, descriptor of `processes.open_pid`); `is_seen`: whether other namespaces keep the mount alive.
-    Raises MountError."""
-    deadline = time.monotonic() + limit_s
-    for place, descriptor in ending:
-        if not processes.wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
-            why = "other mount namespaces still show it" if is_seen() else "its daemon still works on the cache"
-            raise MountError(f"{place}: unmounted, but {why} after {limit_s:g} s")

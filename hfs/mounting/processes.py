@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from mountd.base.errors import MountError
 
 _DELETED = " (deleted)"
 
@@ -38,6 +41,18 @@ def wait_gone(descriptor: int, limit_s: float) -> bool:
     waiter = select.poll()
     waiter.register(descriptor, select.POLLIN)
     return bool(waiter.poll(limit_s * 1000))
+
+
+def wait_daemons_gone(
+    ending: Sequence[tuple[str, int]], limit_s: float, is_seen: Callable[[], bool] = lambda: False
+) -> None:
+    """Of (mountpoint, descriptor of `open_pid`); `is_seen`: whether other namespaces keep the mount alive.
+    Raises MountError."""
+    deadline = time.monotonic() + limit_s
+    for place, descriptor in ending:
+        if not wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
+            why = "other mount namespaces still show it" if is_seen() else "its daemon still works on the cache"
+            raise MountError(f"{place}: unmounted, but {why} after {limit_s:g} s")
 
 
 def users_of(mountpoint: str) -> list[User]:
