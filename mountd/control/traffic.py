@@ -15,6 +15,7 @@ from typing import NamedTuple
 import trio
 
 from mountd.core.metrics import Metrics
+from mountd.kernel import waited_for_core_s
 from policies.traffic import Estimate, ReadCounts, estimated
 
 LOOK_S = 5.0
@@ -44,6 +45,8 @@ class TrafficLook(NamedTuple):
     """All readers together have waited so long for the source."""
     cpu_s: float
     """The daemon has computed so long, on all cores together."""
+    core_wait_s: float
+    """The daemon's event loop was ready so long, and had no core."""
     yielded_s: float
     """Fetching ahead has stepped back for readers of other mounts for so long."""
 
@@ -88,6 +91,7 @@ class Traffic:
             self._staged_bytes(),
             metrics["source_wait_ns"] / 1e9,
             time.process_time(),
+            waited_for_core_s(),
             metrics["prefetch_yielded_ns"] / 1e9,
         )
 
@@ -127,5 +131,6 @@ def _told(look: TrafficLook) -> dict[str, float]:
         "staged_bytes": look.staged_bytes,
         "source_wait_s": round(look.source_wait_s, 6),
         "cpu_s": round(look.cpu_s, 6),
+        "core_wait_s": round(look.core_wait_s, 6),
         "yielded_s": round(look.yielded_s, 6),
     }

@@ -9,6 +9,7 @@ from mountd.kernel.disk_reads import DiskReads
 from mountd.kernel.leaves import LeafFigures, PlaneLeaves
 from mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
 from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
+from mountd.kernel.processor import waited_for_core_s
 from mountd.kernel.residency import resident
 from mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
 from mountd.kernel.tuning import KernelSettings, tune
@@ -35,4 +36,5 @@ __all__ = [
     "forget_names",
     "resident",
     "tune",
+    "waited_for_core_s",
 ]

@@ -85,7 +85,8 @@ def _source_share(s: Situation) -> float:
 
 
 def _daemon_cpu_share(s: Situation) -> float:
-    return s.minute_cpu_s / s.seconds if s.seconds > 0 else 0.0
+    """Of the time: computing, or ready to and without a core."""
+    return (s.minute_cpu_s + s.minute_core_wait_s) / s.seconds if s.seconds > 0 else 0.0
 
 
 def _disk(s: Situation) -> Finding | None:
@@ -213,11 +214,15 @@ def _daemon(s: Situation) -> Finding | None:
     if share < _BUSY:
         return None
     waits = s.wait_share if s.epoch_s > 0 else WORTH
+    computes, without = s.minute_cpu_s / s.seconds, s.minute_core_wait_s / s.seconds
+    said = f"it computes {computes:.1f} s each second" + (
+        f" and has no core for {without:.1f} s" if without > 0.1 else ""
+    )
     return Finding(
         "daemon-cpu",
         waits,
         "the daemon itself is busy",
-        f"it computes {share:.1f} s each second, on {s.cores} cores",
+        f"{said}, on {s.cores} cores",
         "give it a core (fewer workers, or a larger --cpus-per-task); --immutable or fewer, larger files cost it less",
     )
 

@@ -27,6 +27,8 @@ class Situation:
     """All readers together have waited so long for the source."""
     minute_cpu_s: float = 0.0
     """Of the daemon."""
+    minute_core_wait_s: float = 0.0
+    """The daemon's event loop was ready to run so long, and had no core."""
 
     read_bytes: int = 0
     source_bytes: int = 0

@@ -14,8 +14,8 @@ STATUS_KEYS = {
     "keeper": "pid reason restarts last_end mount_uptime_s journal",
     "uptime_s": "",
     "traffic": (
-        "read_bytes passed_bytes memory_bytes source_bytes peer_bytes staged_bytes source_wait_s cpu_s yielded_s "
-        "is_at_least minute"
+        "read_bytes passed_bytes memory_bytes source_bytes peer_bytes staged_bytes source_wait_s cpu_s "
+        "core_wait_s yielded_s is_at_least minute"
     ),
     "io_mode": "mode reason asked_for passthrough stateless extension backing_files faster_if_reopened",
     "opens": "cached passed anew stateless",

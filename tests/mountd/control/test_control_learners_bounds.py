@@ -191,7 +191,7 @@ def test_a_recording_that_is_not_read_is_bounded_and_counted(tmp_path: Path, mon
             sent = 0
             for _ in range(60):  # more than the socket takes
                 for _ in range(200):
-                    served.commands.recorder.touched(node, sent, 10)
+                    served.commands.recorder.touched(node, sent, 10, 0)
                     sent += 1
                 await trio.testing.wait_all_tasks_blocked()
             await served.lives()

@@ -20,7 +20,7 @@ SITUATIONS = {
     "workers": DECODING,
     "handles": Situation(readers=2, slow_handles=4),
     "cache-disk": replace(BLOCKED, staging_dropped=500, staged_chunks=100),
-    "daemon-cpu": replace(DECODING, minute_cpu_s=59.0),
+    "daemon-cpu": replace(DECODING, minute_cpu_s=25.0, minute_core_wait_s=20.0),
     "another-job": replace(BLOCKED, neighbour_demand_s=40.0),
 }
 
