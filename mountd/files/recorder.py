@@ -71,7 +71,7 @@ class Recorder:
         """The client has gone."""
         self._recordings.remove(recording)
 
-    def touched(self, node: Node, offset: int, size: int, thread_id: int) -> None:
+    def touched(self, node: Node, offset: int, size: int, thread_id: int = 0) -> None:
         """Bytes of a file are about to be read, by this thread (0: not known). Cheap when nobody records."""
         if self._recordings:
             touch = Touch(node.path, offset, size, int(trio.current_time() * 1e6), thread_id)
