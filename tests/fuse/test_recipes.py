@@ -15,8 +15,9 @@ import pytest
 import xxhash
 
 from hfs.client.client import Client
+from scripts.benchmarks import recipes, recipes_page
 from scripts.benchmarks import recipes_data as made
-from scripts.benchmarks import recipes_page
+from scripts.benchmarks.common import BenchError
 from tests.fuse.harness import Hfs, environment, must
 from tests.fuse.hinted import counter
 from tests.fuse.slowfs import SlowFs
@@ -88,7 +89,7 @@ def digest(arrays: Sequence[np.ndarray]) -> int:
 
 
 def test_every_recipe_of_the_page_is_run() -> None:
-    assert set(recipes_page.recipes()) == set(DATA)
+    assert set(recipes_page.recipes()) == set(DATA) == set(recipes.GROUPS)
     assert all(recipe.hinted == (LEARNERS.get(name, 1) > 0) for name, recipe in recipes_page.recipes().items())
 
 
@@ -122,3 +123,22 @@ def test_recipe(name: str, tmp_path: Path, slow_source: Callable[..., SlowFs], h
         assert counter(status, "hinted_bytes") > 0
     if name == "fit":
         assert (job / "checkpoints" / "last.ckpt").stat().st_size > 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+def test_a_run_that_was_cut_goes_on_from_its_checkpoint_beside_the_mount(
+    tmp_path: Path, hfs_mount: Callable[..., Hfs]
+) -> None:
+    recipe = recipes_page.recipes()["fit"]
+    data, job = tmp_path / "data", tmp_path / "job"
+    data.mkdir()
+    job.mkdir()
+    made.make_files(data, IMAGES)
+    recipes_page.lay_out(job)
+    hfs = hfs_mount(data)
+    with pytest.raises(BenchError, match="the job is cut here"):
+        recipes_page.run(recipe, hfs.path, job, env=environment({"TRAINING_FAILS_AFTER": "15"}))  # an epoch has 13
+    assert (job / "checkpoints" / "last.ckpt").stat().st_size > 0
+    (trained,) = recipes_page.run(recipe, hfs.path, job, env=environment()).trained
+    assert (trained["samples"], trained["digest"]) == (COUNT, digest([IMAGES]) % (1 << 64))
