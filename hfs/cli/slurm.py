@@ -103,7 +103,7 @@ def task(**given: Any) -> None:
     COMMAND finds the data at SOURCE itself.
 
     \b
-    hfs slurm task --source /lustre/imagenet -- python train.py --task '$SLURM_ARRAY_TASK_ID' > task.sh
+    hfs slurm task --source /lustre/imagenet -- python train.py '$SLURM_ARRAY_TASK_ID' > task.sh
     """
     _show("task", _values(given))
 

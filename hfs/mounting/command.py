@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hfs.mounting.view import View
 
@@ -28,15 +28,22 @@ FORWARDED = frozenset(
 """What schedulers, people and training frameworks send: to end, and to save a checkpoint first. SIGTSTP and SIGCONT are
 left alone: job control works on the whole group."""
 
+_MEANWHILE_S = 0.5
+"""So long a reader waits at most before somebody notices that its mount's keeper was killed."""
 _SI_KERNEL = 0x80
 """si_code of a signal that the terminal made for the whole foreground group (asm-generic/siginfo.h)."""
 
 
-def run_command(command: Sequence[str], cwd: str | None = None, view: View | None = None) -> int:
+def run_command(
+    command: Sequence[str],
+    cwd: str | None = None,
+    view: View | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> int:
     """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed,
     MountError when it cannot have that view.
 
-    `cwd`: entered once the view is there.
+    `cwd`: entered once the view is there. `meanwhile` is called twice a second.
 
     Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
     """
@@ -69,8 +76,10 @@ def run_command(command: Sequence[str], cwd: str | None = None, view: View | Non
     if view is not None:
         view.fault()
     while True:
-        news = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
-        if news.si_signo == signal.SIGCHLD:
+        news = signal.sigtimedwait(FORWARDED | {signal.SIGCHLD}, _MEANWHILE_S)
+        if news is None:
+            meanwhile()
+        elif news.si_signo == signal.SIGCHLD:
             if process.poll() is not None:
                 return process.returncode
         elif news.si_code != _SI_KERNEL or os.getpgid(process.pid) != os.getpgrp():

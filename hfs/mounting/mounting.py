@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -116,6 +116,26 @@ def start(
     Raises ConfigError or MountError with the daemon's own words or the end of its log; then nothing is left mounted.
     Anything else that is raised meanwhile, such as KeyboardInterrupt, ends the daemon too.
     """
+    use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
+    return _started(config, config.mountpoint, _order(config, origins, **use), limit_s)
+
+
+def go_on(config: Config, bequest: Mapping[str, Any], descriptors: Sequence[int]) -> StartedDaemon:
+    """Start another keeper, and its daemon, for a mount whose keeper and daemon were killed: as `start`.
+
+    `bequest`: of `HeldMount`. The mount ends with the last command that holds it. `config`: where the log is.
+    """
+    mountpoint = str(bequest["given"]["config"]["mountpoint"])
+    inherited = {**{key: value for key, value in bequest.items() if key != "given"}, "descriptors": list(descriptors)}
+    use = {"permanent": False, "linger_s": config.linger_s, "inherited": inherited}
+    keeper_order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": new_path(mountpoint, KEEPER), **use}
+    order = json.dumps({**bequest["given"], "keeper": keeper_order}).encode()
+    return _started(config, mountpoint, order, READY_S, descriptors)
+
+
+def _started(
+    config: Config, mountpoint: str, order: bytes, limit_s: float, descriptors: Sequence[int] = ()
+) -> StartedDaemon:
     log_path = Path(config.log_file or os.devnull)
     try:
         log_file = logs.open_log(config)
@@ -130,10 +150,10 @@ def start(
             stderr=log_file,
             start_new_session=True,
             cwd=_ROOT,
+            pass_fds=descriptors,
         )
     try:
-        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
-        answer = _answer(process, _order(config, origins, **use), limit_s)
+        answer = _answer(process, order, limit_s)
         if answer is None or "ready" not in answer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
@@ -142,15 +162,15 @@ def start(
             if "died" in answer:
                 raise MountError(_post_mortem(answer["died"], log_path, log_start))
             raise (ConfigError if answer.get("code") == 2 else MountError)(str(answer["error"]))
-        _see_that_it_answers(config.mountpoint)
+        _see_that_it_answers(mountpoint)
     except BaseException:
-        _end(process, config.mountpoint)
+        _end(process, mountpoint)
         raise
     finally:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-    return StartedDaemon(process, config.mountpoint)
+    return StartedDaemon(process, mountpoint)
 
 
 def _order(config: Config, origins: dict[str, str], **more: object) -> bytes:

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mountd.supervisor.loop import Loop
@@ -40,9 +40,16 @@ class DeskClient:
         with self._connection:
             _send(self._connection, reply)
 
-    def keep(self, reply: dict[str, Any], asked: Callable[[], dict[str, Any]], gone: Callable[[], None]) -> None:
-        """Answer, and stay: `asked` answers each further line, `gone` is called when the client has hung up."""
-        _send(self._connection, reply)
+    def keep(
+        self,
+        reply: dict[str, Any],
+        asked: Callable[[], dict[str, Any]],
+        gone: Callable[[], None],
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """Answer, and stay: `asked` answers each further line, `gone` is called when the client has hung up.
+        `descriptors` are sent with the answer."""
+        _send(self._connection, reply, descriptors)
         self._desk.keep(self._connection, asked, gone)
 
 
@@ -144,7 +151,9 @@ class Desk:
             os.unlink(self._path)
 
 
-def _send(client: socket.socket, reply: dict[str, Any]) -> None:
+def _send(client: socket.socket, reply: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
     client.settimeout(_SEND_S)
+    data = json.dumps(reply).encode() + b"\n"
     with contextlib.suppress(OSError):
-        client.sendall(json.dumps(reply).encode() + b"\n")
+        sent = socket.send_fds(client, [data], list(descriptors)) if descriptors else 0
+        client.sendall(data[sent:])

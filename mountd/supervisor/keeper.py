@@ -44,6 +44,7 @@ class Keeper:
             order.daemon, order.directory, dict(os.environ), {"config": config, "origins": given["origins"]}
         )
         self._socket = order.socket
+        self._inherited = order.inherited
         self._log_file = config.get("log_file")
         self._log = Log(self._log_file, config.get("cache"), str(config.get("log_format")))
         self._loop = Loop()
@@ -57,6 +58,7 @@ class Keeper:
             permanent=order.permanent,
             session=order.session,
             linger_s=order.linger_s,
+            inherited=order.inherited is not None,
         )
         self._stopping = False
 
@@ -73,7 +75,10 @@ class Keeper:
 
     def _keep(self) -> int:
         try:
-            self._mount.open_source(self._succession.config.get("as_user"))
+            if self._inherited is not None:
+                self._mount.inherit(self._inherited, self._inherited["descriptors"])
+            else:
+                self._mount.open_source(self._succession.given["config"].get("as_user"))
         except CannotBecome as error:
             self._starter.tell({"error": str(error), "code": 1})
             return 1
@@ -177,10 +182,12 @@ class Keeper:
             return
         command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))
         reference = references.hold(client.pid, command, linger_s)
+        bequest, descriptors = self._mount.bequest() if request.get("inherits") else ({}, [])
         client.keep(
-            {"held": True},
-            lambda: {"last": references.is_last(reference)},
+            {"held": True, **({"bequest": {**bequest, "given": self._succession.given}} if bequest else {})},
+            lambda: {"last": references.is_last(reference), "unsettled": references.is_unsettled(reference)},
             lambda: references.release(reference),
+            descriptors,
         )
 
     def _status(self) -> dict[str, Any]:
@@ -192,7 +199,7 @@ class Keeper:
             **self._succession.status(),
             "mounted_s": self._mount.made_s,
             "log_file": self._log_file,
-            "config": self._succession.config,
+            "config": self._succession.given["config"],
             "held_by": self._references.told(),
             "ending": self._references.ending or self._stopping,
         }
