@@ -23,7 +23,7 @@ from hfs.cli.run_summary import summarize
 from hfs.cli.shared import complain, hold
 from hfs.client.client import Client, find_socket
 from hfs.mounting import command as commands
-from hfs.mounting import mountinfo, mounting
+from hfs.mounting import mountinfo, mounting, slurm_step
 from hfs.mounting.given import is_descriptor
 from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
@@ -95,6 +95,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
         code = _run_command(command, use)
     finally:
         seconds = {"mounted after": mounted - started, "command": time.monotonic() - mounted}
+        _tell(use.wait_kept())  # else a mount that others go on with would be taken for one that nobody keeps
         status = _last_status(use.mountpoint)
         is_last = use.held.is_last()
         if is_last or (is_last is None and not mounting.clean_stale(use.mountpoint) and _is_mounted(use.mountpoint)):
@@ -122,6 +123,10 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
         load_config({**arguments, "mountpoint": config.mountpoint or "/"})  # says what is missing
     if config.peers == "mpi":
         raise ConfigError("peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself")
+    if origins.get("linger_s", "").startswith("environment SLURM") and slurm_step.is_contained():
+        config = msgspec.structs.replace(
+            config, linger_s=0.0
+        )  # it would be killed with this job, and leave a dead mount
     config = without_stale(prepared(msgspec.structs.replace(config, foreground=False)))
     return config, origins, real_source(config) if in_place else config.mountpoint
 
@@ -129,7 +134,9 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
 def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
     try:
         where = _working_directory(use.place)
-        code = commands.run_command(command, cwd=where, view=use.view, started=use.held.command)
+        code = commands.run_command(
+            command, cwd=where, view=use.view, started=use.tell_command, meanwhile=lambda: _tell(use.look())
+        )
     except MountError as error:
         complain(str(error))
         return RUN_FAILED
@@ -140,6 +147,11 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
         complain(f"{command[0]}: cannot be executed ({error.strerror})")
         return CANNOT_EXECUTE
     return SIGNALLED - code if code < 0 else code
+
+
+def _tell(said: str | None) -> None:
+    if said is not None:
+        complain(said)
 
 
 def _working_directory(place: str) -> str | None:

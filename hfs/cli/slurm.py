@@ -87,7 +87,7 @@ def job(at: str | None, nodes: int, peers: bool, **given: Any) -> None:
 
 @slurm.command(
     context_settings=_ARGUMENTS,
-    examples=["hfs slurm task --source /lustre/imagenet -- python train.py --task '$SLURM_ARRAY_TASK_ID' > task.sh"],
+    examples=["hfs slurm task --source /lustre/imagenet -- python train.py '$SLURM_ARRAY_TASK_ID' > task.sh"],
 )
 @_source
 @_cache

@@ -28,6 +28,8 @@ FORWARDED = frozenset(
 """What schedulers, people and training frameworks send: to end, and to save a checkpoint first. SIGTSTP and SIGCONT are
 left alone: job control works on the whole group."""
 
+_MEANWHILE_S = 0.5
+"""So long a reader waits at most before somebody notices that its mount's keeper was killed."""
 _SI_KERNEL = 0x80
 """si_code of a signal that the terminal made for the whole foreground group (asm-generic/siginfo.h)."""
 
@@ -37,11 +39,12 @@ def run_command(
     cwd: str | None = None,
     view: View | None = None,
     started: Callable[[int], object] = lambda _pid: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
     """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed,
     MountError when it cannot have that view.
 
-    `cwd`: entered once the view is there. `started` is told its pid.
+    `cwd`: entered once the view is there. `started` is told its pid. `meanwhile` is called twice a second.
 
     Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
     """
@@ -75,8 +78,10 @@ def run_command(
         view.fault()
     started(process.pid)
     while True:
-        news = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
-        if news.si_signo == signal.SIGCHLD:
+        news = signal.sigtimedwait(FORWARDED | {signal.SIGCHLD}, _MEANWHILE_S)
+        if news is None:
+            meanwhile()
+        elif news.si_signo == signal.SIGCHLD:
             if process.poll() is not None:
                 return process.returncode
         elif news.si_code != _SI_KERNEL or os.getpgid(process.pid) != os.getpgrp():

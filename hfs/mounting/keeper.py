@@ -11,8 +11,10 @@ import contextlib
 import errno
 import json
 import os
+import select
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hfs.mounting import mountinfo
@@ -24,6 +26,10 @@ _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
 _TAKE_OVER_S = 150.0
 """The daemon that goes has 30 s, the one that comes 60, and so has the old one again if that fails."""
+
+_UNSETTLED_S = 0.1
+_DESCRIPTORS = 16
+"""At most, with one answer: there are five."""
 
 
 class FoundKeeper:
@@ -58,17 +64,17 @@ class FoundKeeper:
         OSError."""
         connection = _connect(self._path, self._owner, _ANSWER_S)
         try:
-            request = {"ask": "hold", "command": command, "linger_s": linger_s}
+            request = {"ask": "hold", "command": command, "linger_s": linger_s, "inherits": True}
             connection.sendall(json.dumps(request).encode() + b"\n")
-            held = HeldMount(connection)
-            answer = held.heard()
+            answer, descriptors = _heard_first(connection)
+            held = HeldMount(connection, answer.get("bequest"), descriptors)
             held.takes_command = bool(answer.get("takes_command"))
-            if answer.get("held"):
-                return held
         except BaseException:
             connection.close()
             raise
-        connection.close()
+        if answer.get("held"):
+            return held
+        held.close()
         return None
 
     def hold_session(self, command: str) -> bool:
@@ -114,11 +120,23 @@ class FoundKeeper:
 class HeldMount:
     """The keeper knows that this process uses the mount."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self, connection: socket.socket, bequest: dict[str, Any] | None = None, descriptors: Sequence[int] = ()
+    ) -> None:
         self._connection = connection
         self._lines = connection.makefile("rb")
+        self.bequest = bequest
+        """What another keeper needs to go on with the mount, with `descriptors`; None: none can."""
+        self.descriptors = list(descriptors)
+        """Ours: as long as they are open, requests of a mount whose keeper and daemon were killed wait."""
         self.takes_command = False
         """Its keeper is of a release that can be told of a command."""
+
+    def has_keeper(self) -> bool:
+        """Whether it is still there."""
+        waiter = select.poll()
+        waiter.register(self._connection, select.POLLRDHUP)
+        return not waiter.poll(0)
 
     def heard(self) -> dict[str, Any]:
         """The next line of the keeper; nothing in it if it has ended."""
@@ -140,15 +158,38 @@ class HeldMount:
     def is_last(self) -> bool | None:
         """Whether nobody else uses the mount: then it is ours to take away, and nobody can join any more. None: the
         keeper has ended, and nobody knows."""
-        with contextlib.suppress(OSError):
-            self._connection.sendall(b"last\n")
-        answer = self.heard()
+        answer: dict[str, Any] = {"unsettled": True}
+        while answer.get("unsettled"):  # for some seconds after another keeper has gone on with the mount
+            with contextlib.suppress(OSError):
+                self._connection.sendall(b"last\n")
+            answer = self.heard()
+            if answer.get("unsettled"):
+                time.sleep(_UNSETTLED_S)
         return bool(answer["last"]) if "last" in answer else None
 
     def close(self) -> None:
         """Use it no more."""
         self._lines.close()
         self._connection.close()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+def _heard_first(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The first line of a keeper that is to be held, and the descriptors that came with it. Raises OSError."""
+    data, descriptors = b"", []
+    while not data.endswith(b"\n"):
+        part, more, _, _ = socket.recv_fds(connection, 65536, _DESCRIPTORS)
+        for descriptor in more:  # no command is to have them: its reads would wait for ever where nobody goes on
+            os.set_inheritable(descriptor, False)
+        descriptors += more
+        if not part:
+            break
+        data += part
+    try:
+        return dict(json.loads(data)), descriptors
+    except ValueError:
+        return {}, descriptors
 
 
 def _holder(held: dict[str, Any]) -> str:

@@ -11,9 +11,11 @@ import logging
 import logging.handlers
 import os
 import queue
+import signal
 import stat
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import BinaryIO
 
 from hfs.mounting.json_lines import JsonLines
@@ -26,6 +28,8 @@ _EXCEPTIONS = logging.Formatter()
 _FILE_BYTES = 16 * 1024**2
 _FILES = 10
 """160 MB in all: weeks of a quiet mount, and nothing that a cache disk would miss."""
+_TAIL_LINES = 20
+"""Of a daemon that could not start: its error and what led to it."""
 
 
 def default_log_file(config: Config, state_directory: str | None) -> str:
@@ -124,3 +128,20 @@ def configure(config: Config) -> None:
     root.handlers[:] = [_Queued(records)]
     root.setLevel(config.log_level.upper())
     logging.captureWarnings(capture=True)
+
+
+def post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:
+    """Why a daemon ended before its mount answered: how, and the end of what it has logged since `log_start`."""
+    if exit_code is None:
+        how = "did not end"
+    elif exit_code < 0:
+        how = f"was ended by {signal.Signals(-exit_code).name}"
+    else:
+        how = f"ended with exit code {exit_code}"
+    try:
+        with log_path.open("rb") as file:
+            file.seek(log_start)
+            tail = file.read()[-65536:].decode(errors="backslashreplace").splitlines()[-_TAIL_LINES:]
+    except OSError:
+        tail = []
+    return "\n".join([f"the daemon {how} before the mount answered; its log is {log_path}", *tail])

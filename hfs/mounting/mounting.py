@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,7 +44,6 @@ DRAIN_S = 120.0
 _AGAIN_S = (0.02, 0.05, 0.1, 0.1)
 """Before the next tries where a mount is in use: a learner that speaks through it (hfs/client/tunnel.py) has one of its
 directories open for some milliseconds now and then."""
-_TAIL_LINES = 20
 _ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""
 _COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "mountd" / "supervisor")]
@@ -123,6 +122,31 @@ def start(
     Raises ConfigError or MountError with the daemon's own words or the end of its log; then nothing is left mounted.
     Anything else that is raised meanwhile, such as KeyboardInterrupt, ends the daemon too.
     """
+    use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
+    return _started(config, config.mountpoint, _order(config, origins, given, **use), limit_s, given=given)
+
+
+def go_on(config: Config, bequest: Mapping[str, Any], descriptors: Sequence[int]) -> StartedDaemon:
+    """Start another keeper, and its daemon, for a mount whose keeper and daemon were killed: as `start`.
+
+    `bequest`: of `HeldMount`. The mount ends with the last command that holds it. `config`: where the log is.
+    """
+    mountpoint = str(bequest["given"]["config"]["mountpoint"])
+    inherited = {**{key: value for key, value in bequest.items() if key != "given"}, "descriptors": list(descriptors)}
+    use = {"permanent": False, "linger_s": config.linger_s, "inherited": inherited}
+    keeper_order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": new_path(mountpoint, KEEPER), **use}
+    order = json.dumps({**bequest["given"], "keeper": keeper_order}).encode()
+    return _started(config, mountpoint, order, READY_S, descriptors)
+
+
+def _started(
+    config: Config,
+    mountpoint: str,
+    order: bytes,
+    limit_s: float,
+    descriptors: Sequence[int] = (),
+    given: GivenMount | None = None,
+) -> StartedDaemon:
     log_path = Path(config.log_file or os.devnull)
     try:
         log_file = logs.open_log(config)
@@ -137,23 +161,22 @@ def start(
             stderr=log_file,
             start_new_session=True,
             cwd=_ROOT,
-            pass_fds=given.descriptors if given else (),
+            pass_fds=given.descriptors if given else descriptors,
         )
     try:
-        use = {"permanent": permanent, "session": session, "linger_s": config.linger_s}
-        answer = _answer(process, _order(config, origins, given, **use), limit_s)
+        answer = _answer(process, order, limit_s)
         if answer is None or "ready" not in answer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             if answer is None:
-                raise MountError(_post_mortem(process.poll(), log_path, log_start))
+                raise MountError(logs.post_mortem(process.poll(), log_path, log_start))
             if "died" in answer:
-                raise MountError(_post_mortem(answer["died"], log_path, log_start))
+                raise MountError(logs.post_mortem(answer["died"], log_path, log_start))
             raise (ConfigError if answer.get("code") == 2 else MountError)(str(answer["error"]))
         if given is None:
-            _see_that_it_answers(config.mountpoint)
+            _see_that_it_answers(mountpoint)
     except BaseException:
-        _end(process, config.mountpoint)
+        _end(process, mountpoint)
         raise
     finally:
         if given:
@@ -161,7 +184,7 @@ def start(
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-    return StartedDaemon(process, config.mountpoint)
+    return StartedDaemon(process, mountpoint)
 
 
 def _order(config: Config, origins: dict[str, str], given: GivenMount | None, **more: object) -> bytes:
@@ -251,22 +274,6 @@ def _see_that_it_answers(mountpoint: str) -> None:
         probe.xattr(mountpoint, SOCKET_XATTR)
     except OSError as error:
         raise MountError(f"{mountpoint}: the mount does not answer ({error.strerror})") from None
-
-
-def _post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:
-    if exit_code is None:
-        how = "did not end"
-    elif exit_code < 0:
-        how = f"was ended by {signal.Signals(-exit_code).name}"
-    else:
-        how = f"ended with exit code {exit_code}"
-    try:
-        with log_path.open("rb") as file:
-            file.seek(log_start)
-            tail = file.read()[-65536:].decode(errors="backslashreplace").splitlines()[-_TAIL_LINES:]
-    except OSError:
-        tail = []
-    return "\n".join([f"the daemon {how} before the mount answered; its log is {log_path}", *tail])
 
 
 def _end(process: subprocess.Popen[bytes], mountpoint: str) -> None:

@@ -35,6 +35,15 @@ def current(environ: Mapping[str, str] | None = None, cgroups: str | None = None
     return f"{job}.{step}"
 
 
+def is_contained() -> bool:
+    """Whether Slurm has put this process into a control group, of any kind of step: no daemon outlives that."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+            return re.search(r"/job_[0-9]+/step_", file.read()) is not None
+    except OSError:
+        return False
+
+
 def remedy(source: str) -> str | None:
     """What is to be said of a mount that was made here; None: nothing, it outlives nobody."""
     step = current()

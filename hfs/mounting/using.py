@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 
 from hfs.mounting import joining, keeper, mounting, processes
+from hfs.mounting.inheriting import Lost, inherit
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from hfs.mounting.preflight import check_mountpoint, check_places
 from hfs.mounting.view import View
 from mountd.base.errors import HfsError, MountError
 from mountd.core.config import Config
 
+_END_S = 15.0
+"""A daemon that makes room for the next writes what it holds for ten seconds at most."""
+_AGAIN_S = 0.1
 _SEEN_S = 2.0
 """A mount that nobody sees any more is gone from the kernel within milliseconds."""
 
@@ -19,23 +24,56 @@ class UsedMount:
     """Until `held` is closed, or this process ends."""
 
     def __init__(
-        self,
-        mountpoint: str,
-        place: str,
-        device: str,
-        kept: FoundKeeper,
-        held: HeldMount,
-        *,
-        as_user: str | None,
+        self, mountpoint: str, place: str, device: str, kept: FoundKeeper, held: HeldMount, config: Config, command: str
     ) -> None:
         self.mountpoint = mountpoint
         self.place = place
         """Where the command sees it."""
-        self.view = None if place == mountpoint else View(mountpoint, place, device, as_user)
+        self.view = None if place == mountpoint else View(mountpoint, place, device, config.as_user)
         self.held = held
         self.keeper_pid = kept.pid
         self._kept = kept
         self._process = processes.open_pid(kept.pid)
+        self._config, self._command = config, command
+        self._is_lost = False
+        self._command_pid = 0
+
+    def tell_command(self, pid: int) -> None:
+        """The command that uses it, which may outlive us."""
+        self._command_pid = pid
+        self.held.command(pid)
+
+    def look(self) -> str | None:
+        """Where the keeper of the mount was killed, with the job that had started it, have another one go on. A line
+        about what was done; None: there is nothing to do, or not yet."""
+        if self._is_lost or self.held.has_keeper():
+            return None
+        try:
+            found = inherit(self._config, self.held, self._command)
+        except Lost as lost:
+            self._is_lost = True
+            self.held.close()  # else whoever reads would wait for ever
+            return f"the daemon of {self.mountpoint} was ended by somebody else, and nobody goes on: {lost}"
+        if found is None:
+            return None
+        self.held.close()
+        if self._process is not None:
+            os.close(self._process)
+        self._kept, self.held = found
+        if self._command_pid:
+            self.held.command(self._command_pid)
+        self.keeper_pid = self._kept.pid
+        self._process = processes.open_pid(self.keeper_pid)
+        return f"the daemon of {self.mountpoint} was ended by somebody else; process {self.keeper_pid} goes on"
+
+    def wait_kept(self) -> str | None:
+        """`look`, until the mount has a keeper or nobody can be one: what was said; None: it has had one all along."""
+        until_s = time.monotonic() + _END_S
+        while (said := self.look()) is None and not self._is_lost and not self.held.has_keeper():
+            if time.monotonic() > until_s:
+                break
+            time.sleep(_AGAIN_S)
+        return said
 
     def wait_gone(self, limit_s: float) -> str | None:
         """Wait until the mount, which was taken away, and its daemon have ended. Why they have not; None: they have."""
@@ -79,7 +117,7 @@ def use_mount(config: Config, origins: dict[str, str], place: str, command: str)
                 text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
                 raise MountError(text)
             device = str(kept.status.get("device"))
-            return UsedMount(config.mountpoint, place, device, kept, held, as_user=config.as_user)
+            return UsedMount(config.mountpoint, place, device, kept, held, config, command)
         except BaseException:
             mounting.detach(config.mountpoint, lazy=True)
             raise
@@ -92,5 +130,5 @@ def _joined(config: Config, origins: dict[str, str], place: str, command: str) -
             check_mountpoint(config)
         held = found.hold(command, config.linger_s)
         if held is not None:
-            return UsedMount(found.mountpoint, place, found.device, found.keeper, held, as_user=config.as_user)
+            return UsedMount(found.mountpoint, place, found.device, found.keeper, held, config, command)
     return None

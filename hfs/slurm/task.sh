@@ -14,5 +14,5 @@ source=/lustre/imagenet
 cache=${TMPDIR:-/tmp}/hfs-cache-$(id -u)
 options=()
 
-training=(python train.py --data "$source" --task "$SLURM_ARRAY_TASK_ID")
+training=(python train.py --data "$source" "$SLURM_ARRAY_TASK_ID")
 exec "$hfs" run --source "$source" --cache "$cache" "${options[@]}" -- "${training[@]}"

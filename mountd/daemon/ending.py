@@ -75,8 +75,8 @@ class Ending:
     async def wait(self, terminate: Callable[[], None], make_room: Callable[[], None]) -> None:
         """Wait for signals. `terminate` is called when it is time to answer no more, `make_room` when another daemon
         will answer what was not. Runs until cancelled."""
-        # A daemon that has noticed the unmount by itself is done here, and writes what it has fetched: what
-        # the keeper sends a moment later must not kill it. trio puts back what was there before.
+        # A daemon that has noticed the unmount by itself is done here, and writes what it has fetched to the cache: a
+        # signal of the keeper a moment later must not kill it. trio puts back what was there before.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP) as signals:

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mountd.supervisor.loop import Loop
@@ -55,10 +55,11 @@ class DeskClient:
         asked: Callable[[], dict[str, Any]],
         given: Callable[[int], None],
         gone: Callable[[], None],
+        descriptors: Sequence[int] = (),
     ) -> None:
         """Answer, and stay: `asked` answers each further line, `given` takes each descriptor that comes, `gone` is
-        called when the client has hung up."""
-        _send(self._connection, reply)
+        called when the client has hung up. `descriptors` are sent with the answer."""
+        _send(self._connection, reply, descriptors)
         self._desk.keep(self._connection, asked, given, gone)
 
 
@@ -169,7 +170,9 @@ class Desk:
             os.unlink(self._path)
 
 
-def _send(client: socket.socket, reply: dict[str, Any]) -> None:
+def _send(client: socket.socket, reply: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
     client.settimeout(_SEND_S)
+    data = json.dumps(reply).encode() + b"\n"
     with contextlib.suppress(OSError):
-        client.sendall(json.dumps(reply).encode() + b"\n")
+        sent = socket.send_fds(client, [data], list(descriptors)) if descriptors else 0
+        client.sendall(data[sent:])

@@ -44,6 +44,7 @@ class Keeper:
             order.daemon, order.directory, dict(os.environ), {"config": config, "origins": given["origins"]}
         )
         self._socket = order.socket
+        self._inherited = order.inherited
         self._log_file = config.get("log_file")
         self._log = Log(self._log_file, config.get("cache"), str(config.get("log_format")))
         self._loop = Loop()
@@ -67,6 +68,7 @@ class Keeper:
             permanent=order.permanent,
             session=order.session,
             linger_s=order.linger_s,
+            inherited=order.inherited is not None,
         )
         self._stopping = False
 
@@ -83,7 +85,10 @@ class Keeper:
 
     def _keep(self) -> int:
         try:
-            self._mount.open_source(self._succession.config.get("as_user"))
+            if self._inherited is not None:
+                self._mount.inherit(self._inherited, self._inherited["descriptors"])
+            else:
+                self._mount.open_source(self._succession.given["config"].get("as_user"))
         except CannotBecome as error:
             self._starter.tell({"error": str(error), "code": 1})
             return 1
@@ -187,12 +192,20 @@ class Keeper:
             return
         command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))
         reference = references.hold(client.pid, command, linger_s)
+        bequest, descriptors = self._bequest() if request.get("inherits") else ({}, [])
         client.keep(
-            {"held": True, "takes_command": True},
-            lambda: {"last": references.is_last(reference)},
-            lambda pidfd: references.command(reference, pidfd),
+            {"held": True, "takes_command": True, **bequest},
+            lambda: {"last": references.is_last(reference), "unsettled": references.is_unsettled(reference)},
+            reference.take_command,
             lambda: references.gone(reference),
+            descriptors,
         )
+
+    def _bequest(self) -> tuple[dict[str, Any], list[int]]:
+        """What a command that holds the mount needs to have another keeper go on with it; nothing of a mount that
+        somebody else has made: they start the next."""
+        bequest, descriptors = ({}, []) if self._mount.is_given else self._mount.bequest()
+        return {"bequest": {**bequest, "given": self._succession.given}} if bequest else {}, descriptors
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -204,7 +217,7 @@ class Keeper:
             **self._succession.status(),
             "mounted_s": self._mount.made_s,
             "log_file": self._log_file,
-            "config": self._succession.config,
+            "config": self._succession.given["config"],
             "held_by": self._references.told(),
             "ending": self._references.ending or self._stopping,
         }

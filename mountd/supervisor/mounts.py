@@ -12,12 +12,16 @@ import base64
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
 from mountd.supervisor.given import GivenConnection
 from mountd.supervisor.source import open_source
+
+_UNSEEN_DAEMONS = 1000
+"""More daemons than one keeper starts: a mount is given up long before. Each daemon of a mount has a number of its own,
+and whoever inherits knows that of the daemon that served when it joined."""
 
 
 class KeptMount:
@@ -99,6 +103,32 @@ class KeptMount:
         self.connection.detach()
         self.connection.close()
         self.connection = None
+
+    def bequest(self) -> tuple[dict[str, Any], list[int]]:
+        """What another keeper needs to go on with this mount if this one is killed, and the descriptors that go with
+        that; nothing, where no daemon can go on where another has ended."""
+        if not self.takes_up:
+            return {}, []
+        assert self.connection is not None
+        record = {
+            "device": self.connection.device,
+            "init": base64.b64encode(self.connection.init).decode(),
+            "generation": self._generation,
+            "identity": self.identity,
+            "mounted_s": self.made_s,
+        }
+        return record, [self.connection.fd, self._source_fd, *self._journal]
+
+    def inherit(self, record: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Instead of `open_source` and `make`: go on with the mount of a keeper that was killed, and its daemon."""
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        fd, self._source_fd, *self._journal = descriptors
+        self.connection = Connection(fd, self.mountpoint, str(record["device"]))
+        self.connection.init = base64.b64decode(record["init"])
+        self.identity = list(record["identity"])
+        self.made_s = float(record["mounted_s"])
+        self._generation = int(record["generation"]) + _UNSEEN_DAEMONS
 
     @property
     def device(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class KeeperOrder:
     """Of whoever makes a permanent one."""
     linger_s: float = 0.0
     """How long one that is not permanent waits for the next command."""
+    inherited: dict[str, Any] | None = None
+    """The mount of a keeper that was killed, as it told it (`KeptMount.bequest`), to go on with; `descriptors` besides:
+    the numbers of those that come with it."""
     resend: bool = True
     """False: as on a kernel that cannot send requests again. For tests."""
     standby: bool = True

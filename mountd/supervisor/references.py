@@ -22,6 +22,8 @@ from mountd.supervisor.loop import Loop
 
 _COME_S = 10.0
 """In which the command that has made a mount for itself says that it is there, once it answers."""
+_SETTLED_S = 5.0
+"""In which those who used an inherited mount have noticed that it has another keeper: they look twice a second."""
 _GONE_S = 10.0
 """In which whoever unmounts has done so; this process ends with the mount."""
 
@@ -38,6 +40,12 @@ class Reference:
     job: str = ""
     """As the batch system calls it; empty: no job."""
 
+    def take_command(self, pidfd: int) -> None:
+        """The command runs as this process. It may outlive the `hfs run` that has started it."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        self.pidfd = pidfd
+
     def told(self) -> dict[str, Any]:
         """For people."""
         told = {"pid": self.session or self.pid, "command": self.command, "session": bool(self.session)}
@@ -47,13 +55,25 @@ class Reference:
 class References:
     """Of one mount. `end` is called when the last has gone, once."""
 
-    def __init__(self, loop: Loop, end: Callable[[], None], *, permanent: bool, session: int, linger_s: float) -> None:
-        """`permanent`: made by `hfs mount`, from `session`."""
+    def __init__(
+        self,
+        loop: Loop,
+        end: Callable[[], None],
+        *,
+        permanent: bool,
+        session: int,
+        linger_s: float,
+        inherited: bool = False,
+    ) -> None:
+        """`permanent`: made by `hfs mount`, from `session`. `inherited`: of a keeper that was killed, which others than
+        the one that has started this one may have held."""
         self._loop = loop
         self._end = end
         self._linger_s = linger_s
         self._permanent = permanent
         self._maker = session if permanent else 0
+        self._settling = inherited
+        """Who holds it is not known yet."""
         self._joined = False
         self._held: list[Reference] = []
         self._last: Reference | None = None
@@ -67,6 +87,8 @@ class References:
         """The mount answers: whoever has made it for itself must come now."""
         if not self._permanent:
             self._look_after(_COME_S)
+        if self._settling:
+            self._loop.after(_SETTLED_S, self._settled)
 
     def told(self) -> list[dict[str, Any]]:
         """For people: who holds it."""
@@ -76,12 +98,6 @@ class References:
         """A command joins; to be given up by `release`."""
         self._linger_s = linger_s
         return self._enter(Reference(pid, command))
-
-    def command(self, reference: Reference, pidfd: int) -> None:
-        """The command of one runs as this process. It may outlive the `hfs run` that has started it."""
-        if reference.pidfd >= 0:
-            os.close(reference.pidfd)
-        reference.pidfd = pidfd
 
     def gone(self, reference: Reference) -> None:
         """The `hfs run` has ended; its command may not have."""
@@ -124,10 +140,14 @@ class References:
 
     def is_last(self, reference: Reference) -> bool:
         """Whether the mount goes when this one is given up; if so, nobody may join any more."""
-        if self._permanent or self._linger_s or self._held != [reference]:
+        if self._permanent or self._linger_s or self._held != [reference] or self._settling:
             return False
         self.ending, self._last = True, reference
         return True
+
+    def is_unsettled(self, reference: Reference) -> bool:
+        """Whether it may be the last: to be asked again."""
+        return self._settling and self._held == [reference]
 
     def release(self, reference: Reference) -> None:
         """It has gone."""
@@ -180,6 +200,10 @@ class References:
         self.hold_session(maker, "hfs mount")
         self._permanent = False
 
+    def _settled(self) -> None:
+        self._settling = False
+        self._look_after(self._linger_s)
+
     def _still_there(self) -> None:
         """Whoever wanted to take it away could not: it was in use."""
         self.ending, self._permanent = False, True
@@ -190,7 +214,8 @@ class References:
         self._loop.after(seconds, lambda: self._look(turn))
 
     def _look(self, turn: int) -> None:
-        if turn == self._turn and not self._held and not self._permanent and not self.ending:
+        is_held = bool(self._held) or self._permanent or self._settling
+        if turn == self._turn and not is_held and not self.ending:
             self.ending = True
             self._end()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mountd.supervisor.children import Children
@@ -72,10 +72,9 @@ class Succession:
         }
 
     @property
-    def config(self) -> dict[str, Any]:
-        """As the daemon that serves has it."""
-        config: dict[str, Any] = self._program.given["config"]
-        return config
+    def given(self) -> Mapping[str, Any]:
+        """What the daemon that serves was told: `config`, and the `origins` of that."""
+        return self._program.given
 
     def stop(self, *, again: bool) -> None:
         """The mount has been taken away: end the daemon; `again`: kill it."""
@@ -141,7 +140,7 @@ class Succession:
         taking = self._taking
         if taking is not None and daemon is taking.given:
             self._program = daemon.program
-            self._log.written_as(str(self.config.get("log_format")))
+            self._log.written_as(str(self.given["config"].get("log_format")))
             self._restarts.forgive()
             taking.reply({"ready": daemon.pid})
             self._taking = None

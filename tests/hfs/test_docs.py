@@ -28,6 +28,8 @@ PROGRAMS: dict[str, click.Command] = {"hfs": cli, "hfs-hint": hint}
 FOREIGN = {
     *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node", "--standalone"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
+    *("--overlap", "--uid", "--label", "--format", "--array"),  # of srun, sbatch, squeue
+    "--long",  # of scripts/check
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
     *("--no-index", "--find-links", "--wheelhouse", "--long"),  # of pip, of scripts/wheels and scripts/check
     *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker

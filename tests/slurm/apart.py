@@ -49,9 +49,10 @@ class Apart:
         return [line.split()[4] for line in lines if " - fuse.hfs " in line]
 
     def sockets(self) -> list[str]:
-        """Names in root's directory of sockets."""
+        """Those of root."""
         with contextlib.suppress(FileNotFoundError):
-            return sorted(os.listdir(f"/proc/{self._anchor.pid}/root/run/hfs"))
+            names = os.listdir(f"/proc/{self._anchor.pid}/root/run/hfs")
+            return sorted(name for name in names if name.endswith((".sock", ".keeper")))
         return []
 
     def processes(self) -> dict[int, str]:

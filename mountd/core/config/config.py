@@ -123,7 +123,7 @@ class Config(Telling, frozen=True, kw_only=True):
             DURATION.within("seconds, or like 10m; 0 unmounts at once"),
             "How long a mount of `hfs run` stays after the last command that used it, so that the next one finds it.",
             option=True,
-            default="0s; 10m in a job array (Slurm, PBS, LSF)",
+            default="0s; 10m in a job array (PBS, LSF, Slurm without cgroups)",
         ),
     ] = 0.0
     io_mode: Annotated[

@@ -1,6 +1,7 @@
 """Whether a job has ended, as squeue says it: a stand-in for squeue that says what the real one (22.05) does."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,12 @@ def test_nobody_knows_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert jobs.has_ended("12.pbs-server") is None
 
 
-def test_the_job_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-
-    with subprocess.Popen(["sleep", "100"], env={"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}) as process:
+def test_the_job_of_a_process() -> None:
+    environ = {"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}
+    with subprocess.Popen(["sh", "-c", "echo; exec sleep 100"], env=environ, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
             assert jobs.job_of_process(process.pid) == "12"
         finally:
             process.kill()

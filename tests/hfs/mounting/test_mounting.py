@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mounting import daemon_process, mounting, processes
+from hfs.mounting import daemon_process, logs, mounting, processes
 from hfs.mounting.mounting import clean_stale, detach, start, unmount
 from mountd.base.errors import ConfigError, MountError
 from mountd.core.config import Config
@@ -192,4 +192,4 @@ def test_who_uses_a_mount(tmp_path: Path, script: str, how: str) -> None:
 
 
 def test_signals_have_names() -> None:
-    assert mounting._post_mortem(-signal.SIGSEGV, Path("/absent"), 0).startswith("the daemon was ended by SIGSEGV")
+    assert logs.post_mortem(-signal.SIGSEGV, Path("/absent"), 0).startswith("the daemon was ended by SIGSEGV")

@@ -202,7 +202,7 @@ def test_a_command_holds_the_mount_when_its_hfs_run_was_killed(sessions: list[in
     kept = Kept(permanent=False)
     reference = kept.references.hold(7, "of the test", 0.0)
     pidfd = os.pidfd_open(sessions[0])
-    kept.references.command(reference, pidfd)
+    reference.take_command(pidfd)
     kept.references.gone(reference)
     kept.loop.pass_s(100)
     assert kept.ends == 0

@@ -1,0 +1,93 @@
+"""Going on with a mount whose keeper and daemon were killed, by a command that uses it.
+
+A batch system that gives each job or step a control group kills all that is in it at its end: also the keeper and the
+daemon that this job has started and that others use. Whoever holds the mount has its connection as well
+(`HeldMount.descriptors`), so requests wait meanwhile; the first that notices starts another keeper, which starts a
+daemon that goes on where the old one has ended, as after a crash. The others join that.
+
+Where the kernel cannot send requests again (before Linux 6.9) nobody inherits, and the mount is dead, as it always was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from hfs.mounting import joining, keeper, mountinfo, mounting, processes
+from hfs.mounting.keeper import FoundKeeper, HeldMount
+from mountd.base.errors import HfsError
+from mountd.core.config import Config
+from mountd.ledger import CacheRoot
+
+
+class Lost(Exception):
+    """Nobody can go on with it; the text says why."""
+
+
+def inherit(config: Config, held: HeldMount, command: str) -> tuple[FoundKeeper, HeldMount] | None:
+    """The keeper that goes on with the mount of `held`, whose own has ended, held by this command.
+
+    None: not yet, its daemon has not ended: one that was left without a keeper is asked to. Raises Lost.
+    """
+    bequest = held.bequest
+    if bequest is None:
+        raise Lost("this mount cannot be taken up by another daemon")
+    device = str(bequest["device"])
+    if all(mount.device != device for mount in mountinfo.hfs_mounts()):
+        raise Lost("it was unmounted")
+    try:
+        if (found := _held(device, config, command)) is not None:
+            return found
+        if (daemon := _serving(config, str(bequest["given"]["config"]["mountpoint"]))) != 0:
+            _have_end(daemon)
+            return None
+        with joining.turn(config):
+            if (found := _held(device, config, command)) is not None:  # of one that was faster
+                return found
+            mounting.go_on(config, bequest, held.descriptors).leave()
+            found = _held(device, config, command)
+    except (TimeoutError, ConnectionError):
+        return None  # of a keeper, on a busy machine; it is asked again
+    except (OSError, HfsError) as error:
+        raise Lost(str(error)) from None
+    if found is None:
+        raise Lost("its new keeper does not answer")
+    return found
+
+
+def _held(device: str, config: Config, command: str) -> tuple[FoundKeeper, HeldMount] | None:
+    """The keeper that has been faster; None: there is none. Raises OSError, Lost."""
+    for kept in keeper.ours():
+        if kept.status.get("device") == device:
+            held = kept.hold(command, config.linger_s)
+            if held is None:
+                raise Lost("it is just being unmounted")
+            return kept, held
+    return None
+
+
+def _serving(config: Config, mountpoint: str) -> int:
+    """The daemon that has the cache of this mount; 0: none."""
+    root = CacheRoot(config.cache)
+    try:
+        for entry in root.ledger.listed():
+            if entry.running and entry.serving is not None and os.fsdecode(entry.serving.mountpoint) == mountpoint:
+                return entry.serving.pid
+    finally:
+        root.close()
+    return 0
+
+
+def _have_end(pid: int) -> None:
+    """A daemon whose keeper has gone makes room for the next, which will have one. Of another pid namespace: not."""
+    descriptor = processes.open_pid(pid)
+    if descriptor is None:
+        return
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"hfs.mounting.daemon_process" in file.read():
+                signal.pidfd_send_signal(descriptor, signal.SIGHUP)
+    except OSError:
+        pass  # it has just ended
+    finally:
+        os.close(descriptor)
