@@ -1,8 +1,8 @@
 """A machine of its own for commands of the documentation: a root directory, processes and a network that go with them.
 
 The root is the real one below an overlay, so that commands may write wherever they are told to; the paths that the
-pages name (/lustre/imagenet, /data, /nvme/hfs, ...) are there, and so is train.py, which reads every file. Only root
-can make it. Nothing of it is seen outside, and all of it ends with the script.
+pages name (/lustre/imagenet, /data, /nvme/hfs, ...) are there, and so is train.py, which reads every file of --data,
+else of /data. Only root can make it. Nothing of it is seen outside, and all of it ends with the script.
 """
 
 import subprocess
@@ -54,7 +54,8 @@ done
 cp -r /lustre/imagenet/train /nfs/data
 cat >train.py <<'END'
 import os, sys
-files = [os.path.join(folder, name) for folder, _, names in os.walk(sys.argv[2]) for name in names]
+data = sys.argv[2] if sys.argv[1] == "--data" else "/data"
+files = [os.path.join(folder, name) for folder, _, names in os.walk(data) for name in names]
 assert files, "no file"
 print("trained on", sum(len(open(file, "rb").read()) for file in files), "bytes")
 END

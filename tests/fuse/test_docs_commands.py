@@ -50,6 +50,8 @@ BEFORE = {
     "encoded-samples.md": VOLUMES,
     "is-it-helping.md": MOUNT,
     "layouts.md": LMDB + "hfs mount /lustre/records /data --cache /nvme/before\n",
+    "planning.md": MOUNT + "hfs-hint record --mount /data -o small.trace -- python train.py --data /data/train\n",
+    "slurm.md": "mkdir -p /etc/slurm\n",
     "nodes.md": "cp -r /lustre/imagenet /lustre/data\n"
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n",
     "sharing.md": "useradd --no-create-home alice\n",
@@ -59,6 +61,7 @@ BEFORE = {
 AS = {
     "hfs status /data --watch": "hfs status /data --watch | head -n 3",
     "hfs doctor": "ends_with 0 1 hfs doctor",  # 1: limits of this machine
+    "hfs trace simulate": "hfs trace simulate --source-latency 4ms",  # nobody waits for the source of this root
 }
 """Calls that are run in another form: the beginning, and what it is replaced by."""
 
@@ -66,6 +69,11 @@ NOT_RUN = {
     "./scripts/setup": "the test runs in what it has made",
     "./scripts/quickstart": "tests/fuse/test_quickstart.py",
     "pip install": "the checkout is installed; what the wheel has is tested where it is built",
+    "sbatch": "tests/slurm, with a real Slurm (scripts/check --long), and its stand-in",
+    "hfs fd-mount": "two programs, one of them without rights: tests/fuse/test_given_connection.py",
+    "hfs mount --foreground": "the same",
+    "docker": "no engine runs here; what is run in it as in the two above",
+    "apptainer": "a stand-in: tests/fuse/test_given_connection.py",
     "systemctl": "tests/fuse/test_systemd_unit.py, without a systemd that runs",
     "curl": "there may be none; tests/fuse/test_monitoring.py",
     "prometheus-node-exporter": "not ours",
@@ -73,8 +81,14 @@ NOT_RUN = {
 """Lines that are left out: how they begin, and what tests them instead."""
 
 
+PAGES_NOT_RUN = {"recipes.md": "tests/fuse/test_recipes.py runs its programs, and compares each byte"}
+TRANSCRIPTS = {"slurm.md": "of jobs with a real Slurm: tests/slurm/test_prolog.py"}
+"""Pages whose blocks with prompts show what was printed somewhere else."""
+
+
 def lines_of(block: str) -> Iterator[str]:
     """What is typed: all of a block, or where it shows what is printed too, what stands behind its prompts."""
+    block = re.sub(r"\\\n\s*", "", block)
     prompts = re.findall(r"^\$ (.*)", block, flags=re.MULTILINE)
     for line in prompts or block.splitlines():
         if line.startswith(tuple(NOT_RUN)):
@@ -88,10 +102,12 @@ def lines_of(block: str) -> Iterator[str]:
 def script_of(page: Path) -> str:
     """The blocks of a page with calls of ours, each a script of its own."""
     made = []
-    for language, block in blocks(page.read_text()):
+    for language, block in blocks(page.read_text() if page.name not in PAGES_NOT_RUN else ""):
+        if page.name in TRANSCRIPTS and block.startswith("$ "):
+            continue
         if language in SHELL and any(calls(f"```sh\n{block}```\n")):
             made.append("\n".join(lines_of(block)))
-    return "".join(as_script(block) for block in made)
+    return "".join(as_script(block) for block in made if block.strip())
 
 
 def as_script(block: str) -> str:
@@ -124,6 +140,7 @@ EXAMPLES_BEFORE = (
     LMDB
     + VOLUMES
     + """
+mkdir /etc/slurm
 mv /lustre/records/train.lmdb /lustre/imagenet
 mkdir /lustre/imagenet/old
 cp /lustre/imagenet/train/1.jpg /lustre/imagenet/old
