@@ -69,6 +69,7 @@ class Neighbours:
         self._files = pieces.files.tolist()
         self._directories = pieces.directories.tolist()
         self._homeless_bytes = mount.buffer_bytes // 8
+        self._least_bytes = mount.least_bytes(pieces)
         self._siblings = Siblings(
             SMALL_BYTES, budget_bytes=mount.siblings_bytes, cache_bytes=max(1.0, float(mount.cache_bytes))
         )
@@ -117,7 +118,7 @@ class Neighbours:
         return self._queue.popleft() if self._queue else None
 
     def _asked(self, busy: int, now_s: float) -> list[int]:
-        if self._cache.granted_bytes > SMALL_BYTES:
+        if self._cache.granted_bytes > self._least_bytes:
             places = _QUEUED - busy
         else:
             places = (self._homeless_bytes - self._held_bytes()) // SMALL_BYTES - busy

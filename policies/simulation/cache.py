@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.admission import (
+    COMMIT_BYTES,
     RoomFacts,
     admit,
     blocks_bytes,
@@ -40,21 +41,22 @@ BEGIN_S = 10 * 24 * 3600.0
 
 
 class SimulatedCache:
-    """Of one node. Times never go back."""
+    """Of one node. `part`: of a larger cache that this stands for. Times never go back."""
 
-    def __init__(self, capacity_bytes: int, policy: Policy, pieces: Pieces) -> None:
+    def __init__(self, capacity_bytes: int, policy: Policy, pieces: Pieces, part: float = 1.0) -> None:
         self._capacity_bytes = capacity_bytes
         self._policy: Policy = policy
         self._files: list[int] = pieces.files.tolist()
-        self._grant_bytes = grant_bytes(capacity_bytes)
-        self._ahead_bytes = ahead_bytes(capacity_bytes) if policy == "lru" else 0
+        whole_bytes = int(capacity_bytes / part)
+        self._grant_bytes = int(grant_bytes(whole_bytes) * part)
+        self._ahead_bytes = int(ahead_bytes(whole_bytes) * part) if policy == "lru" else 0
         self._used_bytes = 0
         """What is staged, and what is granted."""
         self.granted_bytes = 0
         self._leaving_bytes = 0
         """Of what is used: evicted, and free from `_free_s` on."""
         self._free_s = -math.inf
-        self._index = SimulatedIndex(BEGIN_S)
+        self._index = SimulatedIndex(BEGIN_S, int(COMMIT_BYTES * part))
         self._staged: set[int] = set()
         self._grant_s = -math.inf
         self._fruitless_until_s = -math.inf

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
+from policies.cache.admission import COMMIT_EVERY_S
 from policies.cache.eviction import NOTED_EVERY_S, PAGE_ENTRIES, USES_FLUSHED_EVERY_S
 
 
@@ -32,9 +32,10 @@ class SimulatedRow:
 
 
 class SimulatedIndex:
-    """`rows`: by file, durable or not."""
+    """`rows`: by file, durable or not. `commit_bytes`: so much is committed before its time."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, commit_bytes: int) -> None:
+        self._commit_bytes = commit_bytes
         self.rows: dict[int, SimulatedRow] = {}
         self._numbers = 0
         self._by_age: list[tuple[int, int, int]] = []
@@ -108,7 +109,7 @@ class SimulatedIndex:
     def _commit(self, now_s: float) -> None:
         while self._waiting:
             begun_s = self._waiting[0][0]
-            is_due = begun_s <= self._hurried_s or self._waiting_bytes >= COMMIT_BYTES
+            is_due = begun_s <= self._hurried_s or self._waiting_bytes >= self._commit_bytes
             if begun_s + COMMIT_EVERY_S > now_s and not is_due:
                 return
             until_s = now_s if is_due else begun_s + COMMIT_EVERY_S

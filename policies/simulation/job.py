@@ -30,7 +30,7 @@ def simulate(pieces: Pieces, epochs: Sequence[Epoch], mount: SimulatedMount, rat
             mount,
             cache_bytes=int(mount.cache_bytes * share),
             siblings_bytes=int(mount.siblings_bytes * share),
-            buffer_bytes=int(mount.buffer_bytes * share),
+            part=share,
         )
         rates = rates.slower(1 / share)
     found = _Job(part, mount, rates).run(part_epochs)

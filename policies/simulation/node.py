@@ -35,7 +35,7 @@ class SimulatedNode:
         self._fetch = fetch
         self._later = later
         self._stages = stages
-        self.cache = SimulatedCache(mount.cache_bytes, "lru" if mount.way == "lru" else "fill-once", pieces)
+        self.cache = SimulatedCache(mount.cache_bytes, "lru" if mount.way == "lru" else "fill-once", pieces, mount.part)
         self._held: OrderedDict[int, int] = OrderedDict()
         """In memory until their reader comes: bytes."""
         self._held_bytes = 0
@@ -49,6 +49,7 @@ class SimulatedNode:
         else:
             self._ahead = Neighbours(pieces, mount, self.cache, lambda: self._held_bytes)
         self._memory_bytes = math.inf if mount.way == "hinted" else mount.buffer_bytes // 4
+        self._least_bytes = mount.least_bytes(pieces)
         self._running = 0
         self._homeless: set[int] = set()
         """Of those that run: for which there was no room in the cache when they began."""
@@ -158,7 +159,7 @@ class SimulatedNode:
     def _has_place(self, piece: int) -> bool:
         """Whether a file may be fetched ahead though the cache has no room for the largest just now: as has_place in
         mountd/native/plane/workers.c."""
-        if self._orders is not None or self._directories[piece] < 0 or self.cache.granted_bytes >= SMALL_BYTES:
+        if self._orders is not None or self._directories[piece] < 0 or self.cache.granted_bytes >= self._least_bytes:
             return True
         has_place = self._held_bytes + (len(self._homeless) + 1) * SMALL_BYTES <= self._memory_bytes / 2
         if has_place:

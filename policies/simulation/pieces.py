@@ -13,12 +13,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.cache.admission import blocks_bytes, object_overhead_bytes
+from policies.iomode import SMALL_BYTES
+
 Way = Literal["fill-once", "lru", "hinted"]
 """The evictions of a mount, and fill-once with the orders of the epochs told ahead."""
 
-MANY = 40_000
+MANY = 10_000
 """Pieces that are simulated one by one. Of more a part stands for all (Waldspurger et al., 2015, have shown that a
-thousandth does for LRU): a tenth of a percent in hits, and a second or two a simulation."""
+thousandth does for LRU): a point in hits at most, and some seconds a simulation."""
 
 
 _MANY_DIRECTORIES = 500
@@ -95,6 +98,13 @@ class SimulatedMount:
     buffer_bytes: int = 128 << 20
     fetches_ahead: int = 32
     """At a time."""
+    part: float = 1.0
+    """Of the data that stands for all of it; `cache_bytes` and `siblings_bytes` are of this part."""
+
+    def least_bytes(self, pieces: Pieces) -> int:
+        """Granted room with which there is room for whatever small file comes."""
+        largest = int(pieces.sizes.max(where=pieces.directories >= 0, initial=0))
+        return max(int(SMALL_BYTES * self.part), blocks_bytes(min(largest, SMALL_BYTES)) + object_overhead_bytes(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +152,11 @@ def thinned(pieces: Pieces, epochs: Sequence[Epoch], many: int = MANY) -> tuple[
     """
     if len(pieces) <= many:
         return pieces, list(epochs), 1.0
-    groups = pieces.directories if len(np.unique(pieces.directories)) >= _MANY_DIRECTORIES else pieces.files
+    are_many = pieces.directories.min() >= 0 and len(np.unique(pieces.directories)) >= _MANY_DIRECTORIES
+    groups = pieces.directories if are_many else pieces.files
     count = int(groups.max()) + 1
     drawn = np.random.default_rng(0).permutation(count) < max(1.0, count * many / len(pieces))
-    kept = np.where(groups >= 0, drawn[groups], False)
+    kept = drawn[groups]
     if not kept.any():
         return pieces, list(epochs), 1.0
     share = float(pieces.sizes[kept].sum() / pieces.sizes.sum())

@@ -203,8 +203,8 @@ def test_chunks_of_a_large_file_are_fetched_behind_a_sequential_read() -> None:
 def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = small(3000, folders=20)
     epochs = orders(pieces, 2)
-    for way in ("fill-once", "lru"):
-        mount = SimulatedMount(3000 * ROOM // 2, way, readers=4, siblings_bytes=0)  # type: ignore[arg-type]
+    for way, siblings_bytes in (("fill-once", 256 << 20), ("lru", 0)):
+        mount = SimulatedMount(3000 * ROOM // 2, way, readers=4, siblings_bytes=siblings_bytes)  # type: ignore[arg-type]
         monkeypatch.setattr(pieces_module, "MANY", 1 << 30)
         whole = simulate(pieces, epochs, mount, SLOW)
         monkeypatch.setattr(pieces_module, "MANY", 1000)
