@@ -31,7 +31,8 @@ FOREIGN = {
     *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
-    *("--no-index", "--find-links", "--wheelhouse", "--long"),  # of pip, of scripts/wheels and scripts/check
+    *("--no-index", "--no-cache-dir", "--find-links"),  # of pip
+    *("--wheelhouse", "--long"),  # of scripts/wheels, of scripts/check
     *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
 }
 
