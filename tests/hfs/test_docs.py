@@ -31,7 +31,7 @@ FOREIGN = {
     *("--overlap", "--uid", "--label", "--format", "--array"),  # of srun, sbatch, squeue
     "--long",  # of scripts/check
     *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
-    *("--no-index", "--find-links", "--wheelhouse", "--long"),  # of pip, of scripts/wheels and scripts/check
+    *("--no-index", "--no-cache-dir", "--find-links", "--wheelhouse"),  # of pip, of scripts/wheels
     *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker
     "--fusemount",  # of apptainer
     *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
