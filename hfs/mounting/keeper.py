@@ -84,10 +84,12 @@ class FoundKeeper:
         return bool(ask(self._path, self._owner, request)[1].get("held"))
 
     def hold_job(self, job: str) -> bool:
-        """Have a job use the mount until `release_job`; False: it is just ending, or its keeper is of a release that
-        knows no jobs. Raises OSError, MountError."""
-        request = {"ask": "hold-job", "job": job}
-        return bool(ask(self._path, self._owner, request)[1].get("held"))
+        """Have a job use the mount until `release_job`; False: it is just ending. Raises OSError; MountError for a
+        keeper of a release that knows no jobs."""
+        answer = ask(self._path, self._owner, {"ask": "hold-job", "job": job})[1]
+        if "error" in answer:
+            raise MountError(f"the keeper of the mount, process {self.pid}, is of a release that knows no jobs")
+        return bool(answer.get("held"))
 
     def release_job(self, job: str) -> tuple[bool, bool]:
         """A job uses the mount no more: whether it did, and whether the mount ends now. Raises OSError, MountError."""
@@ -178,18 +180,22 @@ class HeldMount:
 def _heard_first(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """The first line of a keeper that is to be held, and the descriptors that came with it. Raises OSError."""
     data, descriptors = b"", []
-    while not data.endswith(b"\n"):
-        part, more, _, _ = socket.recv_fds(connection, 65536, _DESCRIPTORS)
-        for descriptor in more:  # no command is to have them: its reads would wait for ever where nobody goes on
-            os.set_inheritable(descriptor, False)
-        descriptors += more
-        if not part:
-            break
-        data += part
     try:
+        while not data.endswith(b"\n"):
+            part, more, _, _ = socket.recv_fds(connection, 65536, _DESCRIPTORS)
+            for descriptor in more:  # no command is to have them: its reads would wait for ever where nobody goes on
+                os.set_inheritable(descriptor, False)
+            descriptors += more
+            if not part:
+                break
+            data += part
         return dict(json.loads(data)), descriptors
-    except ValueError:
-        return {}, descriptors
+    except BaseException as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if isinstance(error, ValueError):
+            return {}, []
+        raise
 
 
 def _holder(held: dict[str, Any]) -> str:

@@ -33,7 +33,8 @@ def sweep(*, dry_run: bool) -> Iterator[Swept]:
             for job in held_by:
                 if has_ended(job):
                     yield _released(kept, job, dry_run=dry_run)
-            if not kept.status.get("held_by") and not kept.status.get("ending"):
+            lingers = bool(kept.config.get("linger_s"))  # and ends by itself
+            if not kept.status.get("held_by") and not kept.status.get("ending") and not lingers:
                 starter = jobs.job_of_process(kept.pid) if kept.pid else None
                 if starter is not None and has_ended(starter):
                     yield from _ended(kept, starter, dry_run=dry_run)

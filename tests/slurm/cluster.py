@@ -132,6 +132,7 @@ class Cluster:
             "PATH": path,
             RUN_KEY: RUN_ID,
             "TMPDIR": str(self.here),
+            "MPI4PY_LIBMPI": str(UNPACKED / "mpich/lib/libmpi.so.12"),
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[Any] = []
@@ -177,7 +178,7 @@ AuthInfo=socket={folder}/munge/socket
 PluginDir={_LIBRARIES}/slurm-wlm
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/none
-MpiDefault=none
+MpiDefault=pmi2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none

@@ -23,9 +23,12 @@ class User:
         self.cluster, self.digest = cluster, digest
         self.data = cluster.here / "data"
         (cluster.folder / "train.sh").write_text(f"data=$1\n{jobs.reads(cluster, '$data')}")
-        places = ("--source", f"{cluster.folder}/src", "--at", str(self.data), "--cache", f"{cluster.here}/cache")
-        training = ("--", "bash", f"{cluster.folder}/train.sh", "$data")
-        self.script = jobs.script("job", "--nodes", "2", *places, "--cache-size", "200M", *training)
+        self.places = ("--source", f"{cluster.folder}/src", "--at", str(self.data), "--cache", f"{cluster.here}/cache")
+        self.training = ("--", "bash", f"{cluster.folder}/train.sh", "$data")
+        self.script = self.printed("--cache-size", "200M")
+
+    def printed(self, *options: str) -> str:
+        return jobs.script("job", "--nodes", "2", *self.places, *options, *self.training)
 
     def start(self, *options: str) -> str:
         """A job that has read everything."""
@@ -137,4 +140,15 @@ def test_a_training_reads_directly_where_nothing_can_be_mounted(user: User) -> N
     jobs.let_go(user.cluster, job)
     assert user.cluster.ended(job) == "COMPLETED", user.cluster.logs()
     assert "is read directly" in (user.cluster.folder / f"job-{job}.out").read_text()
+    user.cluster.wait_clean()
+
+
+def test_nodes_that_share_their_caches_read_the_source_once(user: User) -> None:
+    """Their daemons are an MPI job, which srun starts."""
+    script = user.printed("--cache-size", "200M", "--peers").replace("/here/cache", "/here/cache-of-peers")
+    job = user.cluster.submit(script, f"--output={user.cluster.folder}/job-%j.out")
+    assert jobs.wait_read(user.cluster, job) == [user.digest] * 2, user.cluster.logs()
+    assert sum(user.source_bytes()) == jobs.FILES * jobs.FILE_BYTES
+    jobs.let_go(user.cluster, job)
+    assert user.cluster.ended(job) == "COMPLETED", user.cluster.logs()
     user.cluster.wait_clean()
