@@ -42,7 +42,9 @@ def test_nobody_knows_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_job_of_a_process() -> None:
     environ = {"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}
-    with subprocess.Popen(["sh", "-c", "echo; exec sleep 100"], env=environ, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        ["sh", "-c", "echo; read line"], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"\n"
