@@ -30,7 +30,7 @@ _WINDOW_CHUNKS = 8
 _STEP_READS = 8
 """Between two words of a learner."""
 
-WINDOW_SHARE = 50
+_WINDOW_SHARE = 50
 """2 % of a full cache are kept ahead of the readers (mountd/hints/space_reservation.py)."""
 _BATCH_SHARE = 100
 """1 % of it makes room at a time."""
@@ -149,7 +149,7 @@ class Orders:
         self._cache = cache
         self._sizes = pieces.sizes
         self._schedule = Schedule(len(pieces), pieces.sizes, guard_samples=0)
-        self._window_bytes = max(1, min(mount.cache_bytes // WINDOW_SHARE, mount.buffer_bytes // 2))
+        self._window_bytes = max(1, min(mount.cache_bytes // _WINDOW_SHARE, mount.buffer_bytes // 2))
         self._batch_bytes = mount.cache_bytes // _BATCH_SHARE
         self._epoch = -1
         self._reads = 0
