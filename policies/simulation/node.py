@@ -15,10 +15,6 @@ from policies.simulation.ahead import Ahead, Neighbours, Orders
 from policies.simulation.cache import SimulatedCache
 from policies.simulation.pieces import Epoch, Pieces, SimulatedMount
 
-_BYPASS_BYTES = 3 << 19
-"""Of a large file that is read from its beginning: so much comes by bypass reads, before the miss policy knows that all
-of it is wanted, and again with its chunk. Measured (`scripts/bench trace --only large`)."""
-
 
 class SimulatedNode:
     """`fetch(node, piece, bytes, now_s)`: begin to fetch; when it will have come. `later(at_s, node, piece)`: have
@@ -112,8 +108,6 @@ class SimulatedNode:
 
     def _wanted_bytes(self, piece: int, size_bytes: int) -> int:
         """What the source gives when a reader comes to so many bytes of a piece that is not here."""
-        if self._directories[piece] < 0 and size_bytes == self._sizes[piece]:
-            return size_bytes + _BYPASS_BYTES  # what was fetched ahead does not come here
         return self._sizes[piece] if self.cache.admits(self._sizes[piece]) else size_bytes
 
     def _begin(self, piece: int, size_bytes: int, now_s: float, *, ahead: bool) -> float:
