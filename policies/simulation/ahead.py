@@ -30,7 +30,7 @@ _WINDOW_CHUNKS = 8
 _STEP_READS = 8
 """Between two words of a learner."""
 
-WINDOW_SHARE = 50
+_WINDOW_SHARE = 50
 """2 % of a full cache are kept ahead of the readers (mountd/hints/space_reservation.py)."""
 _BATCH_SHARE = 100
 """1 % of it makes room at a time."""
@@ -79,7 +79,8 @@ class Neighbours:
                 self._numbers.setdefault(directory, {})[pieces.names[piece]] = piece
         self._windows: deque[int] = deque()
         self._queue: deque[int] = deque()
-        self._last = -1
+        self._last: dict[int, int] = {}
+        """The chunk of each large file that was read last."""
         self._is_woken = False
         """There may be a file to fetch ahead; else nobody is asked."""
         self._limit = 1
@@ -92,10 +93,10 @@ class Neighbours:
         """See `Ahead`."""
         directory = self._directories[piece]
         if directory < 0:
-            if self._last == piece - 1 and self._files[self._last] == self._files[piece]:
+            if self._last.get(self._files[piece]) == piece - 1:
                 window = range(piece + 1, min(piece + 1 + _WINDOW_CHUNKS, len(self._files)))
                 self._windows = deque(i for i in window if self._files[i] == self._files[piece])
-            self._last = piece
+            self._last[self._files[piece]] = piece
             return
         if now_s > self._opened_s + PAUSE_S:
             self._begin_s = now_s + FIRST_S
@@ -149,7 +150,7 @@ class Orders:
         self._cache = cache
         self._sizes = pieces.sizes
         self._schedule = Schedule(len(pieces), pieces.sizes, guard_samples=0)
-        self._window_bytes = max(1, min(mount.cache_bytes // WINDOW_SHARE, mount.buffer_bytes // 2))
+        self._window_bytes = max(1, min(mount.cache_bytes // _WINDOW_SHARE, mount.buffer_bytes // 2))
         self._batch_bytes = mount.cache_bytes // _BATCH_SHARE
         self._epoch = -1
         self._reads = 0

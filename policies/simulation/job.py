@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf
 
 from policies.cluster.placement import Nodes, choose, owners
 from policies.simulation.cache import BEGIN_S
@@ -50,8 +49,8 @@ class _Job:
         self._pieces = pieces
         self._mount = mount
         self._rates = rates
-        self._source = Link(rates.latency_s, rates.stream_rate, rates.source_rate)
-        self._peers = Link(rates.peer_s, inf, rates.peer_rate)
+        self._source = Link(rates.latency_s, rates.source_rate)
+        self._peers = Link(rates.peer_s, rates.peer_rate)
         self._events: list[tuple[float, int, int, int]] = []
         self._count = 0
         self._owners: list[int] | None = None
@@ -114,7 +113,7 @@ class _Job:
                 end_s = max(end_s, at_s)
                 continue
             ready_s, is_look_due = node.read(reads[index], sizes[index], at_s)
-            ready_s += rates.read_s + rates.compute_s + (rates.look_s if is_look_due else 0.0)
+            ready_s += rates.compute_s + (rates.look_s if is_look_due else 0.0)
             self._later(ready_s, number, _READER)
         return end_s
 

@@ -98,14 +98,17 @@ class SimulatedNode:
             self._awaited.add(piece)
             found = self._coming.get(piece)
             if found is None:
-                wanted_bytes = self._sizes[piece] if self.cache.admits(self._sizes[piece]) else size_bytes
-                ready_s = self._begin(piece, wanted_bytes, now_s, ahead=False)
+                ready_s = self._begin(piece, self._wanted_bytes(piece, size_bytes), now_s, ahead=False)
             else:
                 ready_s = found[0]
         if is_due or known_s is None or not here:
             self._looked_s[piece] = ready_s
         self.fetch_ahead(now_s)
         return ready_s, is_due
+
+    def _wanted_bytes(self, piece: int, size_bytes: int) -> int:
+        """What the source gives when a reader comes to so many bytes of a piece that is not here."""
+        return self._sizes[piece] if self.cache.admits(self._sizes[piece]) else size_bytes
 
     def _begin(self, piece: int, size_bytes: int, now_s: float, *, ahead: bool) -> float:
         end_s = self._fetch(self.number, piece, size_bytes, now_s)

@@ -60,16 +60,12 @@ class Rates:
 
     latency_s: float
     """What a fetch from the source takes besides its bytes: of a small file its look-up, open and read."""
-    stream_rate: float = math.inf
-    """Of one fetch."""
     source_rate: float = math.inf
     """Of all fetches of all nodes together."""
     look_s: float = 0.0
     """What it takes to ask the source whether a file is still what it was."""
-    read_s: float = 0.0
-    """What a read of something that is here takes."""
     compute_s: float = 0.0
-    """What a reader does between two reads."""
+    """From when its bytes are there until the reader comes to its next read."""
     peer_rate: float = math.inf
     """From other nodes, all nodes together."""
     peer_s: float = 0.0
