@@ -82,7 +82,7 @@ def extensions(whole: dict[str, Any]) -> list[dict[str, Any]]:
     """The C parts as hfs_native has them. Not optional: a wheel without them is none."""
     return [
         {
-            **{key: value for key, value in module.items() if key != "include-dirs"},
+            **{key: value for key, value in module.items() if key not in {"include-dirs", "depends"}},
             "name": module["name"].replace("mountd.native", "hfs_native"),
             "optional": False,
         }

@@ -6,13 +6,16 @@ Quick: nothing is compiled or fetched. The wheels with compiled parts are built 
 import email.message
 import email.parser
 import subprocess
+import sys
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from scripts.packaging import backend, stage
-from tests.install.environments import ROOT, Environment, what_a_mount_says
+from tests.install.environments import ROOT, Environment, copy_of_checkout, what_a_mount_says
 
 CLIENT_MODULES = ("numpy", "msgspec", "click", "rich", "xxhash", "markdown_it", "mdurl", "pygments")
 
@@ -73,8 +76,6 @@ def test_a_training_job_needs_nothing_but_the_client_wheel(wheel: Path, tmp_path
 
 
 def test_the_native_distribution_has_all_c_parts_and_the_licenses_of_what_is_within(tmp_path: Path) -> None:
-    import tomllib
-
     stage.stage_native(tmp_path)
     made = tomllib.loads((tmp_path / "pyproject.toml").read_text())
     whole = stage.project()
@@ -91,9 +92,18 @@ def test_the_native_distribution_has_all_c_parts_and_the_licenses_of_what_is_wit
     assert {"LGPL-2.1-only", "LGPL-2.1-or-later"} <= {*made["project"]["license"].split(" AND ")}
 
 
-def test_toml_is_read_back_as_it_was() -> None:
-    import tomllib
+def test_an_sdist_has_all_that_it_is_built_with(tmp_path: Path) -> None:
+    checkout = copy_of_checkout(tmp_path / "checkout")
+    code = "import sys; sys.path.insert(0, 'scripts/packaging'); import backend; backend.build_sdist('..')"
+    subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, check=True)
+    (packed,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    c_files = {str(path.relative_to(ROOT)) for path in (ROOT / "mountd/native").rglob("*.[ch]")}
+    assert {"scripts/packaging/backend.py", "pyproject.toml", "LICENSE", "hfs/py.typed", *c_files} <= names
 
+
+def test_toml_is_read_back_as_it_was() -> None:
     table = {"text": 'a "quote", a \\ and a line\nbreak', "list": ["ä", "b"], "inner": {"a.b": True, "c": [{"d": "e"}]}}
     assert tomllib.loads(f"x = {stage.toml(table)}")["x"] == table
 
