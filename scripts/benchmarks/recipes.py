@@ -3,6 +3,7 @@
     direct     the program of the page on the source, which is cold
     first      the same through a new mount with an empty cache: with the hint of the page, and without one
     later      the same in a job that comes later: all is staged, nothing of it in memory
+    local      the same on a copy in this machine's memory: what there is to gain at most
 
 A ratio is the time of the first epoch of direct / that of the mount; it begins where the program has imported
 everything, and so has the listing of the files in it. All ways must have trained on the same bytes, and where there is
@@ -107,6 +108,7 @@ def _measure(work: Work, recipe: Recipe, data: Path, got: Results) -> None:
     with slowfs(work, data, PRESET) as source:
         direct_s = _trained(recipe, source.path, _job(work, recipe, data), digests)
     got.add("direct", direct_s)
+    got.add("local", direct_s / _trained(recipe, data, _job(work, recipe, data, hinted=False), digests))
     for key, hinted in [("hint", True)] * recipe.hinted + [("bare", False)]:
         with slowfs(work, data, PRESET) as source, hfs_mount(work, source.path) as mount:
             got.add(key, direct_s / _trained(recipe, mount.path, _job(work, recipe, data, hinted=hinted), digests))
@@ -125,7 +127,7 @@ def _group(name: str, work: Work, options: Options, command: str) -> list[Row]:
     spec = {"maker": 1, "quick": options.quick}
     data = stamped(work.data / (folder + ("-quick" if options.quick else "")), spec, make(options))
     got = Results(command)
-    keys = ("direct", *(("hint",) if recipe.hinted else ()), "bare", "later")
+    keys = ("direct", *(("hint",) if recipe.hinted else ()), "bare", "later", "local")
     for _ in range(options.runs):
         with got.attempt(*keys):
             _measure(work, recipe, data, got)
@@ -134,6 +136,7 @@ def _group(name: str, work: Work, options: Options, command: str) -> list[Row]:
         "hint": what + "speed-up of the first epoch over direct",
         "bare": "  without a hint" if recipe.hinted else what + "speed-up of the first epoch over direct",
         "later": "  all staged by an earlier job, none in memory",
+        "local": "  a copy in memory: what there is to gain",
     }
     return [*(got.row(names[key], key) for key in keys[1:]), got.row("  time of direct", "direct", None, "s")]
 

@@ -63,7 +63,7 @@ def _await_staged(mount: str) -> None:
     while True:
         learners = client.status()["hints"]["learners"]
         # Where each worker is a learner, all of them have joined.
-        if learners and len(learners) == learners[0]["world"] and all(one["staged_share"] == 1 for one in learners):
+        if learners and len(learners) == learners[0]["world"] and all(one.get("staged_share") == 1 for one in learners):
             return
 
 
