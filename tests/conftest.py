@@ -33,7 +33,20 @@ hypothesis.settings.load_profile("check")
 # Locked by all test processes of this checkout: any two files that are there.
 QUEUE, ROOM = Path(__file__), Path(__file__).with_name("__init__.py")
 
-FOLDER_ORDER = ("policies", "", "support", "mountd", "hfs", "bench", "slowfs", "power", "install", "fuse", "mpi")
+FOLDER_ORDER = (
+    "policies",
+    "",
+    "support",
+    "mountd",
+    "hfs",
+    "bench",
+    "slowfs",
+    "power",
+    "install",
+    "fuse",
+    "slurm",
+    "mpi",
+)
 
 
 def why_no_fuse() -> str | None:

@@ -95,9 +95,8 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
         code = _run_command(command, use)
     finally:
         seconds = {"mounted after": mounted - started, "command": time.monotonic() - mounted}
-        _tell(use.wait_kept())  # else a mount that others go on with would be taken for one that nobody keeps
+        is_last = _is_last(use)
         status = _last_status(use.mountpoint)
-        is_last = use.held.is_last()
         if is_last or (is_last is None and not mounting.clean_stale(use.mountpoint) and _is_mounted(use.mountpoint)):
             _unmount(use)
         use.held.close()
@@ -147,6 +146,17 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
         complain(f"{command[0]}: cannot be executed ({error.strerror})")
         return CANNOT_EXECUTE
     return SIGNALLED - code if code < 0 else code
+
+
+def _is_last(use: UsedMount) -> bool | None:
+    """As of `HeldMount`. A keeper that was killed has a successor first: else a mount that others go on with would be
+    taken for one that nobody keeps."""
+    _tell(use.wait_kept())
+    is_last = use.held.is_last()
+    if is_last is None:  # it was killed just then
+        _tell(use.wait_kept())
+        is_last = use.held.is_last()
+    return is_last
 
 
 def _tell(said: str | None) -> None:

@@ -53,7 +53,7 @@ class UsedMount:
         except Lost as lost:
             self._is_lost = True
             self.held.close()  # else whoever reads would wait for ever
-            return f"the keeper of {self.mountpoint} was ended by somebody else, and nobody goes on: {lost}"
+            return f"{self.mountpoint}: its keeper has ended, and nobody goes on: {lost}"
         if found is None:
             return None
         self.held.close()
@@ -64,7 +64,7 @@ class UsedMount:
             self.held.command(self._command_pid)
         self.keeper_pid = self._kept.pid
         self._process = processes.open_pid(self.keeper_pid)
-        return f"the keeper of {self.mountpoint} was ended by somebody else; process {self.keeper_pid} goes on"
+        return f"{self.mountpoint}: its keeper has ended; process {self.keeper_pid} goes on"
 
     def wait_kept(self) -> str | None:
         """`look`, until the mount has a keeper or nobody can be one: what was said; None: it has had one all along."""
