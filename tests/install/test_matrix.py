@@ -33,7 +33,6 @@ from tests.install.environments import (
 pytestmark = [pytest.mark.long, pytest.mark.fuse, pytest.mark.timeout(1800)]
 
 INTERPRETERS = interpreters()
-DIST = ROOT / "build/dist"
 EXTRAS = ("hdf5", "lmdb", "tfrecord", "parquet", "encoding", "plot")
 """Not mpi, which is a cluster's own, nor torch."""
 WHEELS_ONLY = ("--only-binary", ":all:")
@@ -46,14 +45,19 @@ def python(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
 
-@pytest.fixture(scope="module")
-def wheels() -> list[Path]:
-    """All wheels of this release, new."""
-    done = subprocess.run(
-        [ROOT / "scripts/wheels", *INTERPRETERS.values()], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def build_wheels(*arguments: str | Path) -> None:
+    """scripts/wheels."""
+    command = [ROOT / "scripts/wheels", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return sorted(DIST.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all wheels of this release, new."""
+    folder = tmp_path_factory.mktemp("dist")
+    build_wheels("--into", folder, *INTERPRETERS.values())
+    return folder
 
 
 @pytest.fixture
@@ -96,21 +100,20 @@ def lowest(inside: Environment, folder: Path, *extras: str) -> list[str]:
     return [*pins, bindings.partition(",")[0].replace(">=", "==")]
 
 
-def test_the_client_wheel_needs_no_compiler(wheels: list[Path], inside: Environment, tmp_path: Path) -> None:
-    inside.install(*WHEELS_ONLY, *(wheel for wheel in wheels if wheel.name.endswith("-py3-none-any.whl")))
+def test_the_client_wheel_needs_no_compiler(dist: Path, inside: Environment, tmp_path: Path) -> None:
+    inside.install(*WHEELS_ONLY, *dist.glob("*-py3-none-any.whl"))
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
     code, lines = what_a_mount_says(inside, tmp_path / "mounted")
     assert (code, len(lines)) == (1, 1), lines
     assert "pip install 'hfs-cache[daemon]'" in lines[0]
 
 
-def test_the_daemon_wheel_has_a_libfuse_of_its_own(wheels: list[Path], inside: Environment, tmp_path: Path) -> None:
+def test_the_daemon_wheel_has_a_libfuse_of_its_own(dist: Path, inside: Environment, tmp_path: Path) -> None:
     """Another pyfuse3 stays as it is and is not used: here it would not even import."""
-    assert wheels
     other = inside.packages / "pyfuse3/__init__.py"
     other.parent.mkdir()
     other.write_text("raise RuntimeError('this pyfuse3 is not meant')")
-    inside.install(*WHEELS_ONLY, "--find-links", DIST, "hfs-cache[daemon]")
+    inside.install(*WHEELS_ONLY, "--find-links", dist, "hfs-cache[daemon]")
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
     found = inside.smoke("daemon", tmp_path / "daemon")
     mounted_well(found, passthrough=why_no_passthrough() is None)
@@ -156,14 +159,13 @@ def test_with_the_lowest_and_the_newest_versions(which: str, inside: Environment
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_the_daemon_wheel_serves_a_plain_user(wheels: list[Path], tmp_path: Path) -> None:
+def test_the_daemon_wheel_serves_a_plain_user(dist: Path, tmp_path: Path) -> None:
     """With the interpreter of these tests, as nobody, without capabilities."""
-    assert wheels
     public = Path(tempfile.mkdtemp(prefix="hfs-install."))  # tmp_path is shut to others
     try:
         public.chmod(0o755)
         inside = Environment(public / "venv")
-        inside.install(*WHEELS_ONLY, "--find-links", DIST, "hfs-cache[daemon]")
+        inside.install(*WHEELS_ONLY, "--find-links", dist, "hfs-cache[daemon]")
         for name in ("device", "own"):
             (public / name).mkdir(mode=0o777)
             (public / name).chmod(0o777)
@@ -178,15 +180,11 @@ def test_the_daemon_wheel_serves_a_plain_user(wheels: list[Path], tmp_path: Path
         shutil.rmtree(public)
 
 
-def test_offline_from_a_wheelhouse(wheels: list[Path], tmp_path: Path) -> None:
+def test_offline_from_a_wheelhouse(dist: Path, tmp_path: Path) -> None:
     """With the interpreter of these tests: nothing is asked of an index."""
-    assert wheels
     inside = Environment(tmp_path / "venv")
-    done = subprocess.run(
-        [ROOT / "scripts/wheels", "--wheelhouse", "daemon"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    build_wheels("--into", dist, "--wheelhouse", "daemon")
     # No index, and none of those that pip is set up with here.
     alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1"}
-    inside.install("--no-index", "--find-links", DIST / "wheelhouse", "hfs-cache[daemon]", extra=alone)
+    inside.install("--no-index", "--find-links", dist / "wheelhouse", "hfs-cache[daemon]", extra=alone)
     mounted_well(inside.smoke("daemon", tmp_path / "daemon"), passthrough=why_no_passthrough() is None)
