@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hfs.mounting import keeper, mountinfo
+from hfs.mounting.keeper import FoundKeeper
 from tests.fuse.harness import Hfs, environment, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.users import needs_root
 from tests.support.pattern import pattern
@@ -79,6 +80,18 @@ def killed_at_the_end(runs: list[Held]) -> Iterator[None]:
 
 def ours(source: Path) -> list[mountinfo.Mount]:
     return [mount for mount in mountinfo.hfs_mounts() if mount.source == f"hfs#{source}"]
+
+
+def held_by(mountpoint: str, count: int) -> tuple[FoundKeeper, list[int]]:
+    """The keeper of the mount, and who holds it once there are so many: it learns of each process that has ended in a
+    turn of its own."""
+    while True:
+        kept = keeper.find(mountpoint)
+        assert kept is not None
+        pids = [reference["pid"] for reference in kept.status["held_by"]]
+        if len(pids) <= count:
+            return kept, pids
+        os.sched_yield()
 
 
 def wait_unmounted(source: Path) -> None:
@@ -223,9 +236,8 @@ def test_killed_ones_leave_no_reference_and_harm_nobody(source: Path, cache: Pat
         (mount,) = ours(source)
         for held in runs[:3]:  # whoever has started the daemon among them
             held.kill()
-        kept = keeper.find(mount.mountpoint)
-        assert kept is not None
-        assert [reference["pid"] for reference in kept.status["held_by"]] == [runs[3].process.pid]
+        kept, pids = held_by(mount.mountpoint, 1)
+        assert pids == [runs[3].process.pid]
         assert (Path(mount.mountpoint) / "1").read_bytes() == pattern(2, 0, SIZE)
         runs[3].kill()
         assert wait_gone(kept.pid)
@@ -337,9 +349,7 @@ def test_who_asked_to_be_the_last_and_was_killed_leaves_no_mount(source: Path, c
         one = kept.hold("of the test", 0.0)
         assert one is not None
         held.kill()
-        # The keeper is told of two processes that have ended, each in its turn.
-        while (now := keeper.find(mount.mountpoint)) is not None and len(now.status["held_by"]) > 1:
-            os.sched_yield()
+        held_by(mount.mountpoint, 1)
         assert one.is_last()
         one.close()  # as a kill does, before it has unmounted
         assert wait_gone(kept.pid)
