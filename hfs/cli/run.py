@@ -134,7 +134,12 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
     try:
         where = _working_directory(use.place)
         code = commands.run_command(
-            command, cwd=where, view=use.view, started=use.tell_command, meanwhile=lambda: _tell(use.look())
+            command,
+            cwd=where,
+            view=use.view,
+            starting=use.command_starts,
+            started=use.command_started,
+            meanwhile=lambda: _tell(use.look()),
         )
     except MountError as error:
         complain(str(error))

@@ -38,13 +38,15 @@ def run_command(
     command: Sequence[str],
     cwd: str | None = None,
     view: View | None = None,
+    starting: Callable[[], object] = lambda: None,
     started: Callable[[int], object] = lambda _pid: None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
     """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed,
     MountError when it cannot have that view.
 
-    `cwd`: entered once the view is there. `started` is told its pid. `meanwhile` is called twice a second.
+    `cwd`: entered once the view is there. `starting` is called in its process, before it is executed; `started` is told
+    its pid; `meanwhile` is called twice a second.
 
     Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
     """
@@ -55,6 +57,7 @@ def run_command(
             view.enter()
         if cwd is not None:
             os.chdir(cwd)
+        starting()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked - FORWARDED - {signal.SIGCHLD})
 
     # A parent may have left SIGCHLD ignored; then nobody would tell us that the command has ended.

@@ -38,10 +38,13 @@ class UsedMount:
         self._is_lost = False
         self._command_pid = 0
 
-    def tell_command(self, pid: int) -> None:
-        """The command that uses it, which may outlive us."""
+    def command_starts(self) -> None:
+        """In the process of the command that uses it: it may outlive us, even if we are killed in a moment."""
+        self.held.command(os.getpid())
+
+    def command_started(self, pid: int) -> None:
+        """To be told to another keeper."""
         self._command_pid = pid
-        self.held.command(pid)
 
     def look(self) -> str | None:
         """Where the keeper of the mount was killed, with the job that had started it, have another one go on. A line
