@@ -28,7 +28,7 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         minute_source_bytes=minute.get("source_bytes", 0),
         minute_peer_bytes=minute.get("peer_bytes", 0),
         minute_source_wait_s=minute.get("source_wait_s", 0.0),
-        minute_cpu_s=minute.get("cpu_s", 0.0),
+        minute_loop_s=minute.get("loop_s", minute.get("cpu_s", 0.0)),
         minute_core_wait_s=minute.get("core_wait_s", 0.0),
         neighbour_demand_s=minute.get("yielded_s", 0.0),
         read_bytes=traffic.get("read_bytes", 0),

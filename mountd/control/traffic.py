@@ -45,8 +45,10 @@ class TrafficLook(NamedTuple):
     """All readers together have waited so long for the source."""
     cpu_s: float
     """The daemon has computed so long, on all cores together."""
+    loop_s: float
+    """The event loop, which is one thread, has computed so long."""
     core_wait_s: float
-    """The daemon's event loop was ready so long, and had no core."""
+    """It was ready to so long, and had no core."""
     yielded_s: float
     """Fetching ahead has stepped back for readers of other mounts for so long."""
 
@@ -91,6 +93,7 @@ class Traffic:
             self._staged_bytes(),
             metrics["source_wait_ns"] / 1e9,
             time.process_time(),
+            time.thread_time(),
             waited_for_core_s(),
             metrics["prefetch_yielded_ns"] / 1e9,
         )
@@ -131,6 +134,7 @@ def _told(look: TrafficLook) -> dict[str, float]:
         "staged_bytes": look.staged_bytes,
         "source_wait_s": round(look.source_wait_s, 6),
         "cpu_s": round(look.cpu_s, 6),
+        "loop_s": round(look.loop_s, 6),
         "core_wait_s": round(look.core_wait_s, 6),
         "yielded_s": round(look.yielded_s, 6),
     }

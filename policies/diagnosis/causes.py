@@ -85,8 +85,9 @@ def _source_share(s: Situation) -> float:
 
 
 def _daemon_cpu_share(s: Situation) -> float:
-    """Of the time: computing, or ready to and without a core."""
-    return (s.minute_cpu_s + s.minute_core_wait_s) / s.seconds if s.seconds > 0 else 0.0
+    """Share of the time in which its event loop computes, or is ready to and has no core. The threads of the data plane
+    are as many as there are cores: they may compute all the time while nothing queues."""
+    return (s.minute_loop_s + s.minute_core_wait_s) / s.seconds if s.seconds > 0 else 0.0
 
 
 def _disk(s: Situation) -> Finding | None:
@@ -214,10 +215,9 @@ def _daemon(s: Situation) -> Finding | None:
     if share < _BUSY:
         return None
     waits = s.wait_share if s.epoch_s > 0 else WORTH
-    computes, without = s.minute_cpu_s / s.seconds, s.minute_core_wait_s / s.seconds
-    said = f"it computes {computes:.1f} s each second" + (
-        f" and has no core for {without:.1f} s" if without > 0.1 else ""
-    )
+    computes, without = s.minute_loop_s / s.seconds, s.minute_core_wait_s / s.seconds
+    said = f"its event loop computes {computes:.1f} s each second"
+    said += f" and has no core for {without:.1f} s" if without > 0.1 else ""
     return Finding(
         "daemon-cpu",
         waits,

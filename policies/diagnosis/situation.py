@@ -25,10 +25,10 @@ class Situation:
     minute_peer_bytes: int = 0
     minute_source_wait_s: float = 0.0
     """All readers together have waited so long for the source."""
-    minute_cpu_s: float = 0.0
-    """Of the daemon."""
+    minute_loop_s: float = 0.0
+    """The daemon's event loop, which is one thread, has computed so long."""
     minute_core_wait_s: float = 0.0
-    """The daemon's event loop was ready to run so long, and had no core."""
+    """It was ready to so long, and had no core."""
 
     read_bytes: int = 0
     source_bytes: int = 0

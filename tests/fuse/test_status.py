@@ -15,7 +15,7 @@ STATUS_KEYS = {
     "uptime_s": "",
     "traffic": (
         "read_bytes passed_bytes memory_bytes source_bytes peer_bytes staged_bytes source_wait_s cpu_s "
-        "core_wait_s yielded_s is_at_least minute"
+        "loop_s core_wait_s yielded_s is_at_least minute"
     ),
     "io_mode": "mode reason asked_for passthrough stateless extension backing_files faster_if_reopened",
     "opens": "cached passed anew stateless",

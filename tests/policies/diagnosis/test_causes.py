@@ -20,7 +20,7 @@ SITUATIONS = {
     "workers": DECODING,
     "handles": Situation(readers=2, slow_handles=4),
     "cache-disk": replace(BLOCKED, staging_dropped=500, staged_chunks=100),
-    "daemon-cpu": replace(DECODING, minute_cpu_s=25.0, minute_core_wait_s=20.0),
+    "daemon-cpu": replace(DECODING, minute_loop_s=25.0, minute_core_wait_s=20.0),
     "another-job": replace(BLOCKED, neighbour_demand_s=40.0),
 }
 
@@ -56,7 +56,7 @@ def test_a_disk_that_rests_is_told_even_before_somebody_waits() -> None:
 def test_what_they_wait_for() -> None:
     assert waits_for(BLOCKED) == "the source"
     assert waits_for(DECODING) == "its own decoding"
-    assert waits_for(replace(DECODING, minute_cpu_s=60.0)) == "the daemon"
+    assert waits_for(replace(DECODING, minute_loop_s=60.0)) == "the daemon"
     assert waits_for(replace(DECODING, epoch_source_wait_s=200.0)) == "the source"
     assert waits_for(replace(BLOCKED, minute_peer_bytes=2 * 10**9)) == "other nodes"
     assert waits_for(Situation()) == ""
