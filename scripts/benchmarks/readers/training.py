@@ -81,4 +81,5 @@ def _exchange() -> None:
 def _say() -> None:
     if os.getpid() == _PROCESS and _ends_s:
         _total["digest"] %= 1 << 64
-        print(json.dumps({"training": "done", **_total, "ends_s": _ends_s}), flush=True)
+        # In one write: lines of several ranks do not come into each other.
+        os.write(1, json.dumps({"training": "done", **_total, "ends_s": _ends_s}).encode() + b"\n")
