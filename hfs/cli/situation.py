@@ -78,7 +78,6 @@ def _means(learners: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "exposed_s": mean("exposed_s"),
         "epoch_s": mean("exposed_s", "compute_s", "other_s"),
         "epoch_source_wait_s": mean("source_wait_s"),
-        "epoch_cpu_s": mean("daemon_cpu_s"),
     }
 
 

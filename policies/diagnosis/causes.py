@@ -47,7 +47,7 @@ def waits_for(situation: Situation) -> str:
         return ""
     if _is_blocked(situation):
         return "other nodes" if _peers_give_more(situation) else "the source"
-    if _daemon_cpu_share(situation) >= _BUSY:
+    if _loop_share(situation) >= _BUSY:
         return "the daemon"
     return "its own decoding"
 
@@ -84,7 +84,7 @@ def _source_share(s: Situation) -> float:
     return s.blocked_share
 
 
-def _daemon_cpu_share(s: Situation) -> float:
+def _loop_share(s: Situation) -> float:
     """Share of the time in which its event loop computes, or is ready to and has no core. The threads of the data plane
     are as many as there are cores: they may compute all the time while nothing queues."""
     return (s.minute_loop_s + s.minute_core_wait_s) / s.seconds if s.seconds > 0 else 0.0
@@ -211,7 +211,7 @@ def _neighbours(s: Situation) -> Finding | None:
 
 
 def _daemon(s: Situation) -> Finding | None:
-    share = _daemon_cpu_share(s)
+    share = _loop_share(s)
     if share < _BUSY:
         return None
     waits = s.wait_share if s.epoch_s > 0 else WORTH

@@ -39,7 +39,6 @@ class Situation:
     """What learners have waited for data in the last epochs that they have told of, on average, and in how long."""
     epoch_s: float = 0.0
     epoch_source_wait_s: float = 0.0
-    epoch_cpu_s: float = 0.0
 
     large_reads: int = 0
     """Of files of several chunks, at the source."""

@@ -11,13 +11,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from hfs.cli import cli
 from hfs.cli.command import Command
 from hfs.cli.hint import hint
 from tests.fuse.docs_root import run_in_root
+from tests.support.commands import commands
 from tests.support.pages import PAGES, blocks, calls
 
 pytestmark = [
@@ -122,18 +122,10 @@ HELPERS = """ends_with() { local low=$1 high=$2 code=0; shift 2; "$@" || code=$?
 def examples() -> Iterator[str]:
     """Of all commands, in the order of the commands."""
 
-    def below(command: click.Command) -> Iterator[str]:
-        if isinstance(command, Command):
-            yield from command.examples
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for word in command.list_commands(context):
-                found = command.get_command(context, word)
-                assert found is not None
-                yield from below(found)
-
     for program in (cli, hint):
-        yield from below(program)
+        for _, command in commands(program, ""):
+            if isinstance(command, Command):
+                yield from command.examples
 
 
 EXAMPLES_BEFORE = (

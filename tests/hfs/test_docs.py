@@ -5,7 +5,6 @@ Reads text and click's commands only; mounts nothing.
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from hfs.cli import cli
 from hfs.cli.hint import hint
+from tests.support.commands import commands
 from tests.support.configuration_page import PAGE, with_tables
 from tests.support.pages import PAGES, ROOT, calls
 
@@ -76,16 +76,6 @@ def broken_links(path: Path) -> list[str]:
         if not known or (anchor and (there.suffix != ".md" or anchor not in anchors(there))):
             broken.append(target)
     return broken
-
-
-def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for sub in command.list_commands(context):
-            found = command.get_command(context, sub)
-            assert found is not None
-            yield from commands(found, f"{name} {sub}")
 
 
 @cache

@@ -17,13 +17,13 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from barrier import serve
-from shuffle import order
+from shuffle import Shuffled
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -42,22 +42,6 @@ class Files(Dataset[int]):
             if self.drop:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             return size
-
-
-class Shuffled:
-    """Every index once an epoch, in an order that seed and epoch give; the form of PyTorch's DistributedSampler."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed, self.epoch = count, seed, 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(order(self.count, self.seed, self.epoch).tolist())
 
 
 class Job:

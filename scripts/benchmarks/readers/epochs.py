@@ -16,23 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from barrier import serve
-from shuffle import order
-
-
-class Shuffled:
-    """Every index once an epoch; the form of PyTorch's DistributedSampler."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed, self.epoch = count, seed, 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(order(self.count, self.seed, self.epoch).tolist())
+from shuffle import Shuffled
 
 
 class Job:

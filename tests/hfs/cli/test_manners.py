@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -21,22 +20,13 @@ from hfs.cli.exit_codes import TABLE
 from hfs.cli.hint import hint
 from hfs.cli.mount_helper import helper
 from tests.hfs.cli.running import hfs
+from tests.support.commands import commands
 
 COMMANDS_PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
 PROGRAMS: dict[str, click.Command] = {"hfs": cli, "hfs-hint": hint, "mount.fuse.hfs": helper}
 
 
-def below(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for word in command.list_commands(context):
-            found = command.get_command(context, word)
-            assert found is not None
-            yield from below(found, f"{name} {word}")
-
-
-ALL = [pair for name, program in PROGRAMS.items() for pair in below(program, name)]
+ALL = [pair for name, program in PROGRAMS.items() for pair in commands(program, name)]
 LEAVES = [(name, command) for name, command in ALL if not isinstance(command, click.Group)]
 NAMES = [name for name, _ in LEAVES]
 

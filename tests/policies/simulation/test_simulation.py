@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount, Way
 
 SIZE = 40_000
 ROOM = blocks_bytes(SIZE) + object_overhead_bytes(1)
-ALONE = {"readers": 1, "siblings_bytes": 0, "ttl_s": math.inf, "buffer_bytes": 8 << 20}
+ALONE: dict[str, Any] = {"readers": 1, "siblings_bytes": 0, "ttl_s": math.inf, "buffer_bytes": 8 << 20}
 SLOW = Rates(latency_s=0.04, compute_s=0.01)
 
 
@@ -39,7 +40,7 @@ def orders(pieces: Pieces, count: int, seed: int = 0) -> list[Epoch]:
 
 def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: Way, **settings: float) -> list[int]:
     """Fetches from the source in each epoch."""
-    mount = SimulatedMount(cache_bytes, way, **{**ALONE, **settings})  # type: ignore[arg-type]
+    mount = SimulatedMount(cache_bytes, way, **{**ALONE, **settings})
     return [outcome.source_reads for outcome in simulate(pieces, epochs, mount, SLOW)]
 
 
@@ -136,18 +137,18 @@ def test_hints_read_no_more_than_fill_once_and_lru_most() -> None:
     pieces = small(400)
     whole = orders(pieces, 12)
     parts = [Epoch(epoch.pieces[:100], epoch.sizes[:100]) for epoch in whole]
-    hinted, fill_once = (sum(fetched(pieces, parts, 100 * ROOM, way)) for way in ("hinted", "fill-once"))  # type: ignore[arg-type]
+    hinted, fill_once = (sum(fetched(pieces, parts, 100 * ROOM, way)) for way in ("hinted", "fill-once"))
     assert hinted < fill_once
     assert sum(fetched(pieces, whole[:4], 200 * ROOM, "lru")) > sum(fetched(pieces, whole[:4], 200 * ROOM, "fill-once"))
 
 
 def test_an_epoch_takes_what_its_reads_take() -> None:
     pieces = small(100)
-    mount = SimulatedMount(10 * 100 * ROOM, **ALONE)  # type: ignore[arg-type]
+    mount = SimulatedMount(10 * 100 * ROOM, **ALONE)
     first, second = simulate(pieces, orders(pieces, 2), mount, SLOW)
     assert first.seconds == pytest.approx(100 * 0.05, rel=0.01)
     assert second.seconds == pytest.approx(100 * 0.01)
-    by_four = SimulatedMount(10 * 100 * ROOM, **{**ALONE, "readers": 4})  # type: ignore[arg-type]
+    by_four = SimulatedMount(10 * 100 * ROOM, **{**ALONE, "readers": 4})
     assert simulate(pieces, orders(pieces, 1), by_four, SLOW)[0].seconds == pytest.approx(25 * 0.05, rel=0.02)
     link = Rates(latency_s=0.0, source_rate=SIZE * 10)
     assert simulate(pieces, orders(pieces, 1), by_four, link)[0].seconds == pytest.approx(10.0)
@@ -156,7 +157,7 @@ def test_an_epoch_takes_what_its_reads_take() -> None:
 def test_a_look_is_due_when_the_time_to_live_is_over() -> None:
     pieces = small(100)
     rates = Rates(latency_s=0.04, look_s=0.02, compute_s=0.01)
-    mount = SimulatedMount(10 * 100 * ROOM, **{**ALONE, "ttl_s": 0.001})  # type: ignore[arg-type]
+    mount = SimulatedMount(10 * 100 * ROOM, **{**ALONE, "ttl_s": 0.001})
     assert simulate(pieces, orders(pieces, 2), mount, rates)[1].seconds == pytest.approx(100 * 0.03)
 
 
@@ -173,7 +174,7 @@ def test_siblings_shorten_the_first_epoch() -> None:
 def test_nodes_that_share_read_each_file_once(part: float, source_reads: int) -> None:
     """Where all fits each node, each keeps what it got (replicate); else each keeps its share (partition)."""
     pieces = small(400)
-    mount = SimulatedMount(int(400 * ROOM * part), nodes=4, **ALONE)  # type: ignore[arg-type]
+    mount = SimulatedMount(int(400 * ROOM * part), nodes=4, **ALONE)
     found = simulate(pieces, orders(pieces, 3), mount, SLOW)
     assert sum(outcome.source_reads for outcome in found) == 400 * source_reads
     assert found[0].peer_bytes / found[0].read_bytes == pytest.approx(0.75, abs=0.08)
@@ -204,7 +205,7 @@ def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = small(3000, folders=20)
     epochs = orders(pieces, 2)
     for way, siblings_bytes in (("fill-once", 256 << 20), ("lru", 0)):
-        mount = SimulatedMount(3000 * ROOM // 2, way, readers=4, siblings_bytes=siblings_bytes)  # type: ignore[arg-type]
+        mount = SimulatedMount(3000 * ROOM // 2, way, readers=4, siblings_bytes=siblings_bytes)
         monkeypatch.setattr(pieces_module, "MANY", 1 << 30)
         whole = simulate(pieces, epochs, mount, SLOW)
         monkeypatch.setattr(pieces_module, "MANY", 1000)
