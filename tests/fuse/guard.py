@@ -13,9 +13,18 @@ import select
 import signal
 import sys
 
+RUN_KEY = "MOUNT_TEST_RUN"
+"""The variable by which what a test run has started is told from what others have."""
 
-def processes_of_run(marker: str, below: str) -> dict[int, str]:
-    """pid -> command line of all with `marker` (NAME=value) in their environment or `below` on their command line."""
+
+def processes_of_run(run: str, below: str, marker: str | None = None) -> dict[int, str]:
+    """pid -> command line of all that carry `marker` (NAME=value; else the run) or have `below` on the command line.
+
+    Not of those that another run has started: hfs doctor looks at all mounts of the machine, and a command of it names
+    a mount of this one.
+    """
+    key, own = f"{RUN_KEY}=".encode(), f"{RUN_KEY}={run}".encode()
+    wanted = own if marker is None else marker.encode()
     found = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -24,20 +33,21 @@ def processes_of_run(marker: str, below: str) -> dict[int, str]:
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 command = file.read()
             with open(f"/proc/{name}/environ", "rb") as file:
-                marked = marker.encode() in file.read().split(b"\0")
+                entries = file.read().split(b"\0")
         except OSError:
             continue  # ended meanwhile, or another user's
-        if command and (marked or os.fsencode(below) in command):
+        foreign = any(entry.startswith(key) and entry != own for entry in entries)
+        if command and (wanted in entries or (os.fsencode(below) in command and not foreign)):
             found[int(name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
     return found
 
 
 def main() -> None:
-    """Wait for the end of the input; past the limit kill what the marker finds."""
+    """Wait for the end of the input; past the limit kill what the run has started."""
     order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]  # it is a BufferedReader
     if select.select([sys.stdin], [], [], order["limit_s"])[0]:
         return
-    for pid, command in processes_of_run(order["marker"], order["below"]).items():
+    for pid, command in processes_of_run(order["run"], order["below"]).items():
         print(f"guard: the test hangs, killing {pid}: {command}", file=sys.stderr)
         try:
             os.kill(pid, signal.SIGKILL)

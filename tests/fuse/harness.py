@@ -21,8 +21,8 @@ from typing import Any
 
 from hfs.client.client import Client
 from tests.fuse import guard
+from tests.fuse.guard import RUN_KEY
 
-RUN_KEY = "MOUNT_TEST_RUN"
 RUN_ID = uuid.uuid4().hex
 
 # A command that has not answered by then hangs; below the time limit of a test, so that its stderr is shown.
@@ -73,7 +73,7 @@ def mounts_below(path: Path) -> list[str]:
 
 def processes_of_run(below: Path) -> dict[int, str]:
     """pid -> command line of what this run started and what has `below` on its command line; not this process."""
-    return guard.processes_of_run(f"{RUN_KEY}={RUN_ID}", str(below))
+    return guard.processes_of_run(RUN_ID, str(below))
 
 
 def open_files() -> dict[int, str]:
@@ -292,7 +292,7 @@ def hfs_command() -> str:
 @contextlib.contextmanager
 def unblock_after(limit_s: float, below: Path) -> Iterator[None]:
     """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon."""
-    order = {"limit_s": limit_s, "marker": f"{RUN_KEY}={RUN_ID}", "below": str(below)}
+    order = {"limit_s": limit_s, "run": RUN_ID, "below": str(below)}
     with subprocess.Popen([sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, bufsize=0) as process:
         assert process.stdin
         process.stdin.write(json.dumps(order).encode() + b"\n")

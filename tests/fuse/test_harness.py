@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
+from tests.fuse.guard import RUN_KEY
 from tests.fuse.harness import drop_pages, environment, kill, open_files, processes_of_run, unblock_after
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import different_contents, different_stats, make_odd_tree
@@ -70,6 +71,17 @@ def test_leftovers_are_found(tmp_path: Path) -> None:
         process.stdout.close()
         kill(process.pid)
         process.wait()
+
+
+def test_what_another_run_started_is_its_own(tmp_path: Path) -> None:
+    """hfs doctor of another test looks at this one's mount."""
+    command = [sys.executable, "-c", "print(flush=True); input()", tmp_path / "x"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment({RUN_KEY: "another"}), **pipes) as process:
+        assert process.stdout
+        process.stdout.readline()  # it runs, as above
+        assert process.pid not in processes_of_run(tmp_path)
+        kill(process.pid)
 
 
 def test_a_read_of_a_hung_mount_is_ended(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.fuse import guard
-from tests.fuse.harness import environment, wait_gone
+from tests.fuse.harness import RUN_ID, environment, wait_gone
 from tests.mpi import start
 
 JOB_KEY = "MPI_TEST_JOB"
@@ -165,7 +165,7 @@ class Job:
             self._mpirun.terminate()  # mpirun then ends the ranks
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._mpirun.wait(5)
-        for pid, command in guard.processes_of_run(f"{JOB_KEY}={self._id}", str(self._tmp)).items():
+        for pid, command in guard.processes_of_run(RUN_ID, str(self._tmp), f"{JOB_KEY}={self._id}").items():
             faults.append(f"process left behind: {pid} {command}")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuse.harness import BIN, ROOT, RUN_ID, RUN_KEY, wait_gone
+from tests.fuse.guard import RUN_KEY
+from tests.fuse.harness import BIN, ROOT, RUN_ID, wait_gone
 from tests.slurm.apart import Apart
 
 UNPACKED = ROOT / "build" / "slurm"
