@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -84,6 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return FOLDER_ORDER.index(folder) if folder in FOLDER_ORDER else 1
 
     items.sort(key=rank)
+
+
+def pytest_configure() -> None:
+    # Whoever runs this in the background (`&`) leaves SIGINT ignored, and what tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _freeze() -> None:

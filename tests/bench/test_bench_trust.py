@@ -53,7 +53,9 @@ def work(tmp_path: Path) -> Iterator[Work]:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("where", ["source", "cache"])
-@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
+@pytest.mark.parametrize(
+    "for_ever", [pytest.param(False, id="once"), pytest.param(True, id="for ever", marks=pytest.mark.long)]
+)
 def test_a_mount_lives_through_any_failed_call(
     work: Work, monkeypatch: pytest.MonkeyPatch, where: str, *, for_ever: bool
 ) -> None:

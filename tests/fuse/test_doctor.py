@@ -273,7 +273,9 @@ def test_user_namespaces_that_are_forbidden_are_named_with_the_setting(doctor: D
     assert "ask for sysctl user.max_user_namespaces=15000, or use hfs run --at DIR" in seen.line
 
 
-@pytest.mark.parametrize("kind", ["opendir", "open", "read"])
+@pytest.mark.parametrize(
+    "kind", ["open", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("opendir", "read"))]
+)
 def test_a_source_that_hangs_is_named_and_hangs_nobody(doctor: Doctor, slow_source: SlowSource, kind: str) -> None:
     slow = slow_source(doctor.source)
     unbroken = doctor.as_root(source=slow.path)

@@ -17,7 +17,7 @@ HfsMount = Callable[..., Hfs]
 
 
 @needs_extension
-@pytest.mark.parametrize("mode", ["daemon", "auto"])
+@pytest.mark.parametrize("mode", [pytest.param("daemon", marks=pytest.mark.long), "auto"])
 def test_a_later_job_does_not_ask_a_source_that_never_changes(tmp_path: Path, hfs_mount: HfsMount, mode: str) -> None:
     """What was opened or warmed before: its attributes are in the index. A mount that does not believe that asks."""
     source = numbered_tree(tmp_path / "source")
@@ -147,7 +147,7 @@ def _files_open(hfs: Hfs, folder: str) -> dict[int, int]:
 
 
 @needs_extension
-@pytest.mark.parametrize("change", ["a name more", "renamed"])
+@pytest.mark.parametrize("change", ["a name more", pytest.param("renamed", marks=pytest.mark.long)])
 def test_who_has_files_open_reads_on_after_a_kill_whatever_became_of_their_directory(
     tmp_path: Path, hfs_mount: HfsMount, change: str
 ) -> None:

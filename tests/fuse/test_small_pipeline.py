@@ -278,7 +278,7 @@ def test_a_source_that_fails_is_asked_again_as_ever(slow: SlowFs, hfs_mount: Hfs
     read_all(hfs)
 
 
-@pytest.mark.parametrize("ttl", ["60", "0.1"])
+@pytest.mark.parametrize("ttl", ["60", pytest.param("0.1", marks=pytest.mark.long)])
 def test_a_source_that_hangs_keeps_nobody_else_waiting(slow: SlowFs, hfs_mount: HfsMount, ttl: str) -> None:
     """Nor does it keep who waits for it, for ever, when the directory is no longer lent."""
     hfs = hfs_mount(slow.path, "--ttl", ttl, "-o", "siblings=0", "-o", "source-timeout=2", env=SETTLED)
