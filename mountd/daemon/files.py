@@ -151,7 +151,12 @@ def _seen_at(basics: Basics) -> str | None:
 
 def _siblings(basics: Basics, storage: Storage, namespace: Namespace, nursery: trio.Nursery) -> SiblingWatch:
     config, cache_bytes = basics.config, storage.cache.room.limit_bytes()
-    policy = Siblings(config.chunk_bytes, budget_bytes=config.sibling_bytes, cache_bytes=cache_bytes)
+    policy = Siblings(
+        config.chunk_bytes,
+        budget_bytes=config.sibling_bytes,
+        cache_bytes=cache_bytes,
+        evicts_by_use=config.eviction == "lru",
+    )
     return SiblingWatch(policy, nursery, namespace.listings.whole, storage.queue.siblings_nowait)
 
 

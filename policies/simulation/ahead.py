@@ -71,7 +71,10 @@ class Neighbours:
         self._homeless_bytes = mount.buffer_bytes // 8
         self._least_bytes = mount.least_bytes(pieces)
         self._siblings = Siblings(
-            SMALL_BYTES, budget_bytes=mount.siblings_bytes, cache_bytes=max(1.0, float(mount.cache_bytes))
+            SMALL_BYTES,
+            budget_bytes=mount.siblings_bytes,
+            cache_bytes=max(1.0, float(mount.cache_bytes)),
+            evicts_by_use=mount.way == "lru",
         )
         self._numbers: dict[Hashable, dict[bytes, int]] = {}
         for piece, directory in enumerate(self._directories):

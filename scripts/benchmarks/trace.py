@@ -188,7 +188,12 @@ def _rows(got: Results, what: str, key: str) -> list[Row]:
 
 def small(work: Work, options: Options, command: str) -> list[Row]:
     """Files of one fetch each, without hints."""
-    return _compared(work, options, command, SMALL, ("fill-once", "lru"))
+    return _compared(work, options, command, SMALL, ("fill-once",))
+
+
+def lru(work: Work, options: Options, command: str) -> list[Row]:
+    """The same where the least recently used go."""
+    return _compared(work, options, command, SMALL, ("lru",))
 
 
 def hinted(work: Work, options: Options, command: str) -> list[Row]:
@@ -201,4 +206,4 @@ def large(work: Work, options: Options, command: str) -> list[Row]:
     return _compared(work, options, command, LARGE, ("fill-once", "lru"))
 
 
-GROUPS = {"small": small, "hinted": hinted, "large": large}
+GROUPS = {"small": small, "lru": lru, "hinted": hinted, "large": large}

@@ -214,6 +214,15 @@ def test_no_more_is_ahead_than_the_cache_has_room_for() -> None:
     assert 390 * MB <= reader.most_ahead <= 400 * MB
 
 
+@pytest.mark.parametrize(("evicts_by_use", "most"), [(False, 256 * MB), (True, 40 * MB)])
+def test_what_is_ahead_does_not_drive_itself_out_of_a_small_cache(evicts_by_use: bool, most: int) -> None:
+    names = names_of(5_000)
+    policy = Siblings(8 * MB, budget_bytes=256 * MB, cache_bytes=160 * MB, evicts_by_use=evicts_by_use)
+    reader = Reader(policy)
+    reader.read(shuffled(names), names)
+    assert most * 0.8 <= reader.most_ahead <= most
+
+
 def test_without_a_budget_nothing_is_fetched() -> None:
     names = names_of(1000)
     reader = Reader(Siblings(8 * MB, budget_bytes=0))
