@@ -181,7 +181,7 @@ def test_daemons_that_do_not_fit_together_say_so(data: Path, tmp_path: Path, dae
         assert not mounts_below(nodes.base)
 
 
-@pytest.mark.long  # the other waits 10 s for a word more
+@pytest.mark.long  # 15 s are waited for the daemon that has the cache to end (mountd/ledger/ledger.py)
 def test_who_cannot_start_tells_the_others(data: Path, daemons: Callable[..., Daemons]) -> None:
     """One cache is in use: nobody waits for its daemon."""
     first = daemons(data, 1).wait()

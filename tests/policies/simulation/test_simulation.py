@@ -170,6 +170,14 @@ def test_siblings_shorten_the_first_epoch() -> None:
     assert ahead.seconds < without.seconds / 2
 
 
+def test_siblings_do_not_drive_each_other_out_before_they_are_read() -> None:
+    """Where the least recently used go, of a data set smaller than the budget of what is ahead."""
+    pieces = small(4000, folders=10)
+    mount = SimulatedMount(4000 * ROOM * 55 // 100, "lru", readers=4, ttl_s=math.inf, buffer_bytes=16 << 20)
+    (first,) = simulate(pieces, orders(pieces, 1), mount, Rates(latency_s=0.04, compute_s=0.005))
+    assert 4000 < first.source_reads < 1.2 * 4000
+
+
 @pytest.mark.parametrize(("part", "source_reads"), [(2.0, 1), (0.3, 1)])
 def test_nodes_that_share_read_each_file_once(part: float, source_reads: int) -> None:
     """Where all fits each node, each keeps what it got (replicate); else each keeps its share (partition)."""
