@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import environment, run
+from tests.fuse.harness import environment, processes_of_run, run, wait_gone
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
@@ -63,6 +63,8 @@ def folder() -> Iterator[Path]:
 def test_ranks_of_a_plain_user_are_himself_and_share_one_daemon(folder: Path) -> None:
     home = ("env", f"HOME={folder}/own", f"HFS_LOG_FILE={folder}/own/log", f"PATH={environment()['PATH']}")
     done = run(*as_plain_user(folder), *home, "sh", "-c", ALL_RANKS, "sh", str(folder), str(RANKS))
+    # Who ends together with others is not the last and does not wait: the keeper then takes the mount away by itself.
+    assert all(wait_gone(pid) for pid in processes_of_run(folder))
     *told, below, mounts = done.stdout.splitlines()
     ranks = [json.loads(line) for line in told]
     assert len(ranks) == RANKS, done
