@@ -12,6 +12,7 @@ what ails a file: then the name is looked up the usual way, and its reader hears
 from __future__ import annotations
 
 import mmap
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -56,15 +57,22 @@ class SmallDemand:
         self._bytes = min(_BYTES, lookups.limit_bytes)
         held.reuse(self._bytes)
 
-    async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
-        """As `Namespace.child`, for thread `thread_id`; if that is going to open it, with its bytes."""
+    async def look_up(
+        self, directory: Node, name: bytes, thread_id: int, wait_fetched: Callable[[Node, bytes], Awaitable[None]]
+    ) -> Dentry:
+        """As `Namespace.child`, for thread `thread_id`; if that is going to open it, with its bytes.
+
+        `wait_fetched`: as that of `Lending`."""
         place = (directory, name)
+        await wait_fetched(directory, name)
         dentry = None
         if self._followed.is_expected(thread_id) and self._is_new(place):
             if self._lookups.reads_blindly:
                 with self._fetcher.reader_waits():
                     await self._flights.run(place, lambda: self._fetch(place))
                 dentry = self._namespace.names.known_nowait(directory, name)
+                if dentry is None:
+                    await wait_fetched(directory, name)
             else:
                 dentry = await self._namespace.lookups.child(directory, name)
                 self._lookups.looked(place)
@@ -101,8 +109,8 @@ class SmallDemand:
             return
         into = await self._held.take_urgent(self._bytes)
         # No checkpoint from here until it is registered.
-        if place in batches or not self._is_new(place):
-            return
+        if place in batches or not self._is_new(place) or self._lookups.claim([place]):
+            return  # the last: it was lent meanwhile, and is being fetched
         batch = batches.take_off([place], patient=True)
         try:
             await self._read(place, batch, into)

@@ -47,8 +47,7 @@ class Opening:
 
     async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
         """What `name` in `directory` is, asked by thread `thread_id`; a small file that it will open comes with it."""
-        await self._opened_files.looking_up(directory, name)
-        return await self._small_demand.look_up(directory, name, thread_id)
+        return await self._small_demand.look_up(directory, name, thread_id, self._opened_files.looking_up)
 
     def open_nowait(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None] | None:
         """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""

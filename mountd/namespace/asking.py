@@ -165,7 +165,10 @@ class Asking:
                 answers = list(zip(flight.names, await self._metadata.stats(directory.path, flight.names), strict=True))
             if flight.void:
                 return
+            others = self._claim(directory, [name for name, _ in answers if name in told])
             for name, attributes in answers:
+                if name in others:
+                    continue
                 if attributes is None:
                     self._tree.absent(directory, name)
                 else:
@@ -193,11 +196,15 @@ class Asking:
 
     def _take_off(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> Flight:
         flight = Flight(directory, names, as_leaves=as_leaves)
-        if directory.lent and not as_leaves:
-            self._leaves.claim(directory, names)  # who looks one up will have it read
+        if not as_leaves:
+            self._claim(directory, names)
         if self._shared:
             self._flights.setdefault(directory, {}).update(dict.fromkeys(names, flight))
         return flight
+
+    def _claim(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
+        """Who looks one of these up will have it read, and nobody else; but those that are given, which others have."""
+        return self._leaves.claim(directory, names) if directory.lent and names else []
 
     def _land(self, flight: Flight) -> None:
         self._late.discard(flight)

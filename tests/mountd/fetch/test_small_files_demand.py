@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mountd.base.errors import SourceError, SourceTimeout
-from mountd.namespace.nodes.node import Dentry
+from mountd.namespace.nodes.node import Dentry, Node
 from policies.geometry import Extent
 from tests.support.fake_source import FakeSource, attributes
 from tests.support.small_parts import CHUNK, SIZE, Parts, names, parts_of, tree
@@ -22,16 +22,22 @@ HABIT = 2
 """Files that a thread has to open before it is believed."""
 
 
+async def _nothing_to_wait_for(_directory: Node, _name: bytes) -> None:
+    pass
+
+
 class Desk:
     """`SmallDemand` over the parts, and a thread that opens what it looks up."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.demand = parts.fetch.small_demand
+        self.wait_fetched = _nothing_to_wait_for
 
     async def look_up(self, path: bytes, thread_id: int = READER) -> Dentry:
         head, _, name = path.rpartition(b"/")
-        return await self.demand.look_up(await self.parts.namespace.lookups.resolve(head), name, thread_id)
+        directory = await self.parts.namespace.lookups.resolve(head)
+        return await self.demand.look_up(directory, name, thread_id, self.wait_fetched)
 
     async def opens(self, path: bytes, thread_id: int = READER) -> None:
         node = (await self.look_up(path, thread_id)).node
@@ -86,6 +92,28 @@ async def test_who_only_looks_has_nothing_read() -> None:
         for name in names(3):
             assert (await desk.look_up(name, 8)).node is not None
         assert [what for what, _ in desk.calls()] == ["stat"] * 3
+
+
+async def test_what_the_data_plane_fetches_since_its_directory_was_lent_is_not_read_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with desk_of(tree(1)) as desk:
+        leaves = desk.parts.namespace.leaves
+        waits = 0
+
+        async def wait_fetched(directory: Node, _name: bytes) -> None:
+            nonlocal waits
+            waits += 1
+            if waits == 1:  # the look-up is on its way, and a hint has the directory lent and the file fetched
+                directory.lent = True
+                monkeypatch.setattr(leaves, "claim", lambda _directory, names: list(names))
+            else:
+                directory.lent = False
+
+        desk.wait_fetched = wait_fetched
+        assert (await desk.look_up(b"d/0")).node is not None
+        assert waits == 2
+        assert desk.calls() == [("stat", b"d/0")], "its bytes are the data plane's"
 
 
 def _changes(source: FakeSource) -> Callable[[], object]:
