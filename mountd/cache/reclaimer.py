@@ -10,7 +10,8 @@ between looking and marking. If a step fails nothing is given back to the accoun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from functools import partial
 from math import inf
 
 import trio
@@ -73,17 +74,21 @@ class Reclaimer:
 
     # -- evict -------------------------------------------------------------------------------------------------------
 
-    async def evict(self, targets: Sequence[tuple[int, Version]], *, by_name: bool = True) -> tuple[int, int]:
+    async def evict(
+        self, targets: Sequence[tuple[int, Version]], *, by_name: bool = True, if_empty: Container[int] = ()
+    ) -> tuple[int, int]:
         """Evict objects, (number, version), as far as they are not busy now. Returns (files, bytes of room given back).
 
         `by_name`: a person or a change at the source wants just these gone; without it those that are pinned stay.
+        `if_empty`: numbers of those that stay if they hold anything.
         Once begun, a batch is finished, also when the caller is cancelled.
         """
         files = freed_bytes = 0
         for start in range(0, len(targets), BATCH):
             async with self.lock:
                 with trio.CancelScope(shield=True):
-                    gone, batch_bytes = await self._evict_batch(targets[start : start + BATCH], by_name=by_name)
+                    batch = targets[start : start + BATCH]
+                    gone, batch_bytes = await self._evict_batch(batch, by_name=by_name, if_empty=if_empty)
             files += len(gone)
             freed_bytes += batch_bytes
         return files, freed_bytes
@@ -97,7 +102,9 @@ class Reclaimer:
                     gone += (await self._evict_batch(targets[start : start + BATCH], by_name=False))[0]
         return gone
 
-    async def _evict_batch(self, targets: Sequence[tuple[int, Version]], *, by_name: bool) -> tuple[list[int], int]:
+    async def _evict_batch(
+        self, targets: Sequence[tuple[int, Version]], *, by_name: bool, if_empty: Container[int] = ()
+    ) -> tuple[list[int], int]:
         context = self._context
         numbers: list[int] = []
         fds: list[int] = []
@@ -109,7 +116,7 @@ class Reclaimer:
                 continue
             if file is not None and file.object_id == number:
                 recall(file)
-                if file.busy:
+                if file.busy or (file.present and number in if_empty):
                     continue
                 stray_bytes[number] = sum(file.stray.values()) if file.stray is not None else 0
                 file.detach()
@@ -174,8 +181,9 @@ class Reclaimer:
         while queue.retired:
             await guarded("staging: removal", self._retire, *queue.retired.popleft())
         targets, queue.evictions = list(queue.evictions.items()), {}
+        emptied, queue.emptied = queue.emptied, set()
         if targets:
-            await guarded("staging: eviction", self.evict, targets)
+            await guarded("staging: eviction", partial(self.evict, targets, if_empty=emptied))
 
     async def wait_idle(self) -> None:
         """Until everything asked for in the background is done."""

@@ -41,6 +41,8 @@ class ReclaimQueue:
         """Objects that never got a row: (number, bytes of room)."""
         self.evictions: dict[int, Version] = {}
         """Files that go as a whole, by object number."""
+        self.emptied: set[int] = set()
+        """Of these, what goes only if it holds nothing when its turn comes: a put may come before."""
 
     @property
     def empty(self) -> bool:
@@ -55,6 +57,7 @@ class ReclaimQueue:
     def evict(self, object_id: int, version: Version) -> None:
         """This object goes, unless it is busy when its turn comes."""
         self.evictions[object_id] = version
+        self.emptied.discard(object_id)
         self.more.set()
 
     def give_up(self, file: StagedFile, indexes: Sequence[int]) -> None:
@@ -89,8 +92,13 @@ class ReclaimQueue:
     def settled(self, file: StagedFile) -> None:
         """Something about the file came to an end: look whether it is still wanted."""
         self.retire_if_empty(file)
-        if file.object_id is not None and not file.busy and (file.superseded or not file.present):
+        if file.object_id is None or file.busy:
+            return
+        if file.superseded:
             self.evict(file.object_id, file.version)
+        elif not file.present and file.object_id not in self.evictions:
+            self.evict(file.object_id, file.version)
+            self.emptied.add(file.object_id)
 
     def retire_if_empty(self, file: StagedFile) -> None:
         """Remove the object of a file that has no chunk and no row, and none on the way."""

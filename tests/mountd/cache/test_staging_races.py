@@ -59,6 +59,28 @@ def test_evict_takes_what_is_named_and_not_open(tmp_path: Path) -> None:
     assert run(verify, str(tmp_path)) == 1
 
 
+def test_what_was_given_up_and_put_again_before_its_object_went_stays(tmp_path: Path) -> None:
+    """A file whose only chunk was damaged, read again at once, while the removal of others takes its time."""
+
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            file = await stage(staging, 1, 100)
+            async with staging.reclaimer.lock:
+                staging.reclaim_queue.give_up(file, [0])
+                await trio.testing.wait_all_tasks_blocked()
+                assert not file.present
+                assert await stage(staging, 1, 100) is file
+            await staging.reclaimer.wait_idle()
+            assert file.present
+            assert metrics["evicted_files"] == 0
+            staging.reclaim_queue.give_up(file, [0])
+            await staging.reclaimer.wait_idle()
+            assert staging.statistics().files == 0
+
+    run(main)
+
+
 def test_a_superseded_version_goes_when_its_last_reader_closes(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
