@@ -68,6 +68,9 @@ class Running(NamedTuple):
 def running(config: Config) -> Running | None:
     """The mount of config.source from this cache root, if it is ours. Makes nothing. Raises MountError where only
     another mount namespace shows it."""
+    kept_by = list(keeper.ours())
+    if not kept_by:
+        return None  # SOURCE may be slow to answer: it is asked only where that matters
     try:
         found = probe.look(config.source, config.as_user)
         identity = [found.device, found.inode]
@@ -76,7 +79,7 @@ def running(config: Config) -> Running | None:
     except OSError:
         return None  # `check_places` says what is wrong
     shown = _device_shown_at(config.source)
-    for kept in keeper.ours():
+    for kept in kept_by:
         status = kept.status
         if shown is not None and status.get("device") == shown:
             is_same = kept.config.get("source") == config.source

@@ -51,6 +51,7 @@ def test_a_wrong_file_is_noticed_and_the_others_are_read(few: Data) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_shares_of_two_nodes(work: Work, few: Data) -> None:
     """What both read comes from the source once; afterwards each gives the other its share, and no more."""
     with (

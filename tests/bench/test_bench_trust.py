@@ -52,7 +52,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
 @pytest.mark.fuse
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("where", ["source", "cache"])
+@pytest.mark.parametrize("where", ["source", pytest.param("cache", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "for_ever", [pytest.param(False, id="once"), pytest.param(True, id="for ever", marks=pytest.mark.long)]
 )

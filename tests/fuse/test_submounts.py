@@ -96,7 +96,7 @@ def test_two_file_systems_below_the_source(
 
 
 @pytest.mark.parametrize("where", ["", "s"])
-@pytest.mark.parametrize("image", [ext4, erofs])
+@pytest.mark.parametrize("image", [ext4, pytest.param(erofs, marks=pytest.mark.long)])
 def test_another_image_on_the_same_loop_device(
     tmp_path: Path, below: Below, hfs_mount: HfsMount, image: Callable[[Path, int], Path], where: str
 ) -> None:

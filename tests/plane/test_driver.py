@@ -43,7 +43,7 @@ def run(folder: Path, *command: str | Path, limit_s: float) -> None:
 
 @pytest.mark.parametrize("name", WRAPPED)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("seed", ["1", "20261123"])
+@pytest.mark.parametrize("seed", [pytest.param("1", marks=pytest.mark.long), "20261123"])
 def test_random_requests_while_entries_come_and_go(build: Path, name: str, sanitizer: str, seed: str) -> None:
     run(build, driver(build, sanitizer, name), "fuzz", "1.5", seed, limit_s=50)
 
