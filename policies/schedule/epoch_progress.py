@@ -31,7 +31,7 @@ _STOPPED_S = 5.0
 _STOPPED_UNITS = 64
 """So many of the next units may not be on their way: some batches."""
 _LOOK_AT_USES = 16_384
-"""So many uses tell which share of them is here, to half a percent, in 10 us: 64 learners are told of at once."""
+"""So many uses tell which share of them is here, to half a percent, in 0.1 ms: 64 learners are told of at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Standing:
     rate: float | None
     """Samples a second."""
     here_share: float
-    """Of the uses that are left, in 0..1; 1 if none are left. Estimated from 16 384 of them at most."""
+    """Of the uses that are left, in 0..1; 1 if none are left. What was used ahead of the sampler is not left. Estimated
+    from 16 384 of them at most."""
     eta_s: float | None
     """Until the end of the epoch, at this rate."""
     ahead_bytes: int
@@ -115,14 +116,19 @@ class EpochProgress:
             return not bool(np.any(uses.heads(units[absent]) <= absent + start))
         return True
 
+    def _here_share(self, uses: Uses, state: NDArray[np.uint8]) -> float:
+        start = uses.over_at(self.position)
+        left = np.arange(start, uses.n, 1 + (uses.n - start) // _LOOK_AT_USES)
+        units = uses.order[left]
+        units = units[uses.heads(units) <= left]  # somebody has used the others already: nobody fetches them
+        return int(np.count_nonzero(state[units] == HERE)) / len(units) if len(units) else 1.0
+
     def standing(self, state: NDArray[np.uint8], ahead_bytes: int, now_s: float) -> Standing:
         """Where it stands. `state`: of all units; `ahead_bytes`: what was fetched for it and is not used."""
         uses, rate = self.uses, self.pace.rate
         if uses is None:
             return Standing(self.epoch, 0, 0, rate, 1.0, None, ahead_bytes, stopped=False)
-        left = uses.order[uses.over_at(self.position) :]
-        left = left[:: 1 + len(left) // _LOOK_AT_USES]
-        here = int(np.count_nonzero(state[left] == HERE)) / len(left) if len(left) else 1.0
+        here = self._here_share(uses, state)
         eta_s = None if rate is None else max(uses.samples - self.position, 0) / rate
         stopped = self.is_stopped(state, now_s)
         return Standing(self.epoch, self.position, uses.samples, rate, here, eta_s, ahead_bytes, stopped)

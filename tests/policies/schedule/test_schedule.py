@@ -284,6 +284,17 @@ def test_near_gives_what_is_here_in_order_once() -> None:
     assert schedule.near(0, 4) == []
 
 
+def test_what_a_reader_has_used_ahead_of_the_sampler_is_not_missed() -> None:
+    """Or an open that is heard of after the next order would keep the share below 1 for the whole epoch."""
+    schedule = begun(order(0, 1, 2, 3, 0))
+    schedule.seen(0, 0.0)
+    schedule.seen(3, 0.0)
+    bring(schedule)
+    assert schedule.statistics(0).here_share == 1
+    schedule.evicted(np.array([0, 3], np.int32))
+    assert schedule.statistics(0).here_share == pytest.approx(2 / 3)  # the second use of 0 is left
+
+
 def test_statistics() -> None:
     schedule = begun(np.arange(12, dtype=np.int32))
     bring(schedule, limit=6)
