@@ -125,7 +125,7 @@ def test_samples_of_an_hdf5_file(tmp_path: Path, slow_source: SlowSource, hfs_mo
     sampler = hinted(indices, layout=layout, mount=os.path.relpath(hfs.path))
     with h5py.File(hfs.path / "train.h5", "r") as file, begun(sampler) as (first, rest):
         # The first chunks that are needed; then the reader and what is fetched ahead go side by side.
-        wait_until(hfs, lambda status: learner_of(status)["staged_share"] > 0.5)
+        wait_until(hfs, lambda status: learner_of(status).get("staged_share", 0) > 0.5)
         for index in [first, *rest]:
             assert np.array_equal(file["x"][index], samples[index])
             assert file["y"][index] == index
