@@ -267,6 +267,12 @@ def breaches(file: str, text: str) -> list[str]:
         if file in JOB_SIDE and statement not in types and top in NEVER_IN_JOBS:
             breach(statement, f"runs inside training jobs, so it may not import {top}")
 
+    for node in ast.walk(tree):
+        if isinstance(node, ast.TryStar):
+            for statement in (inner for handler in node.handlers for inner in ast.walk(handler)):
+                if isinstance(statement, ast.Raise):
+                    breach(statement, "raise inside except*, a group up to Python 3.11.3: see mountd/base/errors.py")
+
     if package == "mountd" and file not in LOOSE_TASK_RIGHTS:
         for call in loose_tasks(tree):
             breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/core/background.py")

@@ -17,7 +17,7 @@ import trio
 
 from hfs.mounting.cache_root import cache_root
 from hfs.mounting.held import held
-from mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError
+from mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError, ungrouped
 from mountd.cache import Cache, CacheSettings, open_cache
 from mountd.core.metrics import Metrics
 from mountd.ledger import Hold, caches_below
@@ -196,13 +196,8 @@ def _names_of(cache_dir: str, source: str) -> set[str]:
 
 
 def _run(main: Callable[[], Awaitable[None]]) -> None:
-    try:
+    with ungrouped():
         trio.run(main)
-    except* HfsError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
 
 
 async def _on(path: str, work: Callable[[Cache], Awaitable[None]], settings: CacheSettings = _AS_IT_IS) -> None:

@@ -12,12 +12,16 @@
      `- Interrupted            the reader was killed while it waited: nobody hears the answer
 
 Only `mountd/fuse/boundary.py` turns an exception into an errno, by `errno_of`.
+
+What tasks side by side have raised comes out of their nursery as a group, which no `except SourceError` finds: whoever
+waits for them puts `ungrouped` around it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 
 
 class HfsError(Exception):
@@ -67,6 +71,50 @@ class Interrupted(HfsError):
     """The process that asked is being killed; the kernel keeps it until it gets an answer."""
 
 
+def sole(error: BaseException) -> BaseException:
+    """What a group means to who waited for it: one of ours, if it has nothing else. A defect, and that the waiter is
+    given up, count more; a group stays one where several of these are in it.
+    """
+    errors = list(_leaves(error))
+    others = [one for one in errors if not isinstance(one, HfsError)]
+    given_up = len({type(one) for one in others}) == 1 and not isinstance(others[0], Exception)
+    if len(others) > 1 and not given_up:
+        return error
+    return (others or errors)[0]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for inner in error.exceptions:
+        yield from _leaves(inner)
+
+
+class ungrouped:  # noqa: N801 - used as a function
+    """Around a nursery: what leaves it is one error, see `sole`.
+
+    Never `except*` for that: what is raised inside of it comes out as a group again up to Python 3.11.3. And the error
+    keeps no way back to its group, a circle that would hold the buffers of all its frames until it is collected.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, BaseExceptionGroup):
+            return
+        found = sole(error)
+        if found is error:
+            return
+        context = found.__context__
+        try:
+            raise found
+        finally:
+            found.__context__ = context
+            del found, error
+
+
 def errno_of(error: BaseException) -> int | None:
     """The errno that a reader gets for `error`; None for an exception that no rule foresees.
 
@@ -74,6 +122,7 @@ def errno_of(error: BaseException) -> int | None:
     succeeds with the new version, and only a handle of the old one sees the error. StagingError is EIO: it should have
     ended in a fallback, and an error is better than a wrong byte.
     """
+    error = sole(error)
     if isinstance(error, SourceError):
         return error.errno
     if isinstance(error, VersionChanged):

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import trio
 
-from mountd.base.errors import ConfigError, HfsError
+from mountd.base.errors import ConfigError, HfsError, sole
 from mountd.control.connection import ClientGone, ControlConnection, Report
 from mountd.control.learners import Joins, serve_learner
 from mountd.control.listening import ControlListener, control_socket
@@ -303,17 +303,10 @@ class _Gate:
                 case Join():
                     raise ProtocolError("a learner joins on a connection of its own")
         except Exception as raised:
-            error = _sole(raised)
+            error = sole(raised)
             if isinstance(error, ConfigError):
                 return Failure(str(error), 2)
             if isinstance(error, HfsError | OSError):
                 return Failure(str(error), 1)
             log.exception("control: %s failed", type(request).__name__.lower())
             return Failure(f"the daemon failed: {error!r}; its log says more", 1)
-
-
-def _sole(error: BaseException) -> BaseException:
-    """What a nursery wrapped, where it wrapped only one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

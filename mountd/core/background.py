@@ -20,6 +20,8 @@ from typing import TypeVarTuple
 
 import trio
 
+from mountd.base.errors import sole
+
 log = logging.getLogger(__name__)
 
 Args = TypeVarTuple("Args")
@@ -80,7 +82,7 @@ async def guarded(name: str, function: Callable[[*Args], Awaitable[object]], *ar
         await function(*args)
     except* Exception as group:  # noqa: BLE001 - whatever it is, it is this task's alone
         failed = True
-        note_fault(name, _sole(group))
+        note_fault(name, sole(group))
     return not failed
 
 
@@ -120,10 +122,3 @@ def _origin(error: BaseException) -> str:
     """The innermost line that it came from."""
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
     return f"{frames[0].filename}:{frames[0].lineno}" if frames else ""
-
-
-def _sole(error: BaseException) -> BaseException:
-    """What groups wrap, where they wrap only one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

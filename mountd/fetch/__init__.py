@@ -17,7 +17,7 @@ from mountd.fetch.misses import Misses
 from mountd.fetch.neighbour_demand import NeighbourDemand, OwnWaits
 from mountd.fetch.prefetch import Prefetch
 from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.fetch.resolver import Ensured, Resolved, Resolver, first_of
+from mountd.fetch.resolver import Ensured, Resolved, Resolver
 from mountd.fetch.serving import Serving
 from mountd.fetch.sibling_fetches import SiblingFetches
 from mountd.fetch.sibling_watch import SiblingWatch
@@ -65,5 +65,4 @@ __all__ = [
     "SmallPipeline",
     "Staged",
     "SteppingBack",
-    "first_of",
 ]

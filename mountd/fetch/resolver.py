@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 import trio
 
-from mountd.base.errors import HfsError, StagingError
+from mountd.base.errors import StagingError, ungrouped
 from mountd.cache import Cache, StagedFile
 from mountd.fetch.chunks.fetcher import Fetcher, Goal
 from mountd.fetch.chunks.held import HeldChunks
@@ -245,15 +245,7 @@ class Resolver:
                         raise StagingError("another node, which owns it, could not stage all of it")
                     raise self._cache.admission.refusal(file.chunk(index).size)
 
-        try:
+        with ungrouped():
             async with trio.open_nursery() as nursery:
                 for _ in range(min(_WARM_STREAMS, file.present.count)):
                     nursery.start_soon(stream)
-        except* HfsError as group:
-            raise first_of(group) from None
-
-
-def first_of(group: BaseExceptionGroup[HfsError]) -> HfsError:
-    """One of the errors of tasks that ran side by side."""
-    error = group.exceptions[0]
-    return first_of(error) if isinstance(error, BaseExceptionGroup) else error

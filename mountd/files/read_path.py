@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import HfsError, VersionChanged
+from mountd.base.errors import VersionChanged, ungrouped
 from mountd.core.metrics import Metrics
-from mountd.fetch import Resolved, Resolver, first_of
+from mountd.fetch import Resolved, Resolver
 from mountd.files.delegations import Delegations
 from mountd.files.handles import FileHandle
 from mountd.files.page_faults import PageFaults
@@ -93,12 +93,10 @@ class ReadPath:
         async def put(piece: Piece) -> None:
             joined[piece.start - extent.start : piece.end - extent.start] = await self._piece(handle, piece, advice)
 
-        try:
+        with ungrouped():
             async with trio.open_nursery() as nursery:
                 for piece in pieces:
                     nursery.start_soon(put, piece)
-        except* HfsError as group:
-            raise first_of(group) from None
         return joined
 
     async def _piece(self, handle: FileHandle, piece: Piece, advice: Advice | None) -> bytes | bytearray | memoryview:

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 import trio
 
 from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError, SourceError, SourceTimeout
+from mountd.base.errors import HfsError, SourceTimeout, ungrouped
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
 from mountd.namespace.nodes.leaves import Leaves
@@ -121,12 +121,10 @@ class Asking:
         """Ask for `names`, in many threads. Raises SourceError."""
         if not names:
             return
-        try:
+        with ungrouped():
             async with trio.open_nursery() as nursery:
                 for part in _slices(names, self._metadata.stats_at_once):
                     nursery.start_soon(self._fly, self._take_off(directory, part, as_leaves=as_leaves))
-        except* SourceError as group:
-            raise group.exceptions[0] from None
 
     def ahead_nowait(self, directory: Node, names: Sequence[bytes], told: AbstractSet[bytes] = frozenset()) -> None:
         """Begin to ask for those of `names` that are neither known nor under way: they will be wanted soon.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from mountd.base.errors import sole
 from mountd.core.metrics import Metrics
 from mountd.peers.cluster_view import ClusterView, LoneView
 from mountd.peers.job import JobPeers
@@ -143,11 +144,9 @@ async def open_joining(peers: str, generation: int) -> AsyncIterator[Joining]:
     try:
         yield joining
     except Exception as error:
-        leaf: BaseException = error
-        while isinstance(leaf, BaseExceptionGroup):
-            leaf = leaf.exceptions[0]
+        why = sole(error)
         try:
-            await joining.refuse(str(leaf) or repr(leaf))
+            await joining.refuse(str(why) or repr(why))
         except Exception as also:  # noqa: BLE001 - what is raised below says more
             log.debug("peers: %s", also)
         raise
