@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,9 +52,10 @@ from mountd.wire.protocol import (
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-"""A status a second from every rank of a large node, and room for commands; beyond it is a client out of control."""
-_OTHERS_CONNECTIONS = MAX_CONNECTIONS // 2
-"""Of those, for all users but root and the owner, who must get in whatever others do."""
+"""Of one user, root and the owner too: a status a second from every rank of a large node, and room for commands; beyond
+it is a client out of control."""
+_OTHERS_CONNECTIONS = 16 * MAX_CONNECTIONS
+"""Of all users but root and the owner together: no user has more than a sixteenth of it."""
 _OTHERS_BYTES = 1 << 16
 """Of a request of theirs, none of which names files."""
 
@@ -177,11 +179,8 @@ class _Gate:
         self._commands = commands
         self._owners = owners
         self._others = others
-        self._open = 0
-        self._learners = 0
-        """Of the open ones: those that have joined, whose number `Joins` bounds."""
-        self._of_others = 0
-        """Of the open ones that have not joined: those of other users."""
+        self._open: Counter[int] = Counter()
+        """By user: those that are open and have not joined; the number of the others is bounded by `Joins`."""
 
     async def answer(self, stream: trio.SocketStream) -> None:
         """Serve one connection. Never raises but Cancelled: one client must not end the others."""
@@ -195,37 +194,39 @@ class _Gate:
         await guarded("control connection", self._answer, stream, lambda: requester)
 
     async def _answer(self, stream: trio.abc.Stream, requester_of_it: Callable[[], Requester]) -> None:
-        self._open += 1
         try:
             async with stream:
                 requester = requester_of_it()
-                connection = ControlConnection(stream)
-                if not self._others and not requester.is_owner:
-                    log.warning("control: process %d of user %d was refused", requester.pid, requester.who.uid)
-                    await connection.send(Failure("only root and the owner of the mount may ask its daemon", 1))
-                elif self._open - self._learners > 2 * MAX_CONNECTIONS:
-                    return  # not even an answer: that, too, takes time
-                elif self._open - self._learners > MAX_CONNECTIONS:
-                    await connection.send(Failure(f"{MAX_CONNECTIONS} commands are running; try again", 1))
-                else:
-                    await self._serve_one(connection, requester)
+                with self._counted(requester.who.uid, 1) as of_user:
+                    await self._serve_one(ControlConnection(stream), requester, of_user)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ClientGone, OSError):
             log.debug("control: a client went away")
-        finally:
-            self._open -= 1
 
-    async def _serve_one(self, connection: ControlConnection, requester: Requester) -> None:
-        if requester.is_owner:
-            await self._serve(connection, requester)
-            return
-        self._of_others += 1
+    @contextlib.contextmanager
+    def _counted(self, uid: int, more: int) -> Iterator[int]:
+        """So many more of a user are open while the block runs; how many there are then."""
+        self._open[uid] += more
         try:
-            if self._of_others > _OTHERS_CONNECTIONS:
-                await connection.send(Failure("other users run too many commands; try again", 1))
-            else:
-                await self._serve(connection, requester)
+            yield self._open[uid]
         finally:
-            self._of_others -= 1
+            self._open[uid] -= more
+            if not self._open[uid]:
+                del self._open[uid]
+
+    async def _serve_one(self, connection: ControlConnection, requester: Requester, of_user: int) -> None:
+        uid = requester.who.uid
+        others = sum(count for user, count in self._open.items() if user not in self._owners)
+        if not self._others and not requester.is_owner:
+            log.warning("control: process %d of user %d was refused", requester.pid, uid)
+            await connection.send(Failure("only root and the owner of the mount may ask its daemon", 1))
+        elif of_user > 2 * MAX_CONNECTIONS or (not requester.is_owner and others > 2 * _OTHERS_CONNECTIONS):
+            return  # not even an answer: that, too, takes time
+        elif of_user > MAX_CONNECTIONS:
+            await connection.send(Failure(f"{MAX_CONNECTIONS} commands of user {uid} are running; try again", 1))
+        elif not requester.is_owner and others > _OTHERS_CONNECTIONS:
+            await connection.send(Failure("other users run too many commands; try again", 1))
+        else:
+            await self._serve(connection, requester)
 
     async def _serve(self, connection: ControlConnection, requester: Requester) -> None:
         reply: Reply
@@ -259,16 +260,10 @@ class _Gate:
         if why_not is not None:
             await connection.send(Failure(f"hints of other users are not followed here: {why_not}", 1))
             return
-        others = 0 if requester.is_owner else 1
-        self._learners += 1
-        self._of_others -= others
-        try:
+        with self._counted(requester.who.uid, -1):
             await serve_learner(
                 self._commands.learners, join, requester, next_frame=connection.next_frame, send=connection.send
             )
-        finally:
-            self._learners -= 1
-            self._of_others += others
 
     async def _run(self, request: Request, requester: Requester, report: Report) -> Reply:
         commands = self._commands

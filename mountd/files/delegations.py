@@ -16,13 +16,14 @@ come to us. Not delegated are opens of files that some users have to be asked fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import trio
 
 from mountd.base.errors import SourceError
 from mountd.cache import Cache, StagedFile
+from mountd.core.slices import Slices
 from mountd.files.handles import FileHandle, Handles
 from mountd.files.opened_files import OpenedFiles
 from mountd.kernel import Backing, DataPlane, StagedObject
@@ -104,6 +105,7 @@ class Delegations:
         self._cache = cache
         self._is_heard = is_heard
         self._leaf_opened = leaf_opened
+        self._slices = Slices()
         self._out: dict[Node, Delegated] = {}
         """The oldest first."""
         self._reads: set[Node] = set()
@@ -266,16 +268,21 @@ class Delegations:
             opened, _lost = self._plane.take_events()
             for thread_id in {thread_id & _THREAD for _, thread_id, _ in opened}:
                 served(thread_id, 0, 0)  # a reader too, if the kernel answers all of its reads
-            for node_id, thread_id, object_id in opened:
-                if object_id:
-                    self._cache.updates.used(object_id)
-                # What was opened before is told to nobody.
-                if not self._leaf_opened(node_id, thread_id) and heard and heard_before:
-                    self._tell_of(node_id, thread_id & _THREAD)
+            # What was opened before is told to nobody.
+            await self._slices.carry_out(self._told_of(opened, all_files=heard and heard_before))
             if len(opened) < self._plane.events_at_most:
                 await trio.sleep(_TELL_S if heard or opened else _IDLE_TELL_S)
             else:
                 await trio.lowlevel.checkpoint()
+
+    def _told_of(self, opened: Sequence[tuple[int, int, int]], *, all_files: bool) -> Iterator[None]:
+        """In steps: each is told to all who have given an order."""
+        for node_id, thread_id, object_id in opened:
+            if object_id:
+                self._cache.updates.used(object_id)
+            if not self._leaf_opened(node_id, thread_id) and all_files:
+                self._tell_of(node_id, thread_id & _THREAD)
+            yield
 
     def _tell_of(self, node_id: int, thread_id: int) -> None:
         try:

@@ -22,6 +22,7 @@ from mountd.hints.epoch_plan import EpochPlan
 from mountd.hints.plan_changes import PlanChanges
 from mountd.hints.plan_registry import PlanRegistry
 from mountd.hints.space_reservation import SpaceReservation
+from mountd.hints.unit_layout import hash_of
 from mountd.namespace import Node
 from policies.prefetch.miss_policy import ScheduledChunk
 
@@ -136,8 +137,9 @@ class FollowedPlans:
 
     def opened_at(self, path: bytes, staged: bool) -> bool:
         """As `opened`, of a small file that is no node."""
+        path_hash = hash_of(path)
         for plan in self.plans.followed():
-            unit = plan.layout.find(path) if plan.layout.whole else None
+            unit = plan.layout.find(path, path_hash) if plan.layout.whole else None
             if unit is not None:
                 if not staged and unit in plan.under_way and plan.may_know(unit):
                     plan.overtaken.add(path)
@@ -162,11 +164,12 @@ class FollowedPlans:
         found = self._found(node)
         if found is not None and found[0].learners:
             return found
-        paths: list[bytes] | None = None
+        paths: list[tuple[bytes, int]] | None = None
         for plan in self.plans.followed():
             if plan.layout.whole:
-                paths = node.paths if paths is None else paths
-                for unit in map(plan.layout.find, paths):
+                paths = [(path, hash_of(path)) for path in node.paths] if paths is None else paths
+                for path, path_hash in paths:
+                    unit = plan.layout.find(path, path_hash)
                     if unit is not None:
                         plan.files.found(unit, node)
                         return plan, unit

@@ -1,6 +1,7 @@
 """How much memory hints take in all: layouts, orders, and what has come of them so far. More is refused.
 
-One user who is neither root nor the owner of the mount has half of it at most, so that there is room for others.
+One user who is neither root nor the owner of the mount has half of it at most, and all of these together three
+quarters, so that there is room for others, and for root whatever they do.
 
 Event loop only.
 """
@@ -8,6 +9,7 @@ Event loop only.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -64,10 +66,14 @@ class HintMemory:
     def check_room(self, more_bytes: int, reader: Credentials | None) -> None:
         """Raise LayoutError if so much more of `reader` would be more than is kept of hints in all, or of one user."""
         _check(sum(holder.memory_bytes for holder in self._holders) + more_bytes, _MAX_MEMORY_BYTES, "")
-        if reader is not None:
-            own = (holder for holder in self._holders if holder.reader and holder.reader.uid == reader.uid)
-            own_bytes = sum(holder.memory_bytes for holder in own) + more_bytes
-            _check(own_bytes, _MAX_MEMORY_BYTES // 2, " of one user")
+        if reader is None:
+            return
+        of_user: Counter[int] = Counter()
+        for holder in self._holders:
+            if holder.reader is not None:
+                of_user[holder.reader.uid] += holder.memory_bytes
+        _check(of_user[reader.uid] + more_bytes, _MAX_MEMORY_BYTES // 2, " of one user")
+        _check(of_user.total() + more_bytes, _MAX_MEMORY_BYTES * 3 // 4, " of users who do not own the mount")
 
 
 def _check(wanted_bytes: int, most_bytes: int, of: str) -> None:

@@ -17,10 +17,12 @@ from mountd.hints.plan_registry import PlanRegistry
 from mountd.wire.protocol import Failure, Join, Result
 
 MAX_LEARNERS = 256
-"""Connections: sixteen processes with sixteen samplers each."""
+"""Connections of root and the owner of the mount: sixteen processes with sixteen samplers each."""
 
-_OF_A_USER = MAX_LEARNERS // 2
-"""Of one user who is neither root nor the owner of the mount: there is room for another."""
+_OF_A_USER = 128
+"""Of one user who is neither: there is room for others."""
+_OF_OTHERS = 4 * _OF_A_USER
+"""Of all of these together."""
 
 _MAX_TEXT = 256
 """Characters of a name: all of them are in each status."""
@@ -69,9 +71,11 @@ class Learners:
         return session, Result(detail={"layout": "known" if known else "wanted"})
 
     def _refusal(self, join: Join, reader: Credentials | None) -> Failure | None:
-        if len(self._sessions) >= MAX_LEARNERS:
-            return Failure(f"{MAX_LEARNERS} learners have joined; more are not followed")
-        ours = [other for other in self._sessions.values() if _uid(other.reader) == _uid(reader)]
+        likes = [other for other in self._sessions.values() if (other.reader is None) == (reader is None)]
+        most = MAX_LEARNERS if reader is None else _OF_OTHERS
+        if len(likes) >= most:
+            return Failure(f"{most} learners have joined; more are not followed")
+        ours = [other for other in likes if _uid(other.reader) == _uid(reader)]
         if reader is not None and len(ours) >= _OF_A_USER:
             return Failure(f"{_OF_A_USER} learners of user {reader.uid} have joined; more are not followed")
         for field in ("layout", "name", "job", "process"):

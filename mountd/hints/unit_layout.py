@@ -7,6 +7,9 @@ nothing.
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
@@ -19,6 +22,14 @@ _LARGEST_FILE_BYTES = 1 << 62
 _BYTES_A_FILE, _BYTES_AN_EXTENT = 20, 24
 _MAKING_BYTES_A_FILE = 40
 """Ends and hashes while they are put in order."""
+
+
+_HASHED_AT_ONCE = 512
+"""Half a millisecond."""
+_REST_S = 1e-4
+
+hash_of = xxh3_64_intdigest
+"""Of a path."""
 
 
 def layout_bytes(layout: SampleExtents) -> int:
@@ -46,9 +57,9 @@ class UnitLayout:
         if self.whole:
             self.units = self.files
             self.bytes: int | None = None
-            hashes = np.fromiter((xxh3_64_intdigest(self.path(i)) for i in range(self.files)), np.uint64, self.files)
-            self._by_hash = np.argsort(hashes).astype(np.int32)
-            self._hashes = hashes[self._by_hash]
+            hashes = self._hashes_of_paths()
+            self._by_hash = np.argsort(hashes, kind="stable").astype(np.int32)
+            self._hashes = hashes[self._by_hash].data
             return
         self._divide(layout)
 
@@ -91,16 +102,28 @@ class UnitLayout:
         start = int(self._ends[file - 1]) + 1 if file else 0
         return self._names[start : int(self._ends[file])]
 
-    def find(self, path: bytes) -> int | None:
-        """The sample that is all of the file at `path`; the last one, if there are several."""
-        wanted = np.uint64(xxh3_64_intdigest(path))
-        place = int(np.searchsorted(self._hashes, wanted, side="right")) - 1
-        while place >= 0 and self._hashes[place] == wanted:
-            file = int(self._by_hash[place])
-            if self.path(file) == path:
-                return file
-            place -= 1
-        return None
+    def find(self, path: bytes, path_hash: int) -> int | None:
+        """The sample that is all of the file at `path`, of which `path_hash` is `hash_of`; the last one, if there are
+        several.
+
+        One step, whatever the names are: of names with the same hash only the last is ever found. Whoever makes such
+        names has made only his own layout of less use.
+        """
+        place = bisect_right(self._hashes, path_hash) - 1
+        if place < 0 or self._hashes[place] != path_hash:
+            return None
+        file = int(self._by_hash[place])
+        return file if self.path(file) == path else None
+
+    def _hashes_of_paths(self) -> NDArray[np.uint64]:
+        """In a thread: rests now and then, since it holds the interpreter that the event loop needs."""
+        hashes = np.empty(self.files, np.uint64)
+        for first in range(0, self.files, _HASHED_AT_ONCE):
+            end = min(first + _HASHED_AT_ONCE, self.files)
+            hashes[first:end] = [hash_of(self.path(file)) for file in range(first, end)]
+            if end < self.files:
+                time.sleep(_REST_S)
+        return hashes
 
     def unit_bytes(self) -> NDArray[np.int64] | None:
         """Bytes of each unit; None if they are not known before they are looked at."""

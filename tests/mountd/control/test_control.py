@@ -337,10 +337,42 @@ def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 assert await stream.receive_some()
             (reply,) = await ask(path, encode(Status()))
             assert isinstance(reply, Failure)
-            assert "2 commands are running" in reply.message
+            assert "2 commands of user 0 are running" in reply.message
             await stack.aclose()
             while not isinstance((await ask(path, encode(Status())))[0], Result):
                 await trio.lowlevel.checkpoint()
+
+    run(test)
+
+
+def test_a_user_who_takes_all_connections_has_taken_only_his_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_CONNECTIONS", 3)
+    who = [12345]
+    monkeypatch.setattr(requester, "socket_peer", lambda _connection: SocketPeer(1, who[0], 100))
+    monkeypatch.setattr(requester, "socket_peer_groups", lambda _connection: ())
+
+    async def test() -> None:
+        with socket_path(config(tmp_path / "s")) as path:
+            async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
+                silent = contextlib.AsyncExitStack()
+                await stack.enter_async_context(silent)
+                commands = FakeCommands().all()
+                async with serve(path, commands, nursery, OpenFiles(1024), others=True):
+                    for _ in range(5):
+                        await silent.enter_async_context(await trio.open_unix_socket(path))
+                    await trio.testing.wait_all_tasks_blocked()
+                    (reply,) = await ask(path, encode(Status()))
+                    assert isinstance(reply, Failure)
+                    assert "3 commands of user 12345" in reply.message
+                    for uid in (12346, 0, 12347):
+                        who[0] = uid
+                        assert isinstance((await ask(path, encode(Status())))[0], Result)
+                    await silent.aclose()
+                    await trio.testing.wait_all_tasks_blocked()
+                    who[0] = 12345
+                    assert isinstance((await ask(path, encode(Status())))[0], Result)
 
     run(test)
 

@@ -156,11 +156,26 @@ async def test_short_names_are_many_files_and_counted_before_they_are_looked_at(
     assert ["\n" in record.getMessage() for record in logs.records] == [False], "a line of the log is ours"
 
 
+async def test_others_leave_room_for_root_and_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "_OF_OTHERS", 2)
+    monkeypatch.setattr(learners, "MAX_LEARNERS", 1)
+    async with daemon(source_of(2)) as parts:
+        sessions = [await joined(parts, list_of(2), reader=reader) for reader in (ANN, BOB)]
+        refused = parts.learners.join(Join("x", process="another"), 9, BOB._replace(uid=5))[1]
+        assert isinstance(refused, Failure)
+        sessions.append(await joined(parts, list_of(2)))
+        for session in sessions:
+            session.leave()
+
+
 async def test_layouts_that_are_read_at_once_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = hint_memory.HintMemory()
     monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 100)
     with memory.reserved(30, ANN):
-        memory.check_room(50, BOB)
+        memory.check_room(45, BOB)
         with pytest.raises(LayoutError, match="of one user"):
             memory.check_room(30, ANN)
+        with pytest.raises(LayoutError, match="do not own the mount"):
+            memory.check_room(46, BOB)
+        memory.check_room(70, None)
     memory.check_room(50, ANN)

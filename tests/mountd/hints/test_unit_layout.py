@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mountd.hints import unit_layout
 from mountd.hints.unit_layout import UnitLayout
 from mountd.wire.hints import LayoutFrame
 from mountd.wire.layout import LayoutError, SampleExtents
@@ -61,6 +62,38 @@ def test_extents_become_the_chunks_they_lie_in() -> None:
     assert units.tolist() == [3, 0, 1, 2, 0]
     assert at is not None
     assert at.tolist() == [0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([b"%d" % number for number in range(2000)], {b"1999": 1999, b"7": None, b"x": None}),
+        ([b"a", *[b"b"] * 2000, b"c", b"b"], {b"b": 2002, b"a": None}),
+    ],
+    ids=["forged", "one name"],
+)
+def test_names_whose_hashes_are_the_same_are_one_step(
+    names: list[bytes], found: dict[bytes, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each open of a file by anybody asks for it, so nobody may make that slow by how he names his files."""
+    monkeypatch.setattr(unit_layout, "hash_of", lambda _path: 7)
+    layout = divided(LayoutFrame(files=b"\0".join(names)))
+    looked_at: list[int] = []
+    path_of = UnitLayout.path
+    monkeypatch.setattr(UnitLayout, "path", lambda self, file: looked_at.append(file) or path_of(self, file))
+    for path, number in found.items():
+        looked_at.clear()
+        assert layout.find(path, 7) == number
+        assert layout.find(path, 8) is None
+        assert len(looked_at) == 1
+
+
+def test_of_a_name_that_comes_twice_the_last_is_found() -> None:
+    names = [b"%d" % (number % 700) for number in range(2000)]
+    layout = divided(LayoutFrame(files=b"\0".join(names)))
+    for number in range(700):
+        path = b"%d" % number
+        assert layout.find(path, unit_layout.hash_of(path)) == 1999 - names[::-1].index(path)
 
 
 def test_samples_of_several_extents() -> None:
