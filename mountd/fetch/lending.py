@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -45,6 +46,13 @@ class LendingTerms:
     """Names of a directory whose files are fetched the usual way just now, or will be by whoever looks them up."""
 
 
+class _Lent(NamedTuple):
+    directory: Node
+    renew_s: float
+    """When it is to be lent anew."""
+    generation: int
+
+
 class Lending:
     """`len()`: how many are lent."""
 
@@ -65,9 +73,10 @@ class Lending:
         self.terms = terms
         self._nursery = nursery
         self._arrivals = arrivals
-        self._lent: OrderedDict[int, tuple[Node, float]] = OrderedDict()
-        """By node id: each directory, and when it is to be lent anew. The one lent last at the end."""
-        self._recalls = 0
+        self._lent: OrderedDict[int, _Lent] = OrderedDict()
+        """By node id. The one lent last at the end."""
+        self._recalls = 1
+        """And the generation of what is lent now."""
         self._coming: dict[Node, trio.Event] = {}
         """Those that are being lent, and the end of that."""
         self._young: OrderedDict[Node, float] = OrderedDict()
@@ -86,7 +95,12 @@ class Lending:
     def directory(self, directory_id: int) -> Node | None:
         """The one with this node id, if it is lent."""
         lent = self._lent.get(directory_id)
-        return lent[0] if lent is not None else None
+        return lent.directory if lent is not None else None
+
+    def generation(self, directory_id: int) -> int:
+        """What was begun in a loan of another one may be older than a recall of this directory."""
+        lent = self._lent.get(directory_id)
+        return lent.generation if lent is not None else self._recalls
 
     def is_used(self, directory_id: int) -> None:
         """Files of it were opened or fetched without us."""
@@ -172,10 +186,12 @@ class Lending:
         self._namespace.leaves.lend(directory)
         for name in self.terms.under_way(directory):
             self._namespace.leaves.own(directory, name)
+        generation = self.generation(directory.id)
         is_lent = self._fetches.lend(
             directory.id,
             loan.directory.fd,
             loan.directory.device,
+            generation=generation,
             largest_bytes=self.terms.limit_bytes,
             settled_ns=loan.settled,
             until_ns=now_ns + int(min(self.terms.ttl_s, 1e9) * 1e9),
@@ -186,7 +202,7 @@ class Lending:
             self._namespace.leaves.unlend(directory)
             return
         self._used.discard(directory.id)
-        self._lent[directory.id] = directory, trio.current_time() + self.terms.ttl_s / 2
+        self._lent[directory.id] = _Lent(directory, trio.current_time() + self.terms.ttl_s / 2, generation)
         self._lent.move_to_end(directory.id)
         self._one_more.set()
         self._one_more = trio.Event()
@@ -201,13 +217,12 @@ class Lending:
             self._young[directory] = trio.current_time() + _REST_S
 
     def _unlend(self, directory_id: int) -> None:
-        directory, _ = self._lent.pop(directory_id)
-        self._namespace.leaves.unlend(directory)
+        self._namespace.leaves.unlend(self._lent.pop(directory_id).directory)
 
     def _renew(self) -> None:
         """Those that are used are lent anew before their time is over; the others end by themselves."""
         now_s = trio.current_time()
-        for directory_id, (directory, renew_s) in list(self._lent.items()):
+        for directory_id, (directory, renew_s, _) in list(self._lent.items()):
             if now_s < renew_s:
                 break
             if directory_id in self._used and directory not in self._coming and self.terms.ttl_s < math.inf:
@@ -217,7 +232,8 @@ class Lending:
                 self._unlend(directory_id)
 
     def recall(self, directories: Collection[Node]) -> None:
-        """In these no file is looked at or fetched without us any more, until they are lent anew."""
+        """In these no file is looked at or fetched without us any more, until they are lent anew; what is under way is
+        entered nowhere."""
         self._recalls += 1
         for directory in directories:
             if directory.id in self._lent:

@@ -68,13 +68,20 @@ class Staged(NamedTuple):
     fetched: bool
 
 
+class _Key(NamedTuple):
+    directory_id: int
+    generation: int
+    """Of the loan: after a recall it may be asked for again while that of before is under way."""
+    name: bytes
+
+
 class _Batch:
     """Files that somebody waits for together."""
 
     def __init__(self) -> None:
         self.left = 0
         self.more = trio.Event()
-        self.outcomes: dict[tuple[int, bytes], Staged] = {}
+        self.outcomes: dict[_Key, Staged] = {}
 
 
 class SmallPipeline:
@@ -100,8 +107,7 @@ class SmallPipeline:
         self._siblings = siblings
         self._metrics = metrics
         self._heard = heard
-        self._awaited: dict[tuple[int, bytes], _Batch] = {}
-        """By node id of the directory, and name."""
+        self._awaited: dict[_Key, _Batch] = {}
         self._prefixes: dict[int, bytes] = {}
         """By node id of the directory, since the last look at what has become of files."""
         self._counted = fetches.figures()
@@ -167,8 +173,11 @@ class SmallPipeline:
         """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is
         to be fetched the usual way."""
         batch = _Batch()
-        asked = [(directory.id, name) for directory, name in places if directory.lent]
-        for key, error in zip(asked, self._fetches.ahead(asked), strict=True):
+        generation = self._lending.generation
+        keys = {place: _Key(place[0].id, generation(place[0].id), place[1]) for place in places}
+        asked = [keys[place] for place in places if place[0].lent]
+        errors = self._fetches.ahead([(key.directory_id, key.name) for key in asked])
+        for key, error in zip(asked, errors, strict=True):
             if not error:
                 self._awaited[key] = batch
                 batch.left += 1
@@ -180,7 +189,7 @@ class SmallPipeline:
         for key in asked:
             if self._awaited.get(key) is batch:
                 del self._awaited[key]
-        return [batch.outcomes.get((directory.id, name)) for directory, name in places]
+        return [batch.outcomes.get(keys[place]) for place in places]
 
     def opened(self, node_id: int, thread_id: int) -> bool:
         """A node was opened without us. False: it is no leaf."""
@@ -279,6 +288,8 @@ class SmallPipeline:
             self._siblings.look_again()
 
     def _note(self, one: Fetched, source_id: str) -> None:
+        if one.generation != self._lending.generation(one.directory_id):
+            return  # somebody has said since that its name may be another file's
         if self._cache.attributes.on and not (directory := self._namespace.nodes.node(one.directory_id)).changes:
             seen = SeenObject(one.number, source_id, directory.attributes, one.name, one.seen)
             self._cache.attributes.note_object(seen)
@@ -294,13 +305,14 @@ class SmallPipeline:
         return self._prefixes[directory_id]
 
     def _tell_awaiting(self, one: Fetched, size: int) -> bool:
-        batch = self._awaited.pop((one.directory_id, one.name), None)
+        key = _Key(one.directory_id, one.generation, one.name)
+        batch = self._awaited.pop(key, None)
         if batch is None:
             return False
         is_fetched = one.kind in (FetchKind.STORED, FetchKind.UNSTORED)
         if is_fetched or (one.kind is FetchKind.HERE and (one.number or not size)):  # else it is no small file
             outcome = Staged(size, one.number, fetched=is_fetched)
-            batch.outcomes[one.directory_id, one.name] = outcome
+            batch.outcomes[key] = outcome
         batch.left -= 1
         if not batch.left:
             batch.more.set()

@@ -50,6 +50,8 @@ class Fetched(NamedTuple):
     ahead: bool
     """It was asked for by `ahead`."""
     directory_id: int
+    generation: int
+    """Of the loan that it was begun in."""
     name: bytes
     seen: bytes
     """As in `base.seen`; zeros where nothing was seen."""
@@ -111,6 +113,7 @@ class _Extension(Protocol):
     def plane_lend(
         self,
         directory: int,
+        generation: int,
         fd: int,
         device: int,
         largest: int,
@@ -125,7 +128,7 @@ class _Extension(Protocol):
 
     def plane_fetch_ahead(self, directories: list[int], names: list[bytes], /) -> bytearray: ...
 
-    def plane_fetched(self) -> list[tuple[int, int, int, bytes, bytes, int, int, int, int]]: ...
+    def plane_fetched(self) -> list[tuple[int, int, int, int, bytes, bytes, int, int, int, int]]: ...
 
     def plane_store_in(self, fd: int, overhead_bytes: int, /) -> None: ...
 
@@ -198,6 +201,7 @@ class SmallFetches:
         fd: int,
         device: int,
         *,
+        generation: int,
         largest_bytes: int,
         settled_ns: tuple[int, int],
         until_ns: int,
@@ -206,6 +210,7 @@ class SmallFetches:
     ) -> bool:
         """Look at and fetch the small files of a directory, open as `fd`, until `until_ns` (CLOCK_MONOTONIC).
 
+        `generation`: what was begun in a loan of another one is not entered in this one, and nobody waits for it.
         `settled_ns`: files with a younger ctime are ours: of whole seconds, and others. `valid_s`: for how long what is
         said of a name is good.
         `careful`: a file is looked at before it is opened. False: it could not be lent.
@@ -214,7 +219,9 @@ class SmallFetches:
             return False
         until_ns, valid_ns = min(until_ns, _LONGEST_NS), int(min(valid_s * 1e9, _LONGEST_NS // 4))
         try:
-            self._extension.plane_lend(directory_id, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful)
+            self._extension.plane_lend(
+                directory_id, generation, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful
+            )
         except OSError:
             return False
         return True

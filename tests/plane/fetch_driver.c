@@ -2,8 +2,9 @@
  * read and close files, while one that stands for Python lends directories, takes leaves, owns names, grants room, gives
  * threads up and evicts, and one replaces files at the source.
  *
- * A file's first bytes say what all its others are, so bytes of two versions are never right. Ends with 1 and a line on
- * standard error if a byte was not, or a request was answered twice or never; see driving.h.
+ * A file's first bytes say what all its others are, so bytes of two versions are never right; its mtime is a number that
+ * grows, so a look-up of after a recall is never answered with what was before it. Ends with 1 and a line on standard error
+ * if a byte was wrong, an answer too old, or a request answered twice or never; see driving.h.
  */
 #define _GNU_SOURCE
 #include "driving.h"
@@ -27,6 +28,23 @@ WRAPPED(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attribute
 
 static int source, cache, ends[2], run = 1;
 static long reads, opens, by_python;
+static int64_t written[FILES], recalled[FILES]; /* the mtime of what is there, and of what was there at a recall; atomic */
+static uint64_t generation = 1;
+
+/* ---- a source that answers late ----------------------------------------------------------------------------------- */
+
+static int parking; /* 1: the next second look at a file waits with its answer until it is 3; 2: it does; atomic */
+static int is_slow; /* some answers come a moment late */
+
+int __real_statx(int fd, const char *restrict name, int flags, unsigned mask, struct statx *restrict found);
+int __wrap_statx(int fd, const char *restrict name, int flags, unsigned mask, struct statx *restrict found);
+int __wrap_statx(int fd, const char *restrict name, int flags, unsigned mask, struct statx *restrict found) {
+    int error = __real_statx(fd, name, flags, mask, found), next = 1;
+    if (is_slow && found->stx_mtime.tv_sec % 4 == 0) usleep(3000);
+    if (!(mask & STATX_MODE) && __atomic_compare_exchange_n(&parking, &next, 2, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        while (__atomic_load_n(&parking, __ATOMIC_ACQUIRE) == 2) usleep(100);
+    return error;
+}
 
 /* ---- files of the source ------------------------------------------------------------------------------------------ */
 
@@ -43,8 +61,11 @@ static void write_file(unsigned file, unsigned *seed) {
     name_of(file, name);
     int fd = openat(source, "new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0 || write(fd, data, size) != (ssize_t)size) fail("%s: %s", name, strerror(errno));
+    int64_t number = __atomic_load_n(&written[file], __ATOMIC_RELAXED) + 1;
+    if (futimens(fd, (struct timespec[]){{.tv_sec = number}, {.tv_sec = number}})) fail("utimens: %s", strerror(errno));
     close(fd);
     if (renameat(source, "new", source, name)) fail("rename: %s", strerror(errno));
+    __atomic_store_n(&written[file], number, __ATOMIC_RELEASE);
 }
 
 static void check(const char *data, size_t size, const char *what) {
@@ -136,8 +157,10 @@ static void use(unsigned file, char *buffer, unsigned *seed) {
     char name[16];
     size_t size;
     name_of(file, name);
+    int64_t least = __atomic_load_n(&recalled[file], __ATOMIC_ACQUIRE);
     struct fuse_entry_out *entry = (void *)ask(FUSE_LOOKUP, DIRECTORY, name, strlen(name) + 1, buffer, &size, rand_r(seed) % 16 == 0);
     if (!entry) return;
+    if ((int64_t)entry->attr.mtime < least) fail("%s as it was before a recall", name);
     uint64_t leaf = entry->nodeid, file_size = entry->attr.size;
     free(entry);
     struct fuse_open_in in = {.flags = O_RDONLY};
@@ -201,7 +224,7 @@ static void free_outcomes(void) {
 static int lend(void) {
     struct stat found;
     struct lent lent = {
-        .entry.node = DIRECTORY, .fd = dup(source), .largest = LARGEST - 1000, .settled_ns = INT64_MAX / 2,
+        .entry.node = DIRECTORY, .generation = generation, .fd = dup(source), .largest = LARGEST - 1000, .settled_ns = INT64_MAX / 2,
         .settled_fine_ns = INT64_MAX / 2, .until_ns = monotonic_ns() + 1000000000, .valid_ns = 50000000,
     };
     if (lent.fd < 0 || fstat(source, &found)) fail("dup: %s", strerror(errno));
@@ -209,6 +232,19 @@ static int lend(void) {
     int error = lent_put(&lent);
     if (error) close(lent.fd);
     return error;
+}
+
+/* As `hfs refresh`: what is looked up from now on is as it is now. */
+static void recall(void) {
+    int64_t leaves, now[FILES];
+    uint64_t directory = DIRECTORY;
+    struct name_run held = {0};
+    for (unsigned file = 0; file < FILES; file++) now[file] = __atomic_load_n(&written[file], __ATOMIC_ACQUIRE);
+    lent_take(DIRECTORY, &leaves);
+    generation++;
+    for (unsigned shard = 0; shard < LEAF_SHARDS; shard++) leaves_expire(shard, &directory, 1, &held);
+    free(held.bytes);
+    for (unsigned file = 0; file < FILES; file++) __atomic_store_n(&recalled[file], now[file], __ATOMIC_RELEASE);
 }
 
 static void take_leaf(uint64_t leaf) {
@@ -221,11 +257,13 @@ static void take_leaf(uint64_t leaf) {
 
 static void act(unsigned *seed, uint64_t *number) {
     char name[16];
-    int64_t leaves;
     uint64_t directories[8], stuck[FETCH_WORKERS], first, end;
     name_of((unsigned)rand_r(seed) % FILES, name);
     switch (rand_r(seed) % 16) {
-    case 0: lent_take(DIRECTORY, &leaves); break;
+    case 0:
+        recall();
+        if (rand_r(seed) % 2) lend();
+        break;
     case 1: case 2: case 3: lend(); break;
     case 4: rand_r(seed) % 2 ? jobs_own(DIRECTORY, name, strlen(name)) : (void)jobs_claim(DIRECTORY, name, strlen(name)); break;
     case 5: case 6: owned_take(leaves_key(DIRECTORY, name, strlen(name))); break;
@@ -313,6 +351,7 @@ static void fuzz(double seconds, unsigned seed) {
     unsigned seeds[KERNELS + 1];
     uint64_t number = 1;
     if (begin()) fail("it does not start");
+    is_slow = 1;
     for (unsigned file = 0; file < FILES; file++) write_file(file, &seed);
     if (pthread_create(&replies, NULL, take_replies, NULL)) fail("pthread_create");
     for (int i = 0; i <= KERNELS; i++) {
@@ -391,7 +430,53 @@ static void late(void) {
     close_all();
 }
 
+static struct fetched *outcome(void) {
+    struct fetched *one = NULL;
+    for (int64_t until_ns = monotonic_ns() + INT64_C(10000000000); !one && monotonic_ns() < until_ns; usleep(100)) one = fetched_take(1);
+    if (!one) fail("nothing is heard of it");
+    return one;
+}
+
+/* What is looked at when its directory is called back is entered nowhere, whoever else has asked for it since. */
+static void recalled_meanwhile(void) {
+    uint64_t first = 1, last = 9;
+    struct seen seen;
+    unsigned seed = 5;
+    struct wanted wanted = {.directory = DIRECTORY, .name = "f0", .size = 2};
+    if (begin() || lend()) fail("it does not start");
+    store_grant(&first, &last);
+    store_grant_room(8 * (LARGEST + 8192));
+    for (int asks_again = 0; asks_again < 2; asks_again++) {
+        write_file(0, &seed);
+        __atomic_store_n(&parking, 1, __ATOMIC_RELEASE);
+        jobs_ahead(&wanted, 1);
+        while (__atomic_load_n(&parking, __ATOMIC_ACQUIRE) != 2) usleep(100);
+        uint64_t before = generation;
+        write_file(0, &seed);
+        recall();
+        if (jobs_is_busy(DIRECTORY, "f0", 2)) fail("it is busy with what was before");
+        if (lend()) fail("it is not lent again");
+        if (asks_again) {
+            jobs_ahead(&wanted, 1);
+            if (wanted.error) fail("it waits for what was begun before: %s", strerror(wanted.error));
+            struct fetched *one = outcome();
+            if (one->kind != FETCHED_STORED || one->generation == before) fail("it is not fetched again");
+            free(one);
+        }
+        __atomic_store_n(&parking, 3, __ATOMIC_RELEASE);
+        struct fetched *one = outcome();
+        if (one->kind != FETCHED_NOTHING || one->generation != before) fail("what came late was believed");
+        free(one);
+        if (leaves_seen(DIRECTORY, "f0", 2, monotonic_ns(), &seen) != asks_again) fail("what came late was entered");
+        if (asks_again && seen.seconds[1] != written[0]) fail("the old one is there");
+        take_leaf(leaves_id(DIRECTORY, "f0", 2));
+    }
+    end(last);
+    close_all();
+}
+
 int main(int count, char **arguments) {
     if (count == 2 && !strcmp(arguments[1], "late")) return late(), 0;
+    if (count == 2 && !strcmp(arguments[1], "recalled")) return recalled_meanwhile(), 0;
     return drive(count, arguments, fuzz, once);
 }

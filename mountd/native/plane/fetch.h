@@ -38,6 +38,7 @@ size_t buffers_out(void);                   /* bytes that are taken */
 
 struct lent { /* a directory, and what holds for the files in it */
     struct entry entry; /* by its node id */
+    uint64_t generation; /* what was begun in one that was called back is not entered in the next */
     int fd;
     uint64_t device;
     uint64_t largest;    /* bytes of a file that is fetched here */
@@ -54,8 +55,9 @@ struct lent { /* a directory, and what holds for the files in it */
 int lent_put(const struct lent *lent);                  /* 0, or an errno; the descriptor is ours then. Another one goes */
 /* 0, or ENOENT; its files are Python's from now on. `leaves`: as of lent_leaves. */
 int lent_take(uint64_t directory, int64_t *leaves);
-/* `put` puts a leaf there, and returns 0, or an errno; its is returned, or ENOENT: the directory is not lent any more. */
-int lent_enter(uint64_t directory, int (*put)(void *), void *context);
+/* `put` puts a leaf there, and returns 0, or an errno; its is returned, or ENOENT: the directory was called back since. */
+int lent_enter(const struct lent *lent, int (*put)(void *), void *context);
+uint64_t lent_generation(uint64_t directory); /* 0: it is not lent */
 struct lent *lent_hold(uint64_t directory, int64_t now_ns); /* NULL: it is not lent, or not any more */
 void lent_let_go(struct lent *lent);
 void lent_wants_acls(uint64_t directory); /* of files that are fetched from now on */
@@ -129,7 +131,7 @@ struct fetched { /* what has become of one file */
     struct fetched *next;
     enum fetched_kind kind;
     int ahead; /* Python had asked for it */
-    uint64_t directory, checksum;
+    uint64_t directory, generation, checksum;
     struct seen seen;
     struct stored stored;
     uint8_t name_size;

@@ -25,16 +25,19 @@ static struct {
     int device, stopping;
 } jobs = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .device = -1, .stopping = 1};
 
-static struct job **place_of(uint64_t key, uint64_t directory, const char *name, size_t size) {
-    struct job **at = &jobs.by_name[key % BUCKETS];
-    while (*at && ((*at)->key != key || (*at)->lent->entry.node != directory || (*at)->name_size != size || memcmp((*at)->name, name, size)))
-        at = &(*at)->next_by_name;
-    return at;
+/* Of this generation: who asks after a recall does not wait for what was begun before. */
+static struct job *find(uint64_t generation, uint64_t key, uint64_t directory, const char *name, size_t size) {
+    struct job *job = jobs.by_name[key % BUCKETS];
+    while (job && (job->key != key || job->lent->entry.node != directory || job->lent->generation != generation || job->name_size != size ||
+                   memcmp(job->name, name, size)))
+        job = job->next_by_name;
+    return job;
 }
 
 static void remove_by_name(struct job *job) {
-    struct job **at = place_of(job->key, job->lent->entry.node, job->name, job->name_size);
-    if (*at == job) *at = job->next_by_name, jobs.count--;
+    struct job **at = &jobs.by_name[job->key % BUCKETS];
+    while (*at && *at != job) at = &(*at)->next_by_name;
+    if (*at) *at = job->next_by_name, jobs.count--;
 }
 
 /* With the lock. It takes over the hold of `lent`, also if it fails. */
@@ -79,7 +82,7 @@ static int wait_for(struct lent *lent, const char *name, size_t size, enum job_g
     struct job *job = NULL;
     pthread_mutex_lock(&jobs.lock);
     int is_ours = waiter && !jobs.stopping && !owned_has(key), is_new = 0;
-    if (is_ours) job = *place_of(key, directory, name, size);
+    if (is_ours) job = find(lent->generation, key, directory, name, size);
     if (job || !is_ours)
         lent_let_go(lent);
     else
@@ -113,7 +116,7 @@ int jobs_fetch(const struct fuse_in_header *header, size_t request_size, int64_t
 
 static int ahead(const struct wanted *wanted, struct lent *lent) {
     uint64_t key = leaves_key(wanted->directory, wanted->name, wanted->size);
-    int error = owned_has(key) ? EPERM : *place_of(key, wanted->directory, wanted->name, wanted->size) ? EEXIST : 0;
+    int error = owned_has(key) ? EPERM : find(lent->generation, key, wanted->directory, wanted->name, wanted->size) ? EEXIST : 0;
     if (!error && (jobs.stopping || jobs.ahead_count >= AHEAD_QUEUED)) error = EAGAIN;
     if (error)
         lent_let_go(lent);
@@ -169,18 +172,18 @@ void jobs_own(uint64_t directory, const char *name, size_t size) {
 }
 
 int jobs_claim(uint64_t directory, const char *name, size_t size) {
-    uint64_t key = leaves_key(directory, name, size), leaf = leaves_id(directory, name, size);
+    uint64_t key = leaves_key(directory, name, size), leaf = leaves_id(directory, name, size), generation = lent_generation(directory);
     pthread_mutex_lock(&jobs.lock);
-    int is_free = owned_has(key) || (!*place_of(key, directory, name, size) && !(leaf && contents_has(leaf)));
+    int is_free = owned_has(key) || (!find(generation, key, directory, name, size) && !(leaf && contents_has(leaf)));
     if (is_free) owned_put(key);
     pthread_mutex_unlock(&jobs.lock);
     return is_free;
 }
 
 int jobs_is_busy(uint64_t directory, const char *name, size_t size) {
-    uint64_t key = leaves_key(directory, name, size), leaf;
+    uint64_t key = leaves_key(directory, name, size), generation = lent_generation(directory), leaf;
     pthread_mutex_lock(&jobs.lock);
-    int is_busy = *place_of(key, directory, name, size) != NULL;
+    int is_busy = find(generation, key, directory, name, size) != NULL;
     pthread_mutex_unlock(&jobs.lock);
     return is_busy || ((leaf = leaves_id(directory, name, size)) && contents_is_storing(leaf));
 }
@@ -234,7 +237,7 @@ static int put_leaf(void *context) {
 static int enter(struct job *job, struct file *file, struct content **held) {
     struct putting putting = {job, file, 0};
     if (owned_has(job->key)) return SOURCE_PYTHONS;
-    int error = lent_enter(job->lent->entry.node, put_leaf, &putting);
+    int error = lent_enter(job->lent, put_leaf, &putting);
     if (error && error != EEXIST) return SOURCE_PYTHONS;
     if (!file->data && !file->number && file->seen.size) return 0; /* looked at */
     struct content_facts facts = {putting.leaf, file->number, file->seen.size, job->is_demand};

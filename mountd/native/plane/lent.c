@@ -1,7 +1,8 @@
 /* Directories that Python has lent: small files in them are looked at and fetched without it.
  *
  * A directory is held by its descriptor, so what is found in it is found beneath the source, whatever its path leads to
- * by now; the loan ends with the time-to-live, and Python looks the path up again before it lends the directory anew. A
+ * by now; the loan ends with the time-to-live, and Python looks the path up again before it lends the directory anew. One
+ * that it has called back has another generation then: what was begun before may be older than what Python was told. A
  * part of the pipeline, see fetch.h.
  */
 #include "fetch.h"
@@ -55,14 +56,23 @@ struct lent *lent_hold(uint64_t directory, int64_t now_ns) {
     return good ? lent : NULL;
 }
 
-int lent_enter(uint64_t directory, int (*put)(void *), void *context) {
+int lent_enter(const struct lent *lent, int (*put)(void *), void *context) {
     struct shard *held;
-    struct lent *lent = (struct lent *)table_hold(&table, directory, &held);
-    if (!lent) return ENOENT;
-    int error = put(context);
-    if (!error) __atomic_add_fetch(&lent->leaves, 1, __ATOMIC_RELAXED);
+    struct lent *now = (struct lent *)table_hold(&table, lent->entry.node, &held);
+    if (!now) return ENOENT;
+    int error = now->generation == lent->generation ? put(context) : ENOENT;
+    if (!error) __atomic_add_fetch(&now->leaves, 1, __ATOMIC_RELAXED);
     table_let_go(held);
     return error;
+}
+
+uint64_t lent_generation(uint64_t directory) {
+    struct shard *held;
+    struct lent *lent = (struct lent *)table_hold(&table, directory, &held);
+    if (!lent) return 0;
+    uint64_t generation = lent->generation;
+    table_let_go(held);
+    return generation;
 }
 
 void lent_wants_acls(uint64_t directory) {

@@ -69,14 +69,14 @@ static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
 
 static PyObject *plane_lend(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long directory, device, largest;
+    unsigned long long directory, generation, device, largest;
     long long settled_ns, settled_fine_ns, until_ns, valid_ns;
     int fd, careful;
-    if (!PyArg_ParseTuple(args, "KiKK(LL)LLp", &directory, &fd, &device, &largest, &settled_ns, &settled_fine_ns, &until_ns, &valid_ns,
-                          &careful))
+    if (!PyArg_ParseTuple(args, "KKiKK(LL)LLp", &directory, &generation, &fd, &device, &largest, &settled_ns, &settled_fine_ns, &until_ns,
+                          &valid_ns, &careful))
         return NULL;
     struct lent lent = {
-        .entry.node = directory, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .device = device,
+        .entry.node = directory, .generation = generation, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .device = device,
         .largest = largest < LARGEST_SMALL ? largest : LARGEST_SMALL, .settled_ns = settled_ns,
         .settled_fine_ns = settled_fine_ns, .until_ns = until_ns, .valid_ns = valid_ns, .careful = careful,
     };
@@ -191,8 +191,8 @@ static PyObject *plane_fetched(PyObject *self, PyObject *noargs) {
     PyObject *found = PyList_New(0);
     for (struct fetched *next; first; first = next) {
         next = first->next;
-        PyObject *item = found ? Py_BuildValue("(iiKy#y#KKLK)", (int)first->kind, first->ahead, (unsigned long long)first->directory,
-                                               first->name, (Py_ssize_t)first->name_size, (const char *)&first->seen,
+        PyObject *item = found ? Py_BuildValue("(iiKKy#y#KKLK)", (int)first->kind, first->ahead, (unsigned long long)first->directory,
+                                               (unsigned long long)first->generation, first->name, (Py_ssize_t)first->name_size, (const char *)&first->seen,
                                                (Py_ssize_t)sizeof first->seen, (unsigned long long)first->stored.number,
                                                (unsigned long long)first->stored.inode, (long long)first->stored.ctime_ns,
                                                (unsigned long long)first->checksum)
@@ -333,7 +333,7 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},
     {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> bytes: threads that wait for the source for longer are given up, and files that wait"
      " for a thread; what waits for them is Python's. The directories (uint64) of the first."},
-    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful): its small files are fetched here until then."},
+    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, generation, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful): its small files are fetched here until then."},
     {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
     {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
@@ -343,7 +343,7 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directories, names) -> bytearray: of each name in its directory, at most 64: 0, it is fetched; or an"
      " errno: EEXIST, EPERM, ENOENT, EAGAIN."},
     {"plane_fetch_pause", plane_fetch_pause, METH_O, "plane_fetch_pause(paused): opens of leaves are Python's meanwhile."},
-    {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, name, seen, number, inode, ctime_ns, checksum)]: what has become of files."},
+    {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, generation, name, seen, number, inode, ctime_ns, checksum)]: what has become of files."},
     {"plane_store_in", plane_store_in, METH_VARARGS, "plane_store_in(fd, overhead_bytes): objects are made and read in this directory; -1: not any more."},
     {"plane_grant", plane_grant, METH_VARARGS, "plane_grant(first, end) -> (first, end): numbers of new objects; those that were not used."},
     {"plane_grant_room", plane_grant_room, METH_O, "plane_grant_room(bytes): so much more room for them."},

@@ -33,6 +33,7 @@ static struct fetched *outcome_of(const struct job *job, const struct file *file
     if (!outcome) return NULL;
     outcome->ahead = job->ahead;
     outcome->directory = job->lent->entry.node;
+    outcome->generation = job->lent->generation;
     outcome->checksum = file->checksum;
     outcome->seen = file->seen;
     outcome->name_size = job->name_size;
