@@ -107,15 +107,22 @@ def write_project(folder: Path, table: dict[str, Any], setuptools: dict[str, Any
     (folder / "pyproject.toml").write_text("\n".join(lines))
 
 
+def files(whole: dict[str, Any]) -> set[Path]:
+    """Of the packages, as setuptools takes them: Python, and what package-data names."""
+    found = {path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    for package, patterns in whole["tool"]["setuptools"]["package-data"].items():
+        folders = {path.parent for path in found} if package == "*" else {ROOT / package.replace(".", "/")}
+        found |= {path for folder in folders for pattern in patterns for path in folder.glob(pattern)}
+    return found
+
+
 def stage_client(folder: Path) -> None:
-    """All Python files and the marks of the typed packages."""
+    """All that is not compiled."""
     whole = project()
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*")):
-            if path.suffix == ".py" or path.name == "py.typed":
-                copied = folder / path.relative_to(ROOT)
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, copied)
+    for path in sorted(files(whole)):
+        copied = folder / path.relative_to(ROOT)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copied)
     for name in ("README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, folder / name)
     settings = {key: value for key, value in whole["tool"]["setuptools"].items() if key != "ext-modules"}

@@ -14,6 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
+COMMANDS = Path(__file__).with_name("commands.py")
 LIBFUSE = ROOT / "build/libfuse/prefix"
 
 NEWEST_MINOR = 20
@@ -100,10 +101,17 @@ class Environment:
 
     def smoke(self, what: str, folder: Path, *, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
         """One part of smoke.py, in a new folder."""
+        return dict(self._said(SMOKE, what, folder, extra))
+
+    def use_commands(self, which: str, folder: Path) -> None:
+        """One part of commands.py, in a new folder."""
+        self._said(COMMANDS, which, folder, None)
+
+    def _said(self, program: Path, what: str, folder: Path, extra: Mapping[str, str] | None) -> Any:
         folder.mkdir(parents=True)
-        done = self.run(self.python, "-I", SMOKE, what, folder, extra=extra)
+        done = self.run(self.python, "-I", program, what, folder, extra=extra)
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
-        return dict(json.loads(done.stdout))
+        return json.loads(done.stdout)
 
 
 def what_a_mount_says(inside: Environment, folder: Path) -> tuple[int, list[str]]:

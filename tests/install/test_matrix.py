@@ -103,6 +103,7 @@ def lowest(inside: Environment, folder: Path, *extras: str) -> list[str]:
 def test_the_client_wheel_needs_no_compiler(dist: Path, inside: Environment, tmp_path: Path) -> None:
     inside.install(*WHEELS_ONLY, *dist.glob("*-py3-none-any.whl"))
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
+    inside.use_commands("alone", tmp_path / "commands")
     code, lines = what_a_mount_says(inside, tmp_path / "mounted")
     assert (code, len(lines)) == (1, 1), lines
     assert "pip install 'hfs-cache[daemon]'" in lines[0]
@@ -117,6 +118,7 @@ def test_the_daemon_wheel_has_a_libfuse_of_its_own(dist: Path, inside: Environme
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
     found = inside.smoke("daemon", tmp_path / "daemon")
     mounted_well(found, passthrough=why_no_passthrough() is None)
+    inside.use_commands("all", tmp_path / "commands")
     assert all(path.startswith(str(inside.folder)) for path in [*found["libfuse"], *found["pyfuse3"]]), found
     assert "not meant" in other.read_text()
 

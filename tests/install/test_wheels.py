@@ -31,6 +31,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def files_of_packages() -> set[str]:
+    """All that the packages hold in the checkout, code and what it reads, but for what is compiled."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *stage.PACKAGES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).exists() and not name.endswith((".c", ".h"))}
+
+
 def metadata(wheel: Path) -> email.message.Message:
     with zipfile.ZipFile(wheel) as packed:
         (name,) = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
@@ -41,9 +53,7 @@ def test_the_client_wheel_is_pure_python_and_whole(wheel: Path) -> None:
     assert wheel.name == f"hfs_cache-{stage.project()['project']['version']}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
-    modules = {str(path.relative_to(ROOT)) for package in stage.PACKAGES for path in (ROOT / package).rglob("*.py")}
-    typed = {f"{package}/py.typed" for package in stage.PACKAGES}
-    assert {name for name in names if ".dist-info/" not in name} == modules | typed
+    assert {name for name in names if ".dist-info/" not in name} == files_of_packages()
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
@@ -71,6 +81,7 @@ def test_a_training_job_needs_nothing_but_the_client_wheel(wheel: Path, tmp_path
     assert "pip install 'hfs-cache[daemon]'" in line
     checked = inside.run(inside.folder / "bin/hfs", "cache", "check", "--cache", tmp_path / "mounted")
     assert (checked.returncode, checked.stderr.splitlines()) == (1, [line])
+    inside.use_commands("alone", tmp_path / "commands")
     examined = inside.run(inside.folder / "bin/hfs", "doctor")
     assert "fault  pyfuse3: the daemon of hfs is not installed here" in examined.stdout
 
@@ -100,7 +111,7 @@ def test_an_sdist_has_all_that_it_is_built_with(tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     c_files = {str(path.relative_to(ROOT)) for path in (ROOT / "mountd/native").rglob("*.[ch]")}
-    assert {"scripts/packaging/backend.py", "pyproject.toml", "LICENSE", "hfs/py.typed", *c_files} <= names
+    assert {"scripts/packaging/backend.py", "pyproject.toml", "LICENSE", *files_of_packages(), *c_files} <= names
 
 
 def test_toml_is_read_back_as_it_was() -> None:
