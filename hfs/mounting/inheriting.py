@@ -10,14 +10,24 @@ Where the kernel cannot send requests again (before Linux 6.9) nobody inherits, 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
+import socket
+from collections.abc import Iterator
 
+from hfs.client.client import known_sockets
 from hfs.mounting import joining, keeper, mountinfo, mounting, processes
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from mountd.base.errors import HfsError
 from mountd.core.config import Config
+from mountd.core.socket_peer import socket_peer
 from mountd.ledger import CacheRoot
+
+_JOURNAL = 2
+"""Of the descriptors of a mount: only who holds it can reach this one."""
+_CONNECT_S = 1.0
 
 
 class Lost(Exception):
@@ -41,7 +51,7 @@ def inherit(config: Config, held: HeldMount, command: str) -> tuple[FoundKeeper,
         if (daemon := _serving(config, str(bequest["given"]["config"]["mountpoint"]))) != 0:
             _have_end(daemon)
             return None
-        with joining.turn(config):
+        with _turn(held), joining.turn_if_any(config):
             if (found := _held(device, config, command)) is not None:  # of one that was faster
                 return found
             mounting.go_on(config, bequest, held.descriptors).leave()
@@ -66,15 +76,34 @@ def _held(device: str, config: Config, command: str) -> tuple[FoundKeeper, HeldM
     return None
 
 
-def _serving(config: Config, mountpoint: str) -> int:
-    """The daemon that has the cache of this mount; 0: none."""
-    root = CacheRoot(config.cache)
+@contextlib.contextmanager
+def _turn(held: HeldMount) -> Iterator[None]:
+    """One at a time of those that hold this mount, whatever has become of its cache. Raises OSError."""
+    journal = held.descriptors[_JOURNAL]
+    fd = os.open(f"/proc/self/fd/{journal}", os.O_RDWR | os.O_CLOEXEC)  # what they share would be one lock
     try:
-        for entry in root.ledger.listed():
-            if entry.running and entry.serving is not None and os.fsdecode(entry.serving.mountpoint) == mountpoint:
-                return entry.serving.pid
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
     finally:
-        root.close()
+        os.close(fd)
+
+
+def _serving(config: Config, mountpoint: str) -> int:
+    """Our daemon that has the cache of this mount, or answers for it without one; 0: none."""
+    try:
+        with contextlib.closing(CacheRoot(config.cache)) as root:
+            entries = root.ledger.listed()
+    except (OSError, HfsError):  # the disk of the cache may be what has gone
+        entries = []
+    for entry in entries:
+        ours = entry.running and entry.owner == os.geteuid()  # what others write there says nothing of our mounts
+        if ours and entry.serving is not None and os.fsdecode(entry.serving.mountpoint) == mountpoint:
+            return entry.serving.pid
+    for path in known_sockets(mountpoint, os.geteuid()):
+        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+            connection.settimeout(_CONNECT_S)
+            connection.connect(path)
+            return socket_peer(connection).pid
     return 0
 
 
@@ -84,9 +113,11 @@ def _have_end(pid: int) -> None:
     if descriptor is None:
         return
     try:
+        # Behind the descriptor: from here on the number is this process's, or nobody's.
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if b"hfs.mounting.daemon_process" in file.read():
-                signal.pidfd_send_signal(descriptor, signal.SIGHUP)
+            is_daemon = b"hfs.mounting.daemon_process" in file.read()
+        if is_daemon and os.stat(f"/proc/{pid}").st_uid == os.geteuid():
+            signal.pidfd_send_signal(descriptor, signal.SIGHUP)
     except OSError:
         pass  # it has just ended
     finally:

@@ -89,9 +89,8 @@ class Ending:
                 log.info("%s: unmounting", signal.Signals(number).name)
                 self._asked = True
                 if self._has_keeper:
-                    assert self._handover is not None
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(self._handover.keeper_pid, signal.SIGUSR1)
+                        signal.pidfd_send_signal(self._keeper_fd, signal.SIGUSR1)
                 else:
                     self._unmount()
                     terminate()

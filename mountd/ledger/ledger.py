@@ -2,15 +2,16 @@
 
     lock        held (flock) while sums are made; never longer than a few reads and one write take
     start-...   held by the command that starts a daemon for one source
-    size        what all caches may hold together; nothing in it: as much as the disk leaves
+    size        what all caches may hold together; nothing in it: as much as the disk leaves. Where that of another
+                user stands who is not root, it says nothing, and ours is called size-UID
     NAME        one cache: its grant, what it is of, who serves it; locked (flock) as long as that daemon lives
 
 A cache's record says more than the cache holds or as much, never less: room is written down before it is used, and
 given back when it is free. So a daemon that is killed at any moment leaves room that nobody uses, never more than the
 size; whoever finds a record without a daemon may bring it down to what the cache holds (`Hold.settle`).
 
-Where several users share a root each writes its own records only; what others write there is believed as far as sums
-go. Everything blocks.
+Where several users share a root each writes its own records only (`folder`). What others write there is believed as
+far as sums go: it can keep room from us, and never takes what we have. Everything blocks.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mountd.base.errors import StagingError
 from mountd.core.waits import Waits
+from mountd.ledger import folder
 from mountd.ledger.notice import write_notices
 from mountd.ledger.record import (
     Grant,
@@ -39,10 +41,9 @@ from mountd.ledger.record import (
 )
 from policies.cache.sharing import grant_bytes
 
-FOLDER = "ledger"
-_MODE = 0o644
-"""Of its files. Whoever cannot enter the folder of a root of one user sees none of them."""
 _LOCK, _SIZE, _START = "lock", "size", "start-"
+_OTHERS_S = 1.0
+"""For a lock that only processes of other users hold."""
 _LOCK_S = 5.0
 """Whoever holds the lock needs microseconds; one that was stopped (SIGSTOP) must not stop all others."""
 _START_S = 180.0
@@ -50,9 +51,10 @@ _START_S = 180.0
 _DAEMON_S = 15.0
 """A daemon that ends writes what it holds for ten seconds at most. Without a daemon a cache is held for a second or
 two, to make room (`idle_caches`), or for a moment, to be looked at."""
+_MOST_OF_OTHERS = 256
+"""Records of one other user that are looked at: each costs 20 us with the lock held."""
 _LOOKED_S = 0.1
 """All daemons of the root look every second which caches have one, and lock each record for that, for microseconds."""
-_AGAIN_S = 0.005
 
 
 class LedgerBusy(StagingError):
@@ -86,49 +88,15 @@ class Taken:
     others: list[Listed]
 
 
-def _make_folder(root_fd: int, mode: int) -> None:
-    """There at once with its mode, or not at all: a kill in between would leave one that others cannot use."""
-    try:
-        os.stat(FOLDER, dir_fd=root_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        name = f".{FOLDER}-{os.getpid()}-{time.monotonic_ns()}"
-        os.mkdir(name, 0o700, dir_fd=root_fd)
-        os.chmod(name, mode, dir_fd=root_fd)
-        try:
-            os.rename(name, FOLDER, src_dir_fd=root_fd, dst_dir_fd=root_fd)
-        except OSError:  # another was faster, and there is something in it by now
-            os.rmdir(name, dir_fd=root_fd)
-
-
-def _show(fd: int) -> None:
-    """Have others read a file of ours, whatever the umask was: what they cannot read is in nobody's sums."""
-    found = os.fstat(fd)
-    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _MODE:
-        os.fchmod(fd, _MODE)
-
-
-def _flock(fd: int, limit_s: float) -> None:
-    """Raises BlockingIOError when it cannot be had in time."""
-    until_s = time.monotonic() + limit_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(_AGAIN_S)
-
-
 class Ledger:
     """Of the root whose directory is open at `root_fd`. `shared`: several users keep caches there."""
 
     def __init__(self, root_fd: int, *, shared: bool = False) -> None:
         """Makes the folder if it is missing. Raises OSError."""
-        _make_folder(root_fd, 0o1777 if shared else 0o700)
-        self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root_fd)
+        self._fd = folder.open_folder(root_fd, shared=shared)
         try:
-            os.close(self._open(_LOCK))
+            if not shared:
+                os.close(folder.open_lock(self._fd, _LOCK))
         except BaseException:
             os.close(self._fd)
             raise
@@ -140,22 +108,26 @@ class Ledger:
     def listed(self) -> list[Listed]:
         """All caches that it knows, by name. Raises OSError."""
         found = []
+        seen: dict[str, int] = {}
         for name in sorted(os.listdir(self._fd)):
-            if name not in {_LOCK, _SIZE} and (entry := self._read(name)) is not None:
+            owner = name.partition("-")[0]
+            seen[owner] = seen.get(owner, 0) + 1
+            if seen[owner] > _MOST_OF_OTHERS and owner not in {"0", str(os.geteuid())}:
+                continue
+            if (entry := self._read(name)) is not None:
                 found.append(entry)
         return found
 
     def size_bytes(self) -> int | None:
         """What all caches may hold together; None: as much as the disk leaves. Raises OSError."""
-        try:
-            fd = os.open(_SIZE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
-        except OSError:
-            return None  # there is none, or what another user has put there
-        try:
-            grant = read_grant(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
-        finally:
-            os.close(fd)
-        return grant.granted_bytes or None if grant is not None else None
+        for name in (_SIZE, _own_size()):
+            if (fd := folder.open_of(self._fd, name, 0, os.geteuid())) is not None:
+                try:
+                    grant = read_grant(fd)
+                finally:
+                    os.close(fd)
+                return grant.granted_bytes or None if grant is not None else None
+        return None
 
     def register(
         self, name: str, serving: ServedSource, size_bytes: int | None, *, again: bool = False
@@ -164,34 +136,64 @@ class Ledger:
 
         A size that is given holds from now on for all; none takes an old one away where no other daemon is there.
         `again`: one of that mount was there before, and the size stays as others may have set it since.
-        Raises OSError, LedgerBusy; BlockingIOError where a daemon has that cache, after three seconds.
+        A size waits where the ledger is locked; until it is known nobody takes room by this registration. Raises
+        OSError; BlockingIOError where a daemon of ours has that cache.
         """
-        fd = self._open(name)
+        fd = folder.open_own(self._fd, name)
         try:
-            _flock(fd, _DAEMON_S)
-            with self.locked():
-                others = [entry for entry in self.listed() if entry.name != name]
-                if not again and (size_bytes is not None or not any(entry.running for entry in others)):
-                    self._write_size(size_bytes)
-                if (grant := read_grant(fd)) is None:
-                    write_grant(fd, grant := Grant(0, 0, int(time.time())))
-                write_serving(fd, serving)
-            return Registration(self, name, fd, grant)
+            self._lock_record(fd)
+            if (grant := read_grant(fd)) is None:
+                write_grant(fd, grant := Grant(0, 0, int(time.time())))
+            write_serving(fd, serving)
+            registration = Registration(self, name, fd, grant, lambda: self._enter(name, size_bytes, again=again))
+            with contextlib.suppress(LedgerBusy), self.locked():
+                registration.enter()
+            return registration
         except BaseException:
             os.close(fd)
             raise
+
+    def _lock_record(self, fd: int) -> None:
+        """For a daemon. What others hold says nothing: the cache itself has a lock that they cannot reach."""
+        try:
+            folder.lock(fd, _LOOKED_S)
+        except BlockingIOError:
+            if not folder.is_held_by_others(fd):
+                folder.lock(fd, _DAEMON_S)
+
+    def _enter(self, name: str, size_bytes: int | None, *, again: bool) -> None:
+        others = [entry for entry in self.listed() if entry.name != name]
+        if not again and (size_bytes is not None or not any(entry.running for entry in others)):
+            self._write_size(size_bytes)
 
     def start_turn(self, device: int, inode: int) -> contextlib.AbstractContextManager[None]:
         """One of those at a time that would start a daemon for the source of this device and inode. The block raises
         OSError, LedgerBusy."""
         name = f"{_START}{os.geteuid()}-{device:x}-{inode:x}"
-        return self._alone(name, _START_S, "another command has been starting a daemon for this source for minutes")
+        return self._turn(name)
+
+    @contextlib.contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        try:
+            fd = folder.open_own(self._fd, name)
+        except OSError:  # a disk that is not written to, or another user was there first
+            yield  # the second daemon finds the cache in use
+            return
+        try:
+            try:
+                folder.lock(fd, _LOOKED_S)
+            except BlockingIOError:
+                if not folder.is_held_by_others(fd):
+                    self._lock(fd, _START_S, "another command has been starting a daemon for this source for minutes")
+            yield
+        finally:
+            os.close(fd)
 
     def hold(self, name: str) -> Hold:
         """Keep daemons away from a cache that has none. Raises OSError, BlockingIOError where it has one."""
-        fd = self._open(name, make=False)
+        fd = folder.open_own(self._fd, name, make=False)
         try:
-            _flock(fd, _LOOKED_S)
+            folder.lock(fd, _LOOKED_S)
         except BaseException:
             os.close(fd)
             raise
@@ -202,57 +204,41 @@ class Ledger:
     def take(self, registration: Registration, used_bytes: int, wanted_bytes: int) -> Taken:
         """See `Registration.take`."""
         with self.locked():
+            registration.enter()
             size_bytes = self.size_bytes()
             others = [entry for entry in self.listed() if entry.name != registration.name]
             granted_bytes = used_bytes
             if size_bytes is not None:
-                theirs_bytes = sum(entry.grant.granted_bytes for entry in others)
                 own_bytes = registration.grant.granted_bytes
+                theirs_bytes = _held_bytes(others, size_bytes, own_bytes)
                 granted_bytes = grant_bytes(size_bytes, theirs_bytes, own_bytes, used_bytes, wanted_bytes)
             # What the others left may be less than what is here already: it is accounted until it has gone.
             registration.write(Grant(max(granted_bytes, used_bytes), used_bytes, int(time.time())))
         return Taken(granted_bytes, size_bytes, others)
 
     def _write_size(self, size_bytes: int | None) -> None:
-        """Where another user's stands, it holds; where something else stands, there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.stat(_SIZE, dir_fd=self._fd, follow_symlinks=False).st_mode):
-                return
-        with contextlib.suppress(PermissionError):
-            fd = self._open(_SIZE)
+        """Where something else than a file stands, there is none."""
+        for name in (_SIZE, _own_size()):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+                if os.geteuid() and found.st_uid == 0:
+                    return  # root's holds
+                if found.st_uid != os.geteuid() and os.geteuid():
+                    continue  # root moves it away
+                if found.st_uid == os.geteuid() and not stat.S_ISREG(found.st_mode):
+                    return
+            fd = folder.open_own(self._fd, name)
             try:
                 write_grant(fd, Grant(size_bytes or 0))
             finally:
                 os.close(fd)
-
-    def _open(self, name: str, *, make: bool = True) -> int:
-        """Ours, made if it is missing; a lock of another user's cannot be written to, and need not be."""
-        flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            fd = os.open(name, os.O_RDWR | flags, dir_fd=self._fd)
-        except FileNotFoundError:
-            if not make:
-                raise
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | flags, _MODE, dir_fd=self._fd)
-        except PermissionError:
-            if name != _LOCK:
-                raise
-            return os.open(name, os.O_RDONLY | flags, dir_fd=self._fd)
-        _show(fd)
-        return fd
+            return
 
     def open_record(self, name: str) -> int | None:
         """The record of a cache, to be read from; None: it is gone, or whose it says it is not."""
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
-        except OSError:
-            return None  # gone meanwhile, or none of ours
-        found = os.fstat(fd)
         # Whoever keeps caches here may write what he likes, but only in records of his own.
-        if stat.S_ISREG(found.st_mode) and name.partition("-")[0] == str(found.st_uid):
-            return fd
-        os.close(fd)
-        return None
+        owner = name.partition("-")[0]
+        return folder.open_of(self._fd, name, int(owner)) if owner.isdecimal() else None
 
     def _read(self, name: str) -> Listed | None:
         fd = self.open_record(name)
@@ -271,22 +257,37 @@ class Ledger:
         finally:
             os.close(fd)
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
-        """For sums, and for records that change because of one. The block raises OSError, LedgerBusy."""
-        return self._alone(_LOCK, _LOCK_S, "the ledger of the cache is locked by a process that does not go on")
-
     @contextlib.contextmanager
-    def _alone(self, name: str, limit_s: float, why_not: str) -> Iterator[None]:
-        """The only one that holds this file's lock."""
-        fd = self._open(name)
+    def locked(self) -> Iterator[None]:
+        """For sums, and for records that change because of one. Raises OSError, LedgerBusy."""
+        fd = folder.open_lock(self._fd, _LOCK)
         try:
-            try:
-                _flock(fd, limit_s)
-            except BlockingIOError:
-                raise LedgerBusy(why_not) from None
+            self._lock(fd, _LOCK_S, "the ledger of the cache is locked by a process that does not go on")
             yield
         finally:
             os.close(fd)
+
+    def _lock(self, fd: int, limit_s: float, why_not: str) -> None:
+        try:
+            try:
+                folder.lock(fd, min(limit_s, _OTHERS_S))
+            except BlockingIOError:
+                if folder.is_held_by_others(fd):
+                    raise
+                folder.lock(fd, limit_s)
+        except BlockingIOError:
+            raise LedgerBusy(why_not) from None
+
+
+def _own_size() -> str:
+    return f"{_SIZE}-{os.geteuid()}"
+
+
+def _held_bytes(others: list[Listed], size_bytes: int, own_bytes: int) -> int:
+    """What of the size is not ours to take. Records of other users take nothing away that we have."""
+    ours = sum(entry.grant.granted_bytes for entry in others if entry.owner in {0, os.geteuid()})
+    strangers = sum(entry.grant.granted_bytes for entry in others if entry.owner not in {0, os.geteuid()})
+    return ours + max(0, min(strangers, size_bytes - ours - own_bytes))
 
 
 class Hold:
@@ -312,12 +313,22 @@ class Hold:
 class Registration:
     """A daemon's entry. One thread at a time."""
 
-    def __init__(self, ledger: Ledger, name: str, fd: int, grant: Grant) -> None:
+    def __init__(
+        self, ledger: Ledger, name: str, fd: int, grant: Grant, enter: Callable[[], None] | None = None
+    ) -> None:
+        """`enter`: what is still to be done once the ledger is not locked by others."""
         self._ledger = ledger
+        self._enter = enter
         self._fd = fd
         self.name = name
         self.grant = grant
         """As it was written last."""
+
+    def enter(self) -> None:
+        """For the ledger, once, with its lock. Raises OSError."""
+        if self._enter is not None:
+            self._enter()
+            self._enter = None
 
     def take(self, used_bytes: int, wanted_bytes: int) -> Taken:
         """Have room for so much more, as far as it is free. Raises OSError, LedgerBusy."""

@@ -25,6 +25,7 @@ from mountd.base.version import is_lasting
 from mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from mountd.core.cache_lock import lock_cache
 from mountd.ledger import Ledger
+from mountd.ledger.folder import move_away
 
 _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _MOVING = ".moving"
@@ -68,10 +69,13 @@ class CacheRoot:
     def take_over(self, name: str) -> None:
         """Make a cache that lies in DIR itself the cache `name`, if there is one and `name` is free.
 
-        Goes on where it was killed. Raises CacheInUse, OSError.
+        Goes on where it was killed. Where several users share the root root moves away what another has put there.
+        Raises CacheInUse, OSError.
         """
         directory = self.directory
         if directory.shared:
+            if os.geteuid() == 0:
+                move_away(directory.fd, name)
             return
         begun = [found for found in directory.names() if found.endswith(_MOVING)]
         if not begun and not directory.exists(_INDEX):

@@ -2,15 +2,21 @@
 on with it, and reads on without an error; with the last the mount goes.
 """
 
+import contextlib
+import fcntl
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hfs.mounting import keeper
+from mountd.ledger import Grant, ServedSource
+from mountd.ledger.record import write_grant, write_serving
 from tests.fuse.harness import children, environment, hfs_command, kill, must, wait_gone
+from tests.fuse.users import needs_root
 
 # What has been opened before is read only afterwards, and a directory is listed that nobody has looked at.
 COMMAND = 'exec 9<"$0/first"; echo opened; read -r _; cat <&9 && cat "$0/first" "$0/below/second" && ls "$0/other"'
@@ -102,6 +108,33 @@ def test_those_who_use_a_mount_go_on_with_it(source: Path, three: list[Running])
     code, out, errors = third.end()
     assert (code, out) == (0, said), errors
     assert keepers_of(source) == [], errors
+
+
+@needs_root
+def test_records_of_other_users_keep_nobody_from_going_on_and_end_nothing(source: Path, tmp_path: Path) -> None:
+    """In a root that several users share: one says that a process of ours, which is another daemon, serves this."""
+    ledger = tmp_path / "cache" / "ledger"
+    for folder in (ledger.parent, ledger):
+        folder.mkdir()
+        folder.chmod(0o1777)
+    with contextlib.ExitStack() as stack:
+        named = [sys.executable, "-c", "import time; time.sleep(100)", "hfs.mounting.daemon_process"]
+        innocent = stack.enter_context(subprocess.Popen(named))
+        stack.callback(innocent.kill)
+        running = Running(source, tmp_path)
+        stack.callback(running.kill)
+        kept = keeper_of(source)
+        mountpoint = os.fsencode(str(kept.status["mountpoint"]))
+        fd = os.open(ledger / "4242-0123456789abcdef", os.O_RDWR | os.O_CREAT, 0o644)
+        stack.callback(os.close, fd)
+        write_grant(fd, Grant(0, 0, 0))
+        write_serving(fd, ServedSource(source=b"/", device=1, inode=1, mountpoint=mountpoint, pid=innocent.pid))
+        os.fchown(fd, 4242, 4242)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        kill_with_daemons(kept)
+        code, out, errors = running.end()
+        assert (code, out) == (0, "1\n1\n2\nthird\n"), errors
+        assert innocent.poll() is None
 
 
 @pytest.mark.long

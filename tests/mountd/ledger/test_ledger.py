@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mountd.ledger import Grant, Ledger, LedgerBusy, ServedSource
+from mountd.ledger import Grant, Ledger, LedgerBusy, ServedSource, folder
 from mountd.ledger import ledger as ledger_module
 from mountd.ledger.record import read_grant, read_serving, write_grant, write_serving
 
@@ -162,7 +162,7 @@ def test_a_lock_that_is_not_let_go_is_told(tmp_path: Path, ledger: Ledger, monke
     monkeypatch.setattr(ledger_module, "_LOCK_S", 0.0)
     registration = ledger.register(A, SOURCE, SIZE)
     holder = os.open(tmp_path / "ledger" / "lock", os.O_RDONLY)
-    ledger_module._flock(holder, 0)
+    folder.lock(holder, 0)
     with pytest.raises(LedgerBusy, match="does not go on"):
         registration.take(0, 1)
     os.close(holder)

@@ -1,0 +1,124 @@
+"""The folder of a ledger, in which other users may put what they like: what of it counts, and as whose.
+
+A file of ours is a regular one with one name that belongs to us: nothing is written to anything else. What another user
+has put in its place root moves away; whoever is not root goes without. Locks (flock) need no right but to read, so
+anybody can hold one: no wait for a lock is without a limit, and where only others hold that of a file of ours it says
+nothing. Everything blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+
+FOLDER = "ledger"
+_MODE = 0o644
+"""Of its files. Whoever cannot enter the folder of a root of one user sees none of them."""
+_AGAIN_S = 0.005
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_AWAY = ".not-ours-"
+
+
+def open_folder(root_fd: int, *, shared: bool) -> int:
+    """A descriptor of it; it is made if it is missing. Raises OSError."""
+    mode = 0o1777 if shared else 0o700
+    _make(root_fd, mode)
+    fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root_fd)
+    if shared and os.geteuid() == 0 and os.fstat(fd).st_uid != 0:
+        with contextlib.suppress(OSError):  # whose it is may rename what others have in it
+            os.fchown(fd, 0, -1)
+            os.fchmod(fd, mode)
+    return fd
+
+
+def _make(root_fd: int, mode: int) -> None:
+    """There at once with its mode, or not at all: a kill in between would leave one that others cannot use."""
+    try:
+        os.stat(FOLDER, dir_fd=root_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        name = f".{FOLDER}-{os.getpid()}-{time.monotonic_ns()}"
+        os.mkdir(name, 0o700, dir_fd=root_fd)
+        os.chmod(name, mode, dir_fd=root_fd)
+        try:
+            os.rename(name, FOLDER, src_dir_fd=root_fd, dst_dir_fd=root_fd)
+        except OSError:  # another was faster, and there is something in it by now
+            os.rmdir(name, dir_fd=root_fd)
+
+
+def open_own(folder_fd: int, name: str, *, make: bool = True) -> int:
+    """A file of ours, to be read and written, which others can read whatever the umask was. Raises OSError."""
+    if make and os.geteuid() == 0:
+        move_away(folder_fd, name)
+    fd = os.open(name, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), _MODE, dir_fd=folder_fd)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(fd)
+        raise PermissionError(errno.EPERM, f"{name} in its ledger belongs to user {found.st_uid}, or is a link", name)
+    if stat.S_IMODE(found.st_mode) != _MODE:
+        os.fchmod(fd, _MODE)
+    return fd
+
+
+def move_away(folder_fd: int, name: str) -> None:
+    """As root: give what another user has put there another name. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_uid != 0:
+            away = f"{name}{_AWAY}{time.monotonic_ns():x}"
+            os.rename(name, away, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+
+def open_lock(folder_fd: int, name: str) -> int:
+    """A file whose lock is for all, of whoever was first. Raises OSError."""
+    try:
+        return open_own(folder_fd, name)
+    except PermissionError:
+        fd = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=folder_fd)
+    return fd
+
+
+def open_of(folder_fd: int, name: str, *owners: int) -> int | None:
+    """A file to be read; None: it is gone, or belongs to none of these users."""
+    try:
+        fd = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=folder_fd)
+    except OSError:
+        return None
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid in owners:
+        return fd
+    os.close(fd)
+    return None
+
+
+def lock(fd: int, limit_s: float) -> None:
+    """Raises BlockingIOError when it cannot be had in time."""
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_AGAIN_S)
+
+
+def is_held_by_others(fd: int) -> bool:
+    """Whether only processes of other users hold the lock of this file. False where that is not seen (another pid
+    namespace)."""
+    found = os.fstat(fd)
+    mine = f":{found.st_ino}"
+    owners = set()
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            holders = [fields for line in file if (fields := line.split())[1] == "FLOCK" and fields[5].endswith(mine)]
+        for fields in holders:
+            major, minor, _ = fields[5].split(":")
+            if os.makedev(int(major, 16), int(minor, 16)) == found.st_dev:
+                owners.add(os.stat(f"/proc/{int(fields[4])}").st_uid)
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(owners) and os.geteuid() not in owners

@@ -1,0 +1,212 @@
+"""A root that several users share: whatever another user writes, locks or puts there governs his own things only."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mountd.ledger import CacheRoot, Grant, Ledger, ServedSource, folder
+from mountd.ledger.record import write_grant, write_serving
+from tests.fuse.users import needs_root
+
+pytestmark = needs_root
+
+STRANGER, PLAIN = 4242, 4243
+SIZE = 1 << 40
+OURS = "0-0123456789abcdef"
+SOURCE = ServedSource(source=b"/data", device=5, inode=7, mountpoint=b"/mnt")
+FILES = ("lock", "size", "start-0-1-2", OURS)
+"""All that we open below the folder."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """As sharing.md has it made. Others can come to it."""
+    path = tmp_path / "root"
+    for made in (path, path / "ledger"):
+        made.mkdir()
+        made.chmod(0o1777)
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        if above.stat().st_mode & 0o001 == 0:
+            above.chmod(above.stat().st_mode | 0o011)
+    return path
+
+
+@pytest.fixture
+def ledger(root: Path) -> Iterator[Ledger]:
+    with opened(root) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(root: Path) -> Iterator[Ledger]:
+    fd = os.open(root, os.O_RDONLY)
+    found = Ledger(fd, shared=True)
+    os.close(fd)
+    with contextlib.closing(found):
+        yield found
+
+
+@contextlib.contextmanager
+def as_user(uid: int, work: Callable[[], object]) -> Iterator[None]:
+    """`work` is done by a process of this user, which lives on in the block."""
+    done, tell = os.pipe()
+    ended, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(end)
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            kept = work()
+            os.write(tell, b"." if kept is not False else b"!")
+            os.read(ended, 1)
+        finally:
+            os._exit(0)
+    os.close(tell)
+    os.close(ended)
+    assert os.read(done, 1) == b"."
+    try:
+        yield
+    finally:
+        os.close(end)
+        os.close(done)
+        os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour passes in each wait for a lock."""
+    hours = itertools.count(step=3600.0)
+    monkeypatch.setattr(folder.time, "monotonic", lambda: next(hours))
+    monkeypatch.setattr(folder.time, "sleep", lambda _seconds: None)
+
+
+def write_record(path: Path, grant: Grant, owner: int = STRANGER) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    write_grant(fd, grant)
+    write_serving(fd, SOURCE)
+    os.close(fd)
+    os.chown(path, owner, owner)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 62, 0])
+def test_the_size_of_another_user_is_his_own(root: Path, ledger: Ledger, size: int) -> None:
+    write_record(root / "ledger" / "size", Grant(size))
+    assert ledger.size_bytes() is None
+    registration = ledger.register(OURS, SOURCE, SIZE)
+    assert registration.take(SIZE // 2, 1).granted_bytes >= SIZE // 2
+    assert ledger.size_bytes() == SIZE
+    registration.close()
+
+
+def test_a_plain_user_has_a_size_beside_that_of_another(root: Path) -> None:
+    write_record(root / "ledger" / "size", Grant(1))
+
+    def work() -> None:
+        with opened(root) as ledger:
+            registration = ledger.register(f"{PLAIN}-0123456789abcdef", SOURCE, SIZE)
+            assert registration.take(5, 1).size_bytes == SIZE
+
+    with as_user(PLAIN, work):
+        pass
+
+
+def test_grants_of_others_keep_room_from_us_and_take_none(root: Path, ledger: Ledger) -> None:
+    registration = ledger.register(OURS, SOURCE, SIZE)
+    had = registration.take(0, SIZE // 2).granted_bytes
+    for number in range(300):
+        write_record(root / "ledger" / f"{STRANGER}-{number}", Grant((1 << 62) + number, 1 << 62, 1 << 62))
+    taken = registration.take(had, SIZE // 4)
+    assert taken.granted_bytes == had
+    assert registration.take(had, 0).granted_bytes == had
+    assert len(taken.others) <= 256
+    registration.close()
+
+
+@pytest.mark.usefixtures("endless")
+def test_locks_that_others_hold_stop_nobody(root: Path, ledger: Ledger) -> None:
+    ledger.register(OURS, SOURCE, SIZE).close()
+    with ledger.start_turn(1, 2), ledger.locked():
+        pass
+    kept = []
+
+    def lock_all() -> None:
+        for name in FILES:
+            kept.append(os.open(root / "ledger" / name, os.O_RDONLY))
+            fcntl.flock(kept[-1], fcntl.LOCK_EX)
+
+    with as_user(STRANGER, lock_all):
+        with ledger.start_turn(1, 2):
+            registration = ledger.register(OURS, SOURCE, SIZE // 2)
+        registration.give_back(0, 0)
+    assert registration.take(0, 1).size_bytes == SIZE // 2  # what waited for the lock
+    registration.close()
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "pipe", "link", "hard link"])
+def test_what_others_have_made_in_advance_is_neither_used_nor_touched(root: Path, tmp_path: Path, what: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for path in (*(root / "ledger" / name for name in FILES), root / OURS):
+        if what == "file":
+            path.write_text("mine")
+            path.chmod(0o666)
+        elif what == "directory":
+            path.mkdir(0o777)
+        elif what == "pipe":
+            os.mkfifo(path, 0o666)
+        elif what == "link":
+            path.symlink_to(victim)
+        else:
+            theirs = path.with_name(f"theirs-{path.name}")
+            theirs.write_text("mine")
+            path.hardlink_to(theirs)
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    with contextlib.closing(CacheRoot(str(root))) as shared, shared.ledger.start_turn(1, 2):
+        shared.take_over(OURS)
+        registration = shared.ledger.register(OURS, SOURCE, SIZE)
+        assert registration.take(0, 1).granted_bytes
+        assert [entry.owner for entry in shared.ledger.listed()] == [0]
+        registration.close()
+    for name in (OURS, "size"):
+        found = (root / "ledger" / name).lstat()
+        assert (stat.S_ISREG(found.st_mode), found.st_uid, stat.S_IMODE(found.st_mode)) == (True, 0, 0o644)
+    assert not os.path.lexists(root / OURS)
+    assert victim.read_text() == "precious"
+    assert "mine" in {path.read_text() for path in (root / "ledger").glob("*.not-ours-*") if path.is_file()} or (
+        what not in {"file", "hard link"}
+    )
+
+
+def test_a_plain_user_goes_without_where_another_was_first(root: Path) -> None:
+    name = f"{PLAIN}-0123456789abcdef"
+    for path in (root / "ledger" / "lock", root / "ledger" / name, root / "ledger" / f"start-{PLAIN}-1-2"):
+        path.touch(0o600)
+        os.chown(path, STRANGER, STRANGER)
+
+    def work() -> bool:
+        with opened(root) as ledger, ledger.start_turn(1, 2):
+            try:
+                ledger.register(name, SOURCE, SIZE)
+            except OSError:
+                return True
+        return False
+
+    with as_user(PLAIN, work):
+        pass
+
+
+def test_root_takes_a_folder_that_another_user_has_made(root: Path) -> None:
+    """Whose it is could rename what others have in it, sticky or not."""
+    os.chown(root / "ledger", STRANGER, STRANGER)
+    (root / "ledger").chmod(0o777)
+    with opened(root):
+        found = (root / "ledger").stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o1777)
