@@ -58,6 +58,7 @@ class Answers:
             if held.expires_s <= self._clock():
                 self._silence.served()
             return cast(Value, held.value)
+        answers = node.answers = {} if node.answers is None else node.answers
         asked_s, ctime_ns = self._clock(), node.attributes.ctime_ns
         try:
             value = await question(self._silence.limit_s(known=held is not None))
@@ -72,7 +73,8 @@ class Answers:
                 node.answers.pop(key, None)
             raise
         self._silence.end()
-        self._keep(node, key, _Answer(value, asked_s + self._ttl_s, ctime_ns))
+        if node.answers is answers:  # else it is of before they were past their time
+            self._keep(node, key, _Answer(value, asked_s + self._ttl_s, ctime_ns))
         return value
 
     @staticmethod
@@ -86,10 +88,10 @@ class Answers:
 
 
 def expire_answers(node: Node) -> None:
-    """What the source has said of `node` is asked for again; what it said last is served while it is silent."""
-    for key, answer in (node.answers or {}).items():
-        assert node.answers is not None
-        node.answers[key] = answer._replace(expires_s=-math.inf)
+    """What the source has said of `node` is asked for again; what it said last is served while it is silent. What it is
+    just being asked for is not kept."""
+    if node.answers is not None:
+        node.answers = {key: answer._replace(expires_s=-math.inf) for key, answer in node.answers.items()}
 
 
 def _held(node: Node, key: Hashable) -> _Answer | None:

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 import trio
 
 from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError, SourceTimeout, ungrouped
+from mountd.base.errors import HfsError, SourceError, SourceTimeout, ungrouped
 from mountd.core.background import start_guarded
 from mountd.core.metrics import Metrics
 from mountd.namespace.nodes.leaves import Leaves
@@ -114,6 +114,9 @@ class Asking:
                 if not flight.void:
                     flight.failed = False
                     return attributes
+            except SourceError as error:
+                if isinstance(error, SourceTimeout) or not flight.void:
+                    raise  # else it may have come into being since
             finally:
                 self._land(flight)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mountd.base.attributes import Attributes
 from mountd.base.errors import SourceTimeout, VersionChanged
+from mountd.namespace.asking import Asking
 from mountd.namespace.lookups import Lookups
 from mountd.namespace.nodes.node import Node
 from mountd.namespace.silence import Silence
@@ -27,9 +28,17 @@ class Freshness:
     """Whether nodes are what they were. `ttl_s`: math.inf for a source that never changes."""
 
     def __init__(
-        self, metadata: MetadataReader, lookups: Lookups, silence: Silence, *, ttl_s: float, clock: Callable[[], float]
+        self,
+        metadata: MetadataReader,
+        asking: Asking,
+        lookups: Lookups,
+        silence: Silence,
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._metadata = metadata
+        self._asking = asking
         self._lookups = lookups
         self._silence = silence
         self._ttl_s = ttl_s
@@ -72,6 +81,7 @@ class Freshness:
     async def _revalidate_root(self, root: Node) -> Attributes:
         if self._silence.is_on():
             return root.attributes
+        asked_s = self._clock()
         try:
             attributes = await self._metadata.stat(b"", b"", limit_s=self._silence.limit_s(known=True))
         except SourceTimeout:
@@ -79,6 +89,8 @@ class Freshness:
                 raise
             self._silence.served()
             return root.attributes
+        if asked_s <= self._asking.voided_s:
+            return await self._revalidate_root(root)
         root.see_again(attributes)
         root.expires_s = self._clock() + self._ttl_s
         return attributes

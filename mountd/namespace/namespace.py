@@ -136,7 +136,7 @@ async def open_namespace(
     stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in, clock=clock)
     kept_names = KeptNames(kept, nodes, names, leaves, tree, nursery)
     lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, kept_names)
-    freshness = Freshness(source.metadata, lookups, silence, ttl_s=ttl_s, clock=clock)
+    freshness = Freshness(source.metadata, asking, lookups, silence, ttl_s=ttl_s, clock=clock)
     if inherited:
         inherit(inherited, nodes, names)
     else:

@@ -57,6 +57,7 @@ class Directories:
         self._at_most = at_most
         self._lock = threading.Lock()
         self._held: OrderedDict[bytes, OpenDirectory] = OrderedDict()
+        self._forgotten = 0
 
     def close(self) -> None:
         """Let go of all but the root."""
@@ -78,8 +79,11 @@ class Directories:
             if held is not None and held.expires_s > now_s:
                 self._held.move_to_end(path)
                 return held
+            forgotten = self._forgotten
         fresh = OpenDirectory(open_directory(self.root.fd, path), now_s + self._ttl_s, self._file_systems)
         with self._lock:
+            if forgotten != self._forgotten:
+                return fresh  # it may be what is no more at this path
             self._held[path] = fresh
             while len(self._held) > self._at_most:
                 self._held.popitem(last=False)
@@ -95,6 +99,7 @@ class Directories:
         """The directory at `path` is another one now: open it and all below it anew next time."""
         below = path + b"/"
         with self._lock:
+            self._forgotten += 1
             self._held.pop(path, None)
             for known in [known for known in self._held if known.startswith(below)]:
                 del self._held[known]

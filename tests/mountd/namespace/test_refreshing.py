@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import stat
 from collections.abc import Callable
 from typing import Any
 
 import trio
 
 from mountd.base.attributes import Attributes
+from mountd.base.errors import SourceError
 from mountd.namespace import Namespace, Node, Refreshed, Refreshing
+from mountd.namespace.answers import Answers
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
@@ -110,8 +114,10 @@ class Early(FakeSource):
     """Answers what was there when it was asked."""
 
     async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
-        found = self.tree[directory + b"/" + name if directory else name]
-        await super().stat(directory, name, limit_s=limit_s)
+        found = self.tree.get(directory + b"/" + name if directory else name)
+        await self._answer("stat", name, limit_s)
+        if found is None:
+            raise SourceError(errno.ENOENT, "stat")
         return found
 
 
@@ -162,3 +168,61 @@ async def test_what_leaves_are_is_told_without_making_nodes_of_them() -> None:
     asked = len(source.calls)
     assert (await namespace.lookups.attributes(d, [b"a", b"c"])) == [source.tree[b"d/a"], source.tree[b"d/c"]]
     assert len(source.calls) == asked
+
+
+async def test_that_a_name_did_not_exist_is_asked_for_again() -> None:
+    source = Early()
+    source.tree = tree().tree
+    namespace, _ = await made(source, IMMUTABLE)
+    d = await looked_up(namespace, b"d")
+    found: list[Node | None] = []
+    source.delay_s = 5.0
+
+    async def look() -> None:
+        found.append((await namespace.lookups.child(d, b"new")).node)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await trio.sleep(1)
+        source.file(b"d/new", 900, 5)
+        await refresh(namespace, b"d")
+    assert found != [None]
+    assert (await namespace.lookups.child(d, b"new")).node is found[0]
+
+
+async def test_attributes_of_the_root_are_asked_for_again() -> None:
+    source = Early()
+    source.tree = tree().tree
+    namespace, _ = await made(source, IMMUTABLE)
+    await refresh(namespace, b"")
+    source.delay_s = 5.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(namespace.freshness.revalidate, namespace.root)
+        await trio.sleep(1)
+        source.directory(b"", 2)
+        source.tree[b""] = source.tree[b""]._replace(mtime_ns=77, mode=stat.S_IFDIR | 0o700)
+        await refresh(namespace, b"")
+    assert namespace.root.attributes == source.tree[b""]
+
+
+async def test_what_is_said_of_who_may_open_it_is_not_kept_past_a_refresh() -> None:
+    """A "yes" of before a chmod of the directory above, where no attribute of the file itself has changed."""
+    source = tree()
+    namespace, _ = await made(source, IMMUTABLE)
+    a, d = await looked_up(namespace, b"d/a"), await looked_up(namespace, b"d")
+    answers = Answers(namespace.silence, trio.current_time, ttl_s=IMMUTABLE)
+    said = {"yes": True}
+
+    async def ask(_limit_s: float | None) -> bool:
+        answer = said["yes"]
+        await trio.sleep(5)
+        return answer
+
+    for node in (a, d):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answers.ask, node, "who", ask)
+            await trio.sleep(1)
+            said["yes"] = False
+            await refresh(namespace, b"d")
+        assert not await answers.ask(node, "who", ask)
+        said["yes"] = True

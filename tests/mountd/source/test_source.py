@@ -14,7 +14,7 @@ from mountd.base.version import Version
 from mountd.core.buffers import Buffers
 from mountd.core.metrics import Metrics
 from mountd.native.beneath import _walk, open_directory
-from mountd.source import metadata
+from mountd.source import descriptors, metadata
 from mountd.source.listing import Listing
 from mountd.source.source import Source
 from policies.geometry import Extent
@@ -283,3 +283,25 @@ async def test_only_a_local_source_is_believed_from_memory(
         found = source.metadata.stat_nowait(b"", b"f")
         assert found == (Attributes.of((tmp_path / "f").stat()) if local else None)
         assert source.metadata.stat_nowait(b"", b"absent") is None
+
+
+async def test_a_directory_that_is_forgotten_while_it_is_opened_is_not_kept(
+    tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one stands there by then, and what is in the old one would be shown for a time-to-live."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "old").touch()
+    async with opened(tmp_path, Metrics()) as source:
+
+        def late(root_fd: int, path: bytes) -> int:
+            fd = open_directory(root_fd, path)
+            monkeypatch.undo()
+            (tmp_path / "d").rename(tmp_path / "before")
+            (tmp_path / "d").mkdir()
+            (tmp_path / "d" / "new").touch()
+            source.directories.forget(b"d")
+            return fd
+
+        monkeypatch.setattr(descriptors, "open_directory", late)
+        assert (await source.metadata.stat(b"d", b"old")).is_file
+        assert (await source.metadata.stat(b"d", b"new")).is_file
