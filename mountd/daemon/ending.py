@@ -60,6 +60,7 @@ class Ending:
             "pid": given.keeper_pid if alive else None,
             "reason": None if alive else "the keeper has ended: after a crash of this daemon the mount is dead",
             "restarts": given.restarts,
+            "hung": given.hung,
             "last_end": given.last_end or None,
             "mount_uptime_s": round(time.time() - given.mounted_s, 1),
         }

@@ -91,6 +91,7 @@ class _Figures:
         figures["start_time_s"] = self._started_s
         figures["mount_start_time_s"] = self._started_s if handover is None else handover.mounted_s
         figures["keeper.restarts"] = 0 if handover is None else handover.restarts
+        figures["keeper.hung"] = 0 if handover is None else handover.hung
         figures["memory.buffer_bytes"] = self._files.fetch.buffers.used_bytes
         figures["background_faults"] = sum(faults().values())
         figures["descriptors.refused"] = basics.open_files.refused

@@ -17,6 +17,7 @@ import pyfuse3
 import trio
 
 from mountd.core.background import start_for_life
+from mountd.core.beat import Beat
 from mountd.fuse.fast_handlers import FastHandlers
 from mountd.fuse.handlers import Handlers
 from mountd.fuse.session import DevFuse, open_session
@@ -38,7 +39,7 @@ _LAST_MOMENT_S = 0.1
 """The same where another daemon takes over, for which everybody waits meanwhile."""
 
 _LOOK_S = 1.0
-"""How often the connection is looked at: a system call that does not wait."""
+"""How often the connection is looked at: a system call that does not wait. The keeper counts on it."""
 
 
 class Fuse:
@@ -68,6 +69,7 @@ class Fuse:
         self._threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self._mounted = False
         self._resends = False
+        self._beats_fd = -1
         self._serving = trio.CancelScope()
 
     def mount(
@@ -90,31 +92,36 @@ class Fuse:
             open_session(self._handlers, mountpoint, source, allow_other=allow_other, noexec=noexec, handover=handover)
         )
         self._resends = handover is not None and handover.generation > 0
+        self._beats_fd = -1 if handover is None else handover.beats_fd
         self._mounted = True
 
     async def run(self) -> None:
         """Answer requests until the mount is gone, or `terminate` is called. Raises MountError."""
         if self._resends:  # before anything is read: it would come a second time
             fastpath.resend(self._device.get())
-        self._plane.start(self._device.get(), self._threads)
+        self._plane.start(self._device.get(), self._threads, self._beats_fd)
+        beat = Beat(self._beats_fd)
         try:
             with self._serving:
                 async with trio.open_nursery() as nursery:
-                    start_for_life(nursery, "watch of the connection", self._watch)
+                    start_for_life(nursery, "watch of the connection", self._watch, beat)
                     await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
                     nursery.cancel_scope.cancel()
         finally:
+            beat.end()
             self._plane.stop()
 
     async def wait_begun(self) -> None:
         """Until the kernel's first request has been answered."""
         await self._handlers.begun.wait()
 
-    async def _watch(self) -> None:
-        """End `run` when the kernel has dropped the connection: requests whose readers have gone may wait for ever."""
+    async def _watch(self, beat: Beat) -> None:
+        """Tell the keeper that the event loop turns. End `run` when the kernel has dropped the connection: requests
+        whose readers have gone may wait for ever."""
         connection = select.poll()
         connection.register(self._device.get(), select.POLLERR)
-        while not connection.poll(0):  # noqa: ASYNC110 - nobody sets an event: the kernel does not tell
+        while not connection.poll(0):  # nobody sets an event: the kernel does not tell
+            beat.turn()
             await trio.sleep(_LOOK_S)
         self._serving.deadline = trio.current_time() + _LAST_ANSWERS_S
 

@@ -31,7 +31,7 @@ _LONGEST_NS = 86_400 * 10**9
 
 
 class _Extension(Protocol):
-    def plane_start(self, device: int, count: int, /) -> None: ...
+    def plane_start(self, device: int, count: int, beats_fd: int, /) -> None: ...
 
     def plane_stop(self) -> None: ...
 
@@ -196,16 +196,17 @@ class DataPlane:
         """Its threads answer."""
         return self._runs
 
-    def start(self, connection_fd: int, threads: int) -> None:
-        """Have so many threads read requests from the mount's descriptor of /dev/fuse. Raises MountError."""
+    def start(self, connection_fd: int, threads: int, beats_fd: int = -1) -> None:
+        """Have so many threads read requests from the mount's descriptor of /dev/fuse. `beats_fd`: where the keeper
+        sees that they go on; -1: nowhere. Raises MountError."""
         if fastpath.extension_missing() is None:  # else pyfuse3 reads them
-            self.serve(connection_fd, threads)
+            self.serve(connection_fd, threads, beats_fd)
 
-    def serve(self, connection_fd: int, threads: int) -> None:
+    def serve(self, connection_fd: int, threads: int, beats_fd: int = -1) -> None:
         """As `start`, of any connection that speaks as the kernel does."""
         assert self._extension is not None
         try:
-            self._extension.plane_start(connection_fd, threads)
+            self._extension.plane_start(connection_fd, threads, beats_fd)
         except OSError as error:
             raise MountError(f"the threads that read requests cannot be started: {error}") from error
         self._runs = True

@@ -101,6 +101,7 @@ _DECLARED = (
     _gauge("start_time_seconds", "When the daemon was started, in seconds since 1970.", "start_time_s"),
     _gauge("mount_start_time_seconds", "When the mount was made, in seconds since 1970.", "mount_start_time_s"),
     _counter("restarts", "Daemons of this mount that ended without being asked to.", "keeper.restarts"),
+    _counter("hung", "Of these those that the keeper ended since they did not answer.", "keeper.hung"),
     _gauge(
         "io_mode",
         "1 for the way in which reads are served now, 0 for the others.",

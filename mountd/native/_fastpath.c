@@ -353,7 +353,7 @@ static PyMethodDef methods[] = {
      "plane_leaves_figures() -> (leaves, held, look_ups, attributes): that are there; that the kernel holds; what was "
      "answered since the start."},
     {"plane_start", plane_start, METH_VARARGS,
-     "plane_start(device, count): so many threads read requests from `device`; once INIT can be answered. Raises OSError."},
+     "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
     {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
     {"plane_attach", plane_attach, METH_VARARGS,
      "plane_attach(fd) -> [(handle, slot, open)]: handles are counted in this memfd (-1: in memory of our own), where an "

@@ -1,7 +1,8 @@
 """The processes of one mount: started or to be forked, listened to, noticed when they end, and waited for.
 
-A daemon has ended when its process has. One whose descriptors are all closed is as good as ended: a thread of it waits
-in the kernel, not to be killed, for an answer that only the next daemon can give. It is waited for later.
+A daemon has ended when its process has. One whose descriptors are all closed is as good as ended, and so is one that
+has not gone a moment after it was killed: a thread of it waits in the kernel, not to be killed, perhaps for an answer
+that only the next daemon can give. It is waited for later.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from mountd.supervisor.loop import Loop
 
 _LINGER_S = 0.2
 """Between the end of all that a process has open and its own: more, and a thread of it waits in the kernel."""
+_KILLED_S = 1.0
+"""The same after SIGKILL: to give back some GiB of memory takes some tenths of a second."""
 _END_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
@@ -71,6 +74,17 @@ class Children:
             if daemon.has_ended():
                 self._let_go(daemon)
         self._reap_strangers()
+
+    def kill(self, daemon: Daemon, why: str) -> None:
+        """End it by force; `ended` is called, also where it does not go. `why`: its last words."""
+        daemon.said = {"error": why}
+        daemon.signal(signal.SIGKILL)
+        self._loop.after(_KILLED_S, lambda: self._let_go(daemon))
+
+    def lingers(self, daemon: Daemon | None = None) -> bool:
+        """Whether it has ended but for a thread in the kernel; None: any of those that were before."""
+        self._lingering = [each for each in self._lingering if not each.has_ended()]
+        return daemon in self._lingering if daemon is not None else bool(self._lingering)
 
     def end(self, daemon: Daemon) -> None:
         """Kill it and wait; `ended` is not called."""

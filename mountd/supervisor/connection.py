@@ -18,7 +18,7 @@ import struct
 import subprocess
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
 
 _FUSECTL = "/sys/fs/fuse/connections"
 
@@ -107,6 +107,20 @@ class Connection:
         with contextlib.suppress(OSError):  # EINVAL: an earlier kernel
             os.write(self.fd, _OUT_HEADER.pack(_OUT_HEADER.size, _NOTIFY_RESEND, 0))
 
+    def refuse(self, unique: int) -> None:
+        """Answer a request that somebody else has taken with an I/O error, if it still waits."""
+        with contextlib.suppress(OSError):  # ENOENT: it does not
+            os.write(self.fd, _OUT_HEADER.pack(_OUT_HEADER.size, -errno.EIO, unique))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether requests wait to be read."""
+        if self.fd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return any(event & select.POLLIN for _, event in poll.poll(0))
+
     @property
     def is_gone(self) -> bool:
         """Whether the kernel has dropped the connection: unmounted by everybody, or aborted."""
@@ -131,8 +145,12 @@ class Connection:
     def abort(self) -> None:
         """End what waits with an error, and let go of it, whoever else holds it: a thread of a killed daemon may wait
         for an answer itself. The mount is dead then."""
-        with contextlib.suppress(OSError), open(f"{_FUSECTL}/{self.device.rpartition(':')[2]}/abort", "w") as file:
-            file.write("1")
+        try:
+            with open(f"{_FUSECTL}/{self.device.rpartition(':')[2]}/abort", "w") as file:
+                file.write("1")
+        except OSError:  # no fusectl here, as in a container
+            if self.is_mounted:
+                _libc.umount2(os.fsencode(self.mountpoint), _UMOUNT_NOFOLLOW | _MNT_FORCE)
         self.close()
 
     def close(self) -> None:

@@ -50,6 +50,10 @@ class Daemon:
         """When it began to answer, by the monotonic clock."""
         self.said: dict[str, Any] = {}
         """Its last words: an `error` or `unfed`."""
+        self.hung_s: float | None = None
+        """For how long it had not answered when it was ended for that."""
+        self.was_stopped = False
+        """By a signal, for which it can do nothing."""
         self.exit_code: int | None = None
         """As of subprocess: negative for a signal; None while it runs, and if its parent was another one."""
         self._connection = connection
@@ -98,6 +102,7 @@ class Daemon:
     def hand_over(self, handover: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Make it the mount's daemon. The descriptors arrive in this order. A process that has ended takes nothing."""
         self.serving = True
+        self.signal(signal.SIGCONT)  # it may have been stopped while it waited
         message = json.dumps({**self.program.given, "handover": dict(handover)}).encode()
         try:
             sent = socket.send_fds(self._connection, [message], list(descriptors))

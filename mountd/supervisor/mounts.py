@@ -140,11 +140,13 @@ class KeptMount:
         """Whether another daemon can go on where one has ended."""
         return self.connection is not None and self.connection.resends and self._resend and self.feeds
 
-    def handover(self) -> tuple[dict[str, Any], list[int]]:
-        """What the next daemon is told of it (mountd/wire/handover.py), and the descriptors that go with that."""
+    def handover(self, beats_fd: int) -> tuple[dict[str, Any], list[int]]:
+        """What the next daemon is told of it (mountd/wire/handover.py), and the descriptors that go with that.
+        `beats_fd`: see `Pulse`; -1: there is none."""
         assert self.connection is not None
         self._generation += 1
         descriptors = [self.connection.fd, self._source_fd, *self._journal]
+        descriptors += [beats_fd] if beats_fd >= 0 else []
         record = {
             "descriptors": len(descriptors),
             "init": base64.b64encode(self.connection.init).decode(),

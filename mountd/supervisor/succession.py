@@ -25,6 +25,7 @@ from mountd.supervisor.restarts import Restarts
 from mountd.supervisor.standby import Standby
 from mountd.supervisor.starter import Starter
 from mountd.supervisor.takeover import TakeOver, TakeOverRefused
+from mountd.supervisor.watch import Watch
 
 _READY_S = 60.0
 """In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a
@@ -53,6 +54,7 @@ class Succession:
         self._taking: TakeOver | None = None
         self._refusing = Refusing(loop)
         self._restarts = Restarts()
+        self._watch = Watch(loop, self.children, log)
         self._last_end = ""
         self._stopping = False
 
@@ -68,6 +70,7 @@ class Succession:
             "answers": self._current is not None and self._current.ready_s is not None,
             "refusing": self._refusing.why,
             "restarts": self._restarts.count,
+            "hung": self._watch.hung,
             "last_end": self._last_end,
         }
 
@@ -112,8 +115,11 @@ class Succession:
             self._mount.feeds = self._mount.feeds and daemon.feeds
             if not self._stands():
                 return
-        record, descriptors = self._mount.handover()
+        connection = self._mount.connection
+        assert connection is not None
+        record, descriptors = self._mount.handover(self._watch.begin(daemon, connection))
         ours = {"keeper_pid": os.getpid(), "restarts": self._restarts.count, "last_end": self._last_end}
+        ours["hung"] = self._watch.hung
         ends = self._standby.fork_from(daemon)
         daemon.hand_over({**record, **ours}, [*descriptors, *ends])
         for descriptor in ends:
@@ -127,8 +133,7 @@ class Succession:
         def look() -> None:
             awaited = daemon is self._current or (self._taking is not None and daemon is self._taking.successor)
             if awaited and not is_done():
-                daemon.said = {"error": f"{fault} within {_READY_S:g} s"}
-                daemon.signal(signal.SIGKILL)
+                self.children.kill(daemon, f"{fault} within {_READY_S:g} s")
 
         self._loop.after(_READY_S, look)
 
@@ -160,6 +165,7 @@ class Succession:
 
     def _ended(self, daemon: Daemon) -> None:
         connection, taking = self._mount.connection, self._taking
+        self._watch.ended(daemon, connection)
         if self._stopping:
             self._finish(0)
         elif "unfed" in daemon.said and self._mount.feeds and taking is None:
@@ -180,7 +186,7 @@ class Succession:
         elif taking is not None and taking.is_loaded:
             self._change_places(taking)
         else:
-            lived_s = None if daemon.ready_s is None else time.monotonic() - daemon.ready_s
+            lived_s = None if daemon.ready_s is None else time.monotonic() - daemon.ready_s - (daemon.hung_s or 0.0)
             self._follow(f"process {daemon.pid}", daemon.how_it_ended(), lived_s)
 
     def _follow(self, which: str, how: str, lived_s: float | None) -> None:
@@ -256,7 +262,7 @@ class Succession:
         if current is None:  # none serves: all is refused, or the daemon has just crashed
             self._change_places(taking)
         elif current.ready_s is not None:  # else one has crashed meanwhile; the next one does not listen yet
-            self._loop.after(taking.limit_s, lambda: current.signal(signal.SIGKILL))
+            self._loop.after(taking.limit_s, lambda: self.children.kill(current, "did not make room"))
             current.signal(signal.SIGHUP)
 
     def _change_places(self, taking: TakeOver) -> None:

@@ -53,6 +53,11 @@ class Handover(msgspec.Struct, frozen=True):
     """Requests carry the numbers of threads in another pid namespace than ours: that of who has mounted."""
     opens_fd: int = -1
     """A memfd as well: how many have the handles open that the data plane has given out. -1: the keeper has none."""
+    beats_fd: int = -1
+    """A memfd in which the event loop and the threads that read requests say that they go on
+    (mountd/supervisor/pulse.py). -1: the keeper looks at none."""
+    hung: int = 0
+    """Of `restarts` those that were ended since they did not answer."""
 
 
 def descriptors_of(data: bytes) -> int:
@@ -71,8 +76,7 @@ def handed_over(data: bytes, descriptors: Sequence[int]) -> Handover | None:
             return None
         connection, source, first, second, *opens = descriptors
         numbers = {"connection_fd": connection, "source_fd": source, "journal_fds": (first, second)}
-        if opens:
-            numbers["opens_fd"] = opens[0]
+        numbers |= dict(zip(("opens_fd", "beats_fd"), opens, strict=False))
         return msgspec.convert({**record, **numbers}, Handover)
     except (ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise ConfigError(f"the handover cannot be read: {error}") from None

@@ -11,7 +11,7 @@ STATUS_KEYS = {
     "pid": "",
     "version": "",
     "mountpoint": "",
-    "keeper": "pid reason restarts last_end mount_uptime_s journal",
+    "keeper": "pid reason restarts hung last_end mount_uptime_s journal",
     "uptime_s": "",
     "traffic": (
         "read_bytes passed_bytes memory_bytes source_bytes peer_bytes staged_bytes source_wait_s cpu_s "

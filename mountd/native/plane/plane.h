@@ -318,6 +318,20 @@ int64_t monotonic_ns(void);
 
 /* ---- threads.c ---------------------------------------------------------------------------------------------------- */
 
+/* How the event loop (the first) and each thread that reads requests are, for the keeper, in memory that it has given us:
+ * mountd/supervisor/pulse.py, which knows this struct too. */
+struct beat {
+    uint64_t turns;  /* another number whenever it goes on; a BEAT_... in the last two bits. 0: it is not there */
+    uint64_t unique; /* of the request that it is about to answer; 0: of none */
+    uint64_t unused[6];
+};
+
+#define BEAT_SLEEPS 0 /* until there is something to do */
+#define BEAT_WORKS 1
+#define BEAT_WAITS 2 /* for Python, while the queue is full */
+#define BEAT_STEP 4
+
+int threads_beat_in(int fd);              /* a memfd for one beat more than MOST_THREADS; before any runs. 0, or an errno */
 int threads_start(int device, int count); /* 0, or an errno, and then none runs */
 void threads_stop(void);                  /* returns when none runs any more; requests that were read are in the queue */
 int threads_running(void);

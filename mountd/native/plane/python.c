@@ -29,11 +29,12 @@ static PyObject *raise(int error) {
 
 PyObject *plane_start(PyObject *self, PyObject *args) {
     (void)self;
-    int device, count, error;
-    if (!PyArg_ParseTuple(args, "ii", &device, &count)) return NULL;
+    int device, count, beats_fd = -1, error = 0;
+    if (!PyArg_ParseTuple(args, "ii|i", &device, &count, &beats_fd)) return NULL;
     if (queue_event_fd() < 0) return raise(ENOMEM);
     queue_reset();
-    error = threads_start(device, count);
+    if (beats_fd >= 0) error = threads_beat_in(beats_fd);
+    if (!error) error = threads_start(device, count);
     if (error) return raise(error);
     Py_RETURN_NONE;
 }

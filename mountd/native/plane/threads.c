@@ -35,12 +35,29 @@ static struct {
     int awake, wanted, stopping;
 } pool = {.device = -1, .stop_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
+static struct beat *beats; /* of the threads; NULL: nobody looks at them */
+static struct beat unseen[MOST_THREADS];
+
 struct reader {
+    struct beat *beat;
     int events_fd;
     char *request, *answer;
     int number;
     int pays, turns;
 };
+
+int threads_beat_in(int fd) {
+    struct beat *memory = mmap(NULL, (MOST_THREADS + 1) * sizeof *memory, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) return errno;
+    beats = memory + 1;
+    return 0;
+}
+
+static void beat(struct reader *reader, uint64_t state, uint64_t unique) {
+    uint64_t turns = __atomic_load_n(&reader->beat->turns, __ATOMIC_RELAXED);
+    __atomic_store_n(&reader->beat->unique, unique, __ATOMIC_RELAXED);
+    __atomic_store_n(&reader->beat->turns, ((turns + BEAT_STEP) & ~(uint64_t)3) | state, __ATOMIC_RELEASE);
+}
 
 /* Of an event counter this cannot fail: it is far from its end. */
 static void stop_all(void) {
@@ -76,6 +93,7 @@ static struct reader *make_reader(int number, int *error) {
         return NULL;
     }
     reader->number = number;
+    reader->beat = &(beats ? beats : unseen)[number];
     reader->pays = MOST_PAYS / 2;
     reader->events_fd = epoll_create1(EPOLL_CLOEXEC);
     reader->request = buffer(PLANE_REQUEST_BYTES);
@@ -151,9 +169,11 @@ static void *serve(void *argument) {
     pthread_setname_np(pthread_self(), name);
     int in_a_row = 0;
     while (!is_stopping()) {
+        beat(reader, BEAT_WORKS, 0);
         ssize_t size = read(pool.device, reader->request, PLANE_REQUEST_BYTES);
         if (size < 0 && errno == EAGAIN) {
             in_a_row = 0;
+            beat(reader, BEAT_SLEEPS, 0);
             if (rest()) continue;
             size = watch_connection(reader);
             if (size < 0) break;
@@ -162,12 +182,16 @@ static void *serve(void *argument) {
         if (size > 0) {
             if (++in_a_row % BACKLOG == 0) want_another();
             size_t left = (size_t)size;
-            if (!answer(pool.device, reader->request, &left, reader->answer)) queue_put(reader->request, left);
+            beat(reader, BEAT_WORKS, ((struct fuse_in_header *)reader->request)->unique);
+            if (answer(pool.device, reader->request, &left, reader->answer)) continue;
+            beat(reader, BEAT_WAITS, 0);
+            queue_put(reader->request, left);
         } else if (!size || (errno != EINTR && errno != ENOENT)) { /* ENOENT: a request was taken back; ENODEV: unmounted */
             queue_end(1);
             stop_all();
         }
     }
+    __atomic_store_n(&reader->beat->turns, 0, __ATOMIC_RELEASE);
     let_go(reader);
     return NULL;
 }

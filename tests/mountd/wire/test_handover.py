@@ -28,6 +28,9 @@ def test_how_many_descriptors_belong_to_it() -> None:
     handover = handed_over(both, [4, 5, 6, 7, 8])
     assert handover is not None
     assert (handover.journal_fds, handover.opens_fd) == ((6, 7), 8)
+    handover = handed_over(both, [4, 5, 6, 7, 8, 9, 10])
+    assert handover is not None
+    assert (handover.opens_fd, handover.beats_fd) == (8, 9), "a later keeper hands more"
     assert [descriptors_of(text) for text in (b"", b"[]", b'{"handover": 5}')] == [4, 4, 4]
 
 
