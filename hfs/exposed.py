@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any
 
 from hfs.hint import Hints, hints_of
-from mountd.wire.hints import Waited
+from hfs.mountd.wire.hints import Waited
 
 __all__ = ["EpochTimes", "Timed", "Waiting", "timed", "waiting"]
 

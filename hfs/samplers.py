@@ -14,9 +14,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from hfs.policies.cluster.locality import slice_epoch
 from hfs.training.launcher import rank_and_world
 from hfs.training.locality import Locality
-from policies.cluster.locality import slice_epoch
 
 __all__ = ["GroupShuffleSampler", "Locality", "LocalityAwareSampler"]
 

@@ -18,5 +18,5 @@ The story of one read: kernel READ -> `fuse` -> `files.read_path`: cut to the en
 boundaries, ask `policies` what to fetch ahead, and for every chunk: staged (without waiting if its pages are in memory,
 else in a thread), or a fetch under way (joined), or another node, or the source (one large read, the version checked
 before and after). The waiters are woken, then the chunk is staged. This module imports nothing, because client code
-inside training jobs imports `mountd.wire`.
+inside training jobs imports `hfs.mountd.wire`: what is called `mountd` here is linked in the folder hfs.
 """

@@ -211,20 +211,29 @@ def room(file: str) -> tuple[str, str]:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
-    """(statement, dotted name) of every import; of what is ours the name too: mountd.cache.Cache."""
+    """(statement, dotted name) of every import; of what is ours the name too: mountd.cache.Cache of
+    `from hfs.mountd.cache import Cache`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node, alias.name
+                yield node, _without_hfs(alias.name)
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             if node.level:
                 yield node, f".{module}"
             elif module.split(".")[0] in {"hfs", "mountd", "policies"}:
                 for alias in node.names:
-                    yield node, f"{module}.{alias.name}"
+                    yield node, _without_hfs(f"{module}.{alias.name}")
             else:
                 yield node, module
+
+
+def _without_hfs(name: str) -> str:
+    """What lies beside the folder hfs is linked in it, and called as its folder is. Without the hfs it is a mistake."""
+    top, _, rest = name.partition(".")
+    if top == "hfs" and rest.split(".")[0] in {"mountd", "policies"}:
+        return rest
+    return f"bare {name}" if top in {"mountd", "policies"} else name
 
 
 def typing_only(tree: ast.AST) -> set[ast.stmt]:
@@ -256,6 +265,8 @@ def breaches(file: str, text: str) -> list[str]:
         top = name.split(".")[0]
         if name.startswith("."):
             breach(statement, "relative import: say the package")
+        elif name.startswith("bare "):
+            breach(statement, f"{name}: an installation has no such package, say hfs.{name.removeprefix('bare ')}")
         elif package == "policies" and top != "policies" and top not in PURE_MODULES:
             breach(statement, f"policies are pure: {name} is not in PURE_MODULES")
         elif package == "mountd" and top == "hfs":

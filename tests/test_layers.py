@@ -85,18 +85,22 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "rule"),
     [
-        ("mountd/fetch/flight.py", "import mountd.files", "may not import files"),
-        ("mountd/source/source.py", "from mountd.cache import Cache", "may not import cache"),
-        ("mountd/source/source.py", "from mountd.newcomer import it", "is no room"),
-        ("mountd/fetch/fetcher.py", "from mountd.cache.cache import Cache", "is the inside of cache"),
-        ("mountd/fetch/fetcher.py", "from mountd.cache.index import Index", "is the inside of cache"),
-        ("mountd/fetch/fetcher.py", "from mountd.cache import lock_cache", "is the inside of cache"),
-        ("mountd/cache/index/rows.py", "from mountd.cache.objects.disk import Disk", "may not import cache.objects"),
-        ("mountd/cache/objects/disk.py", "from mountd.cache.cache import Cache", "may not import its cache"),
-        ("mountd/core/memory.py", "import mountd.supervisor.loop", "do not know each other"),
-        ("mountd/supervisor/loop.py", "from mountd.base.errors import HfsError", "do not know each other"),
-        ("hfs/client/client.py", "from mountd.cache.index import Index", "is the inside of cache"),
-        ("mountd/__init__.py", "from mountd.base import errors", "imports nothing"),
+        ("mountd/fetch/flight.py", "import hfs.mountd.files", "may not import files"),
+        ("mountd/source/source.py", "from hfs.mountd.cache import Cache", "may not import cache"),
+        ("mountd/source/source.py", "from hfs.mountd.newcomer import it", "is no room"),
+        ("mountd/fetch/fetcher.py", "from hfs.mountd.cache.cache import Cache", "is the inside of cache"),
+        ("mountd/fetch/fetcher.py", "from hfs.mountd.cache.index import Index", "is the inside of cache"),
+        ("mountd/fetch/fetcher.py", "from hfs.mountd.cache import lock_cache", "is the inside of cache"),
+        (
+            "mountd/cache/index/rows.py",
+            "from hfs.mountd.cache.objects.disk import Disk",
+            "may not import cache.objects",
+        ),
+        ("mountd/cache/objects/disk.py", "from hfs.mountd.cache.cache import Cache", "may not import its cache"),
+        ("mountd/core/memory.py", "import hfs.mountd.supervisor.loop", "do not know each other"),
+        ("mountd/supervisor/loop.py", "from hfs.mountd.base.errors import HfsError", "do not know each other"),
+        ("hfs/client/client.py", "from hfs.mountd.cache.index import Index", "is the inside of cache"),
+        ("mountd/__init__.py", "from hfs.mountd.base import errors", "imports nothing"),
         ("mountd/daemon/files.py", "def f():\n    a = A()\n    a.b = 1", "a.b is set from outside"),
         (
             "mountd/daemon/files.py",
@@ -116,6 +120,8 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
         ),
         ("mountd/daemon/daemon.py", "import hfs.cli", "may not import hfs"),
         ("mountd/daemon/daemon.py", "from .errors import HfsError", "relative import"),
+        ("mountd/daemon/daemon.py", "from mountd.base.errors import HfsError", "no such package"),
+        ("hfs/hint.py", "import policies", "no such package"),
         ("mountd/files/read_path.py", "import pyfuse3", "may import pyfuse3"),
         ("mountd/daemon/daemon.py", "def f():\n    from mpi4py import MPI", "may import mpi4py"),
         (
@@ -137,15 +143,15 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
         ("mountd/control/control.py", "import subprocess", "may import subprocess"),
         (
             "mountd/cache/reading/reader.py",
-            "from mountd.cache.objects.codec import Encoder",
+            "from hfs.mountd.cache.objects.codec import Encoder",
             "that objects can be encoded",
         ),
         ("mountd/cache/reading/reader.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
         ("mountd/files/opening.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
-        ("mountd/hints/hints.py", "from policies.cache.encoding import pays", "that objects can be encoded"),
+        ("mountd/hints/hints.py", "from hfs.policies.cache.encoding import pays", "that objects can be encoded"),
         ("policies/prefetch/readahead.py", "import time", "policies are pure"),
         ("policies/prefetch/readahead.py", "import trio", "policies are pure"),
-        ("policies/prefetch/readahead.py", "from mountd.base import errors", "policies are pure"),
+        ("policies/prefetch/readahead.py", "from hfs.mountd.base import errors", "policies are pure"),
         ("hfs/client/client.py", "import trio", "may not import trio"),
         ("mountd/wire/protocol.py", "import trio", "may not import trio"),
         ("hfs/cli.py", "\n" * (MAX_LINES + 1), "two nouns"),
@@ -176,15 +182,15 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
     [
         (
             "mountd/cache/cache.py",
-            "from mountd.cache.index.index import Index\nfrom mountd.cache.table.files import Files",
+            "from hfs.mountd.cache.index.index import Index\nfrom hfs.mountd.cache.table.files import Files",
         ),
         ("mountd/cache/index/rows.py", "import sqlite3"),
         ("mountd/namespace/tree.py", "node.stale = True"),
         ("mountd/files/handles.py", "x = node.opens\nself.opens = 1\nhandle.node = x"),
-        ("mountd/core/config/loading.py", "import os\nx = os.environ\nfrom mountd.base.errors import ConfigError"),
+        ("mountd/core/config/loading.py", "import os\nx = os.environ\nfrom hfs.mountd.base.errors import ConfigError"),
         ("mountd/cache/index/rows.py", "def f(name):\n    return name.encode()"),
-        ("mountd/peers/messages.py", "from mountd.wire.hints import encode_layout"),
-        ("policies/geometry.py", "import numpy as np\nfrom policies.prefetch.readahead import advise"),
+        ("mountd/peers/messages.py", "from hfs.mountd.wire.hints import encode_layout"),
+        ("policies/geometry.py", "import numpy as np\nfrom hfs.policies.prefetch.readahead import advise"),
         ("hfs/client/client.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trio"),
         ("mountd/cache/files.py", "def f(file):\n    file.object_id = 1"),
         ("mountd/hints/hints.py", "def f(paths):\n    a = A(lambda path: path)\n    path = paths[0]"),
@@ -236,6 +242,18 @@ def test_no_test_file_imports_another() -> None:
         if file.startswith("tests/") and file.endswith(".py")
         for _, name in imports(ast.parse(text))
         if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_nothing_is_imported_that_only_a_checkout_has() -> None:
+    """`mountd` and `policies` without hfs before them: a second copy of each module here, and nothing elsewhere."""
+    found = [
+        f"{file} imports {name}"
+        for file, text in project_files(ROOT)
+        if file.endswith(".py")
+        for _, name in imports(ast.parse(text))
+        if name.startswith("bare ")
     ]
     assert not found, "\n".join(found)
 

@@ -17,9 +17,9 @@ from hfs.cli.cache_estimate import tell_estimates
 from hfs.cli.command import CommandGroup
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complain, complete_mounts, control_option, sole_mount, targets_of
-from mountd.base.errors import ConfigError
-from mountd.core.config.quantities import parse_duration, parse_size
-from mountd.wire.protocol import Progress, Result, Row, Rows
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.quantities import parse_duration, parse_size
+from hfs.mountd.wire.protocol import Progress, Result, Row, Rows
 
 if TYPE_CHECKING:
     from hfs.cli.reporting import Reporter

@@ -15,9 +15,9 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.mount_options import load_config
 from hfs.cli.shared import printable
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.ledger import Listed
 from hfs.mounting.cache_root import cache_root
-from mountd.base.errors import ConfigError
-from mountd.ledger import Listed
 
 _NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}
 

@@ -9,7 +9,7 @@ import click
 
 from hfs.cli.exit_codes import DONE, PARTLY
 from hfs.cli.shared import MountTarget, complain, printable
-from mountd.wire.protocol import Progress, Rows
+from hfs.mountd.wire.protocol import Progress, Rows
 
 _PROBE_S = 10.0
 """For each mount, at most: two to ten seconds of a real warm say how long the rest takes."""

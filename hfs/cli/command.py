@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from mountd.base.errors import HfsError
+from hfs.mountd.base.errors import HfsError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

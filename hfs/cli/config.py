@@ -10,7 +10,7 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.mount_options import load_config, mount_flags
 from hfs.cli.shared import printable
-from mountd.core.config import KEYS, describe
+from hfs.mountd.core.config import KEYS, describe
 
 
 @click.command(cls=Command, examples=["hfs config", "hfs config --json"])

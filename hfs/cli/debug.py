@@ -10,8 +10,8 @@ import click
 from hfs.cli.command import CommandGroup
 from hfs.cli.mount_options import load_config
 from hfs.cli.shared import complete_mounts
+from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mounting import mountinfo
-from mountd.base.errors import ConfigError, MountError
 
 _NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}
 
@@ -37,7 +37,7 @@ def bundle(mount: str | None, output: str | None, with_names: bool) -> None:
     from hfs.cli.figures import size
     from hfs.doctor import examine
     from hfs.doctor.bundle import Collector, write
-    from mountd.core.config import describe
+    from hfs.mountd.core.config import describe
 
     around, findings = surroundings(None, None, measured=False)
     place = None

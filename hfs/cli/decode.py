@@ -12,8 +12,8 @@ from hfs.cli.encode import jobs_option, json_option, overwrite_option, refuse_ex
 from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
-from mountd.base.errors import ConfigError
-from mountd.core.config.quantities import parse_size
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.quantities import parse_size
 
 
 @click.command(cls=Command, examples=["hfs decode /lustre/cosmoflow-encoded /scratch/cosmoflow"])

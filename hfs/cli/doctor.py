@@ -13,7 +13,7 @@ from hfs.cli.mount_options import load_config
 from hfs.cli.shared import printable
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
 from hfs.doctor.check_result import fault
-from mountd.base.errors import ConfigError
+from hfs.mountd.base.errors import ConfigError
 
 _CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}
 _COLORS = {Level.GOOD: "green", Level.NOTE: None, Level.LIMIT: "yellow", Level.FAULT: "red"}

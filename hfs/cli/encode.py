@@ -17,7 +17,7 @@ from hfs.codecs.converting import Outcome, encode_sample, in_processes
 from hfs.codecs.dataset import SUFFIX
 from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
-from mountd.base.errors import ConfigError
+from hfs.mountd.base.errors import ConfigError
 
 _SHOWN = 20
 """Faults that are shown of many."""

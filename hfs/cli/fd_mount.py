@@ -8,10 +8,10 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.shared import complain, hold
+from hfs.mountd.base.errors import ConfigError
 from hfs.mounting import mountinfo
 from hfs.mounting.given import SOCKET_ENDS
 from hfs.mounting.offering import MountOffer, check, give_connections
-from mountd.base.errors import ConfigError
 
 
 @click.command("fd-mount", cls=Command, examples=["hfs fd-mount /data --socket /run/hfs/data.sock --user 65534"])

@@ -24,13 +24,13 @@ from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mou
 from hfs.client.control_socket import DaemonSilent
 from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, traced, waits_of
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.wire.hints import encode_layout, layout_digest
+from hfs.mountd.wire.layout import LayoutError
+from hfs.mountd.wire.protocol import Join
 from hfs.mounting import mountinfo
 from hfs.training.hint_connection import HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
-from mountd.base.errors import ConfigError
-from mountd.wire.hints import encode_layout, layout_digest
-from mountd.wire.layout import LayoutError
-from mountd.wire.protocol import Join
 
 _Indices = npt.NDArray[np.int64]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from hfs.cli.shared import complain, printable
 from hfs.layouts.files import OutsideRoot, relative_names
 from hfs.layouts.layout import Layout
-from mountd.base.errors import ConfigError
-from mountd.wire.hints import MAX_ORDER_SAMPLES
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES
 
 _Indices = npt.NDArray[np.int64]
 

@@ -14,9 +14,9 @@ from hfs.cli import CommandGroup, figures
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complain, printable
 from hfs.layouts.layout import Layout
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.wire.layout import LayoutError
 from hfs.mounting import mountinfo, probe
-from mountd.base.errors import ConfigError
-from mountd.wire.layout import LayoutError
 
 _SHOWN = 3
 """Samples, files and faults that are shown of many."""

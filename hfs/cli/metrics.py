@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfs.cli.shared import complain, target_of
-from mountd.base.errors import HfsError
-from mountd.core.config import Config
-from mountd.core.config.address import address_of
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.address import address_of
 
 
 def tell_metrics(config: Config, mountpoint: str) -> None:

@@ -14,11 +14,11 @@ from hfs.cli.command import Command
 from hfs.cli.metrics import tell_metrics
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.shared import complain, hold, target_of
+from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.config import Config
 from hfs.mounting import joining, keeper, mounting, slurm_step, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places
-from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.core.config import Config
 
 
 @click.command(

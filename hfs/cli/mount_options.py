@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from hfs.cli.shared import complain
-from mountd.core.config import KEYS, Config
-from mountd.core.config.key import Key
-from mountd.core.config.loading import config_files, load, state_directory
+from hfs.mountd.core.config import KEYS, Config
+from hfs.mountd.core.config.key import Key
+from hfs.mountd.core.config.loading import config_files, load, state_directory
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -13,10 +13,10 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.shared import complain
+from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.config.quantities import parse_size
 from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
-from mountd.base.errors import ConfigError, HfsError
-from mountd.core.config.quantities import parse_size
 
 _NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 _STEP_SAMPLES = 128

@@ -10,8 +10,8 @@ import click
 import numpy as np
 
 from hfs.cli.plan_tables import show_imbalance
-from mountd.base.errors import ConfigError
-from policies.cluster.cost_model import expected_imbalance, imbalance
+from hfs.mountd.base.errors import ConfigError
+from hfs.policies.cluster.cost_model import expected_imbalance, imbalance
 
 _STEP_SAMPLES = (32, 64, 128)
 """The paper's."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfs.cli.plan_tables import TITLES
-from mountd.base.errors import ConfigError
-from policies.cluster.cost_model import WAYS
+from hfs.mountd.base.errors import ConfigError
+from hfs.policies.cluster.cost_model import WAYS
 
 COLOURS = {"direct": "#c0392b", "node_cache": "#e08e0b", "distributed": "#2e86c1", "locality": "#1e8449"}
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from hfs.cli.figures import duration, size
 from hfs.cli.render import new_table, stdout
 from hfs.planning.planning import RATES
-from policies.cluster.cost_model import WAYS
+from hfs.policies.cluster.cost_model import WAYS
 
 TITLES = {
     "direct": "direct",

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from hfs.cli.shared import complain, printable
-from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
+from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -22,14 +22,14 @@ from hfs.cli.mount_options import load_config, mount_flags, prepared, without_st
 from hfs.cli.run_summary import summarize
 from hfs.cli.shared import complain, hold
 from hfs.client.client import Client, find_socket
+from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.socket_places import mountpoint_of
 from hfs.mounting import command as commands
 from hfs.mounting import mountinfo, mounting, slurm_step
 from hfs.mounting.given import is_descriptor
 from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
-from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.core.config import Config
-from mountd.core.socket_places import mountpoint_of
 
 _BUSY_S = 5.0
 """Background processes of the command usually end within seconds of it."""

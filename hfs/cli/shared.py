@@ -17,8 +17,8 @@ import click
 
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
+from hfs.mountd.base.errors import ConfigError
 from hfs.mounting import mountinfo
-from mountd.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

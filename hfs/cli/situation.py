@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from policies.diagnosis.situation import MOMENT_S, Situation
+from hfs.policies.diagnosis.situation import MOMENT_S, Situation
 
 
 def situation_of(status: Mapping[str, Any]) -> Situation:

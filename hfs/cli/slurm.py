@@ -12,9 +12,9 @@ import click
 
 from hfs.cli.command import CommandGroup
 from hfs.cli.shared import printable
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.quantities import parse_size
 from hfs.slurm import printed
-from mountd.base.errors import ConfigError
-from mountd.core.config.quantities import parse_size
 
 _DEFAULT_CONFIG = "/etc/hfs/slurm.toml"
 

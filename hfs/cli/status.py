@@ -15,8 +15,8 @@ from hfs.cli.shared import complete_mounts, control_option, printable, sole_moun
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.client.given_mounts import ServedMount
+from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mounting import mountinfo, probe
-from mountd.base.errors import HfsError, MountError
 
 _AGAIN_S = 0.2
 _LIST_LIMIT_S = 2.0

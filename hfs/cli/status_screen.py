@@ -12,7 +12,7 @@ from typing import Any
 from hfs.cli.figures import duration, size
 from hfs.cli.shared import printable
 from hfs.cli.situation import of_learner, situation_of
-from policies.diagnosis.causes import found, waits_for
+from hfs.policies.diagnosis.causes import found, waits_for
 
 MOST_LINES = 40
 _LEARNERS = 8

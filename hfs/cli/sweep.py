@@ -11,8 +11,8 @@ from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.mount_options import load_config
 from hfs.cli.shared import complain, printable
+from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.sweeping.swept import Swept
-from mountd.base.errors import ConfigError, HfsError
 
 
 @click.command(cls=Command, examples=["hfs sweep --dry-run"])

@@ -10,13 +10,13 @@ import click
 
 from hfs.cli import CommandGroup
 from hfs.cli.shared import complain
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.quantities import parse_duration, parse_size
 from hfs.planning.measuring import NotMeasured, file_rate, look_through
 from hfs.planning.planning import Given, rate_of
 from hfs.planning.recorded import load, recorded
 from hfs.planning.simulating import MOST_NODES, PARTS, WAYS, fits_bytes, inputs_of, mount_of, recommended, rows
-from mountd.base.errors import ConfigError
-from mountd.core.config.quantities import parse_duration, parse_size
-from policies.simulation.pieces import Way
+from hfs.policies.simulation.pieces import Way
 
 _EPOCHS = 3
 """The first, and two after it: where the cache is full they are alike."""

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mountd.base.errors import HfsError
+from hfs.mountd.base.errors import HfsError
 
 
 class NoPlot(HfsError):

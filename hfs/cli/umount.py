@@ -9,9 +9,9 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.shared import complain, complete_mounts
 from hfs.client import given_mounts
+from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mounting import jobs, mountinfo, mounting
 from hfs.mounting.given import why_not_ours
-from mountd.base.errors import ConfigError, MountError
 
 
 @click.command(cls=Command, examples=["hfs umount /data"])

@@ -11,7 +11,7 @@ from hfs.cli.exit_codes import DONE
 from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
 from hfs.cli.situation import situation_of
 from hfs.client.client import Client
-from policies.diagnosis.causes import found
+from hfs.policies.diagnosis.causes import found
 
 
 @click.command(cls=Command, examples=["hfs why /data"])

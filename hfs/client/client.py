@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonSilent, Refused
-from hfs.mounting import mountinfo, probe
-from mountd.core import socket_places
-from mountd.core.socket_peer import socket_peer
-from mountd.wire.protocol import (
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.wire.protocol import (
     Check,
     Cluster,
     Directory,
@@ -40,6 +39,7 @@ from mountd.wire.protocol import (
     Warm,
     encode,
 )
+from hfs.mounting import mountinfo, probe
 
 SOCKET_XATTR = "user.hfs.socket"
 STATUS_S = 10.0

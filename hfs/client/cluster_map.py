@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from hfs.client.client import Client, find_socket
 from hfs.layouts.layout import Layout
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.wire.layout import ranges
 from hfs.mounting import mountinfo
-from mountd.base.errors import HfsError
-from mountd.wire.layout import ranges
-from policies.cluster.placement import Nodes, Placement, keys, owners
+from hfs.policies.cluster.placement import Nodes, Placement, keys, owners
 
 _ANSWER_S = 10.0
 """The daemon answers from memory."""

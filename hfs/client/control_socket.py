@@ -15,9 +15,9 @@ import termios
 import time
 from typing import NamedTuple
 
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 from hfs.mounting import mountinfo
-from mountd.base.errors import HfsError
-from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 
 
 class DaemonSilent(HfsError):

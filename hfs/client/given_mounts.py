@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hfs.client.client import Client, known_sockets
 from hfs.client.control_socket import DaemonSilent
+from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mounting import mountinfo
-from mountd.base.errors import ConfigError, HfsError
 
 if TYPE_CHECKING:
     from hfs.mounting.keeper import FoundKeeper

@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 
-from mountd.wire.tunnel import (
+from hfs.mountd.wire.tunnel import (
     BODY_BYTES,
     CLOSE,
     END,
@@ -36,7 +36,7 @@ from mountd.wire.tunnel import (
     Answer,
     NoExchange,
 )
-from mountd.wire.tunnel import Exchange as Asked
+from hfs.mountd.wire.tunnel import Exchange as Asked
 
 LONGEST_S = 1.0
 """Between two exchanges; far below what the daemon takes for the end."""

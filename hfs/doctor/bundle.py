@@ -21,9 +21,9 @@ from hfs.doctor.check_result import CheckResult
 from hfs.doctor.masking import Masks
 from hfs.doctor.own_words import OwnWords
 from hfs.doctor.surroundings import Surroundings
+from hfs.mountd.base.errors import HfsError
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
-from mountd.base.errors import HfsError
 
 _FILE_BYTES = 1 << 20
 _LOG_BYTES = 1 << 19

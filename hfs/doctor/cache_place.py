@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from hfs.doctor.check_result import CheckResult, Level, fault, good, limit
 from hfs.doctor.surroundings import Surroundings
+from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.ledger import CacheRoot
 from hfs.mounting import mountinfo, probe
-from mountd.base.errors import ConfigError, HfsError
-from mountd.core.cache_directory import open_cache_directory
-from mountd.core.cache_path import real_path
-from mountd.ledger import CacheRoot
 
 _NAME = "cache"
 _SHARED = {

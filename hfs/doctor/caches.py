@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from hfs.doctor import cache_place
 from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
-from mountd.base.errors import HfsError
-from mountd.ledger import CacheRoot, caches_below
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.ledger import CacheRoot, caches_below
 
 _NAME = "cache-index"
 _INDEX, _MARK = "index.sqlite", "index.damaged"

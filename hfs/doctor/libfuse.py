@@ -25,7 +25,7 @@ _CODE = """
 import json
 said = {}
 try:
-    from mountd.kernel import fastpath
+    from hfs.mountd.kernel import fastpath
     said["extension"] = fastpath.is_loaded()
     said["why"] = None if fastpath.is_loaded() else fastpath.extension_missing()
     extension = fastpath.extension()
@@ -33,7 +33,7 @@ try:
     said["version"] = fastpath.libfuse_version()
     import pyfuse3, trio
     said["pyfuse3"] = pyfuse3.__version__
-    from mountd.native.linkage import libfuse_in_use
+    from hfs.mountd.native.linkage import libfuse_in_use
     said["libfuse"] = sorted(libfuse_in_use())
     said["two"] = fastpath.two_libfuses()
 except BaseException as error:

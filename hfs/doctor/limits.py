@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
-from mountd.core.memory import available_bytes, groups_of
-from policies.descriptors import shares
+from hfs.mountd.core.memory import available_bytes, groups_of
+from hfs.policies.descriptors import shares
 
 _FILES_WANTED = 65_536
 """As mountd/core/open_files.py asks for."""

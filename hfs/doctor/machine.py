@@ -14,7 +14,7 @@ import hfs
 from hfs.doctor.libfuse import load
 from hfs.doctor.limits import room_for_processes
 from hfs.doctor.surroundings import Surroundings
-from mountd.core.memory import available_bytes, groups_of
+from hfs.mountd.core.memory import available_bytes, groups_of
 
 _SETTINGS = (
     *("kernel/apparmor_restrict_unprivileged_userns", "kernel/pid_max", "kernel/threads-max"),
@@ -65,7 +65,7 @@ def limits(around: Surroundings) -> dict[str, Any]:
 def environment() -> dict[str, str]:
     """Variables whose names begin with HFS_, and no others. Of those that are no keys only the names: in a cluster of
     Kubernetes others put such there."""
-    from mountd.core.config import KEYS
+    from hfs.mountd.core.config import KEYS
 
     ours = {"HFS_CONFIG", *(f"HFS_{key.name.upper().replace('-', '_')}" for key in KEYS)}
     return {

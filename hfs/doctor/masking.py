@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"""(?<![\w'"])('[^']*'|"[^"]*")(?![\w'"])|(\S+)""")
 _AMOUNT = re.compile(r"[-+]?(?:0|[1-9]\d{0,2})(?:[.,]\d+)*(?:%|s|ms|us|ns|B|kB|[MGT]B|[KMGT]iB|x)?")
 """Not 000123 or 20240131, which may be names."""
 _NUMBER = re.compile(r"[-+.\de]+")
-_LOGGERS = {"mountd.supervisor", "py.warnings", "pyfuse3", "root", "trio"}
+_LOGGERS = {"hfs.mountd.supervisor", "py.warnings", "pyfuse3", "root", "trio"}
 _CHOICES = {
     *("auto", "changed", "daemon", "fill-once", "first-use", "lru", "mpi", "none", "ok", "partition", "passthrough"),
     *("replicate", "resting", "stateless"),

@@ -17,9 +17,9 @@ from hfs.client.client import SOCKET_XATTR, Client
 from hfs.client.control_socket import ControlAddress, Refused
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
+from hfs.mountd.base.errors import HfsError
 from hfs.mounting import keeper, mountinfo, mounting, probe
 from hfs.mounting.mountinfo import Mount
-from mountd.base.errors import HfsError
 
 _NAME = "mount"
 _AT_ONCE = 16

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[2]
-_PACKAGES = ("hfs", "mountd", "policies")
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 _PLACE = re.compile(r"%(?:%|\((\w+)\))?[-#0 +]*[\d.]*([sdrgfxi])?")
 _NUMBER, _ANYTHING = r"([-+]?[\d.]+(?:e[-+]?\d+)?)", "(.*?)"
@@ -66,8 +65,9 @@ class OwnWords:
         self.errors = {os.strerror(number) for number in errno.errorcode}
         """What the system calls its errors."""
         self._messages: dict[str, list[Message]] = {}
-        for package in _PACKAGES:
-            for path in sorted((root / package).rglob("*.py")):
+        # Of a checkout, the daemon and its decisions are links in the folder of the package.
+        for folder, _, names in sorted(os.walk(root / "hfs", followlinks=True)):
+            for path in sorted(Path(folder, name) for name in names if name.endswith(".py")):
                 try:
                     tree = ast.parse(path.read_bytes())
                 except (OSError, SyntaxError):
@@ -91,7 +91,7 @@ class OwnWords:
 
     def _read(self, tree: ast.Module, module: str) -> None:
         # The keeper's modules write into the log under one name.
-        logger = "mountd.supervisor" if module.startswith("mountd.supervisor") else module
+        logger = "hfs.mountd.supervisor" if module.startswith("hfs.mountd.supervisor") else module
         self.modules.add(module)
         stories = set(_stories(tree))
         for node in ast.walk(tree):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
-from mountd.core import socket_places
+from hfs.mountd.core import socket_places
 
 _NAME = "sockets"
 _AGAIN_S = 0.2

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from hfs.mountd.core.config.source_user import SourceUser
 from hfs.mounting import mountinfo
 from hfs.mounting.mountinfo import Mount
-from mountd.core.config.source_user import SourceUser
 
 ANSWER_S = 5.0
 """A busy metadata server answers within a second or two."""

@@ -9,7 +9,7 @@ import numpy as np
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import opened
 from hfs.layouts.registry import formats
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 
 def faults(layout: Layout, root: str, samples: int) -> tuple[list[str], int]:

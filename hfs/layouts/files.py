@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hfs.layouts.layout import Layout
+from hfs.mountd.base.errors import ConfigError
 from hfs.mounting import mountinfo
-from mountd.base.errors import ConfigError
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from hfs.layouts.layout import Layout
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 
 def hashed(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts import layout_file
-from mountd.wire.layout import NO_INTEGERS, Integers, LayoutError, SampleExtents
+from hfs.mountd.wire.layout import NO_INTEGERS, Integers, LayoutError, SampleExtents
 
 _MOST_EXTENTS = 1 << 31
 """Forty times as many as fit into what is sent to a daemon."""

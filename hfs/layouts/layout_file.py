@@ -18,8 +18,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hfs.mountd.wire.layout import Integers, LayoutError
 from hfs.training.atomic_write import whole_file
-from mountd.wire.layout import Integers, LayoutError
 
 FORMAT = b"hfs-layout 1"
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from hfs.layouts import reading
 from hfs.layouts.reading import SourceFile, ahead
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]

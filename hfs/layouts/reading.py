@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self, TypeVar
 
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

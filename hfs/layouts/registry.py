@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from hfs.layouts.format import HEAD_BYTES, Format, said
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import opened
-from mountd.base.errors import ConfigError
-from mountd.wire.layout import LayoutError
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.wire.layout import LayoutError
 
 _MODULES = ("hdf5", "lmdb", "tar", "tfrecord", "npy", "npz", "parquet", "tree")
 """In the order in which they are asked whether a file is theirs."""

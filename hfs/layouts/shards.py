@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hfs.layouts.files import relative_names
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile, opened
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 

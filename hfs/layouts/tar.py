@@ -23,7 +23,7 @@ from hfs.layouts.keys import hashed
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import FileWindow, SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)

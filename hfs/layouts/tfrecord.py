@@ -19,7 +19,7 @@ from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 _Crc = Callable[[int, bytes], int]
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from hfs.layouts import layout_file
 from hfs.layouts.files import versions
 from hfs.layouts.layout import Layout
-from mountd.wire.layout import Integers, LayoutError
+from hfs.mountd.wire.layout import Integers, LayoutError
 
 _Ints = npt.NDArray[np.int64]
 

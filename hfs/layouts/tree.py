@@ -16,7 +16,7 @@ import numpy as np
 from hfs.layouts.files import relative_names
 from hfs.layouts.format import Format, Option
 from hfs.layouts.layout import Layout
-from mountd.wire.layout import LayoutError
+from hfs.mountd.wire.layout import LayoutError
 
 
 def build_tree(paths: Sequence[str], root: str, *, suffix: Sequence[str] = ()) -> Layout:

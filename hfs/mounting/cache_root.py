@@ -9,8 +9,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from mountd.base.errors import ConfigError, MountError
-from mountd.ledger import CacheRoot
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.ledger import CacheRoot
 
 
 @contextlib.contextmanager

@@ -21,10 +21,10 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from mountd.base.errors import ConfigError, HfsError
-from mountd.core.config import Config
-from mountd.core.config.handover import undump
-from mountd.wire.handover import CannotTakeUp, Handover, descriptors_of, handed_over
+from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.handover import undump
+from hfs.mountd.wire.handover import CannotTakeUp, Handover, descriptors_of, handed_over
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ def main() -> int:
             os.write(answers, json.dumps(record).encode() + b"\n")
 
     with contextlib.suppress(Exception):  # what it is will be said, and logged, when it is imported again
-        importlib.import_module("mountd.daemon.daemon")
+        importlib.import_module("hfs.mountd.daemon.daemon")
     os.chdir("/")  # else the directory that we were started in could not be unmounted
     gc.collect()
     gc.freeze()  # what is there now stays, shared by all that are forked
-    fastpath = sys.modules.get("mountd.kernel.fastpath")
+    fastpath = sys.modules.get("hfs.mountd.kernel.fastpath")
     while True:
         answer({"imported": os.getpid(), "feeds": fastpath is not None and fastpath.is_loaded()})
         given, received = _receive()
@@ -135,7 +135,7 @@ def serve(
 
     logs.configure(config)
     try:
-        from mountd.daemon import daemon
+        from hfs.mountd.daemon import daemon
 
         daemon.run(config, origins, ready, handover)
     except BaseException as raised:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.supervisor.given import device_of, why_none
 from hfs.mounting import mountinfo
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.config import Config
-from mountd.core.socket_peer import socket_peer
-from mountd.supervisor.given import device_of, why_none
 
 _NAME = re.compile(r"/dev/fd/([0-9]+)")
 SOCKET_ENDS = ".sock"

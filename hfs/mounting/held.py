@@ -7,8 +7,8 @@ import stat
 from typing import NamedTuple
 
 from hfs.client.client import Client
-from mountd.base.errors import HfsError
-from mountd.ledger import Listed
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.ledger import Listed
 
 _LIMIT_S = 2.0
 

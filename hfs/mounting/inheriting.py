@@ -18,12 +18,12 @@ import socket
 from collections.abc import Iterator
 
 from hfs.client.client import known_sockets
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.ledger import CacheRoot
 from hfs.mounting import joining, keeper, mountinfo, mounting, processes
 from hfs.mounting.keeper import FoundKeeper, HeldMount
-from mountd.base.errors import HfsError
-from mountd.core.config import Config
-from mountd.core.socket_peer import socket_peer
-from mountd.ledger import CacheRoot
 
 _JOURNAL = 2
 """Of the descriptors of a mount: only who holds it can reach this one."""

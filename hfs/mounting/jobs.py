@@ -12,8 +12,8 @@ import os
 import shutil
 import subprocess
 
+from hfs.mountd.base.errors import MountError
 from hfs.mounting import keeper, mounting, processes
-from mountd.base.errors import MountError
 
 _ASK_S = 20.0
 """squeue itself gives up after ten seconds or so where the controller is silent (MessageTimeout)."""

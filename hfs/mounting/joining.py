@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.config import KEYS, Config
+from hfs.mountd.core.config.handover import dump
+from hfs.mountd.core.config.telling import Telling
+from hfs.mountd.ledger import CacheRoot
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.cache_root import told_of
 from hfs.mounting.keeper import FoundKeeper, HeldMount
-from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.core.config import KEYS, Config
-from mountd.core.config.handover import dump
-from mountd.core.config.telling import Telling
-from mountd.ledger import CacheRoot
 
 _OWN = {
     *("mountpoint", "source", "cache", "over", "foreground", "control", "linger_s"),

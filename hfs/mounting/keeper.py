@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mounting import mountinfo
-from mountd.base.errors import MountError
-from mountd.core import socket_places
-from mountd.core.socket_peer import socket_peer
 
 _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""

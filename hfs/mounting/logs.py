@@ -18,10 +18,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
+from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.socket_places import prefix_of
 from hfs.mounting.json_lines import JsonLines
-from mountd.core.cache_directory import LOGS, open_cache_directory
-from mountd.core.config import Config
-from mountd.core.socket_places import prefix_of
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _EXCEPTIONS = logging.Formatter()

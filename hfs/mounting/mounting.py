@@ -28,12 +28,12 @@ import msgspec
 from hfs.client import given_mounts
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
 from hfs.client.control_socket import Address, DaemonSilent
+from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.handover import dump
+from hfs.mountd.core.socket_places import KEEPER, new_path
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from hfs.mounting.given import GivenMount, why_not_ours
-from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.core.config import Config
-from mountd.core.config.handover import dump
-from mountd.core.socket_places import KEEPER, new_path
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
@@ -46,7 +46,7 @@ _AGAIN_S = (0.02, 0.05, 0.1, 0.1)
 directories open for some milliseconds now and then."""
 _ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""
-_COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "mountd" / "supervisor")]
+_COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "hfs" / "mountd" / "supervisor")]
 _DAEMON = [sys.executable, "-m", "hfs.mounting.daemon_process"]
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -21,12 +21,12 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.supervisor.connection import Connection, MountRefused
 from hfs.mounting import mountinfo
 from hfs.mounting.given import pid_namespace
 from hfs.mounting.mounting import detach
-from mountd.base.errors import ConfigError, HfsError, MountError
-from mountd.core.socket_peer import socket_peer
-from mountd.supervisor.connection import Connection, MountRefused
 
 _SEND_S = 5.0
 _BACKLOG = 8

@@ -15,13 +15,13 @@ from functools import partial
 
 import trio
 
+from hfs.mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError, ungrouped
+from hfs.mountd.cache import Cache, CacheSettings, open_cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.ledger import Hold, caches_below
+from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 from hfs.mounting.cache_root import cache_root
 from hfs.mounting.held import held
-from mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError, ungrouped
-from mountd.cache import Cache, CacheSettings, open_cache
-from mountd.core.metrics import Metrics
-from mountd.ledger import Hold, caches_below
-from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 News = Callable[[Progress | Rows], None]
 

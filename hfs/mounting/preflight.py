@@ -18,13 +18,13 @@ import msgspec
 
 from hfs.client.client import find_socket
 from hfs.client.control_socket import DaemonSilent
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.source_user import shown
 from hfs.mounting import daemon_part, mountinfo, probe
 from hfs.mounting.given import SOCKET_ENDS, is_given, why_no_connection
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.cache_directory import open_cache_directory
-from mountd.core.cache_path import real_path
-from mountd.core.config import Config
-from mountd.core.config.source_user import shown
 
 _FUSE_DEVICE = "/dev/fuse"
 _FUSE_CONFIG = "/etc/fuse.conf"

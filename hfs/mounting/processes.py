@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from mountd.base.errors import MountError
+from hfs.mountd.base.errors import MountError
 
 _DELETED = " (deleted)"
 

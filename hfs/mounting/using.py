@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 
+from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.core.config import Config
 from hfs.mounting import joining, keeper, mounting, processes
 from hfs.mounting.inheriting import Lost, inherit
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from hfs.mounting.preflight import check_mountpoint, check_places
 from hfs.mounting.view import View
-from mountd.base.errors import HfsError, MountError
-from mountd.core.config import Config
 
 _END_S = 15.0
 """A daemon that makes room for the next writes what it holds for ten seconds at most."""

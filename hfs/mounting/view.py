@@ -14,9 +14,9 @@ import ctypes
 import errno
 import os
 
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.supervisor.source import CannotBecome, open_source
 from hfs.mounting import copies, mountinfo
-from mountd.base.errors import MountError
-from mountd.supervisor.source import CannotBecome, open_source
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8

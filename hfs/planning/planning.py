@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from mountd.base.errors import ConfigError
-from mountd.core.config.quantities import parse_size
-from policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.quantities import parse_size
+from hfs.policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
 Origin = Literal["given", "measured", "recorded", "assumed"]
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import xxhash
 
 from hfs.layouts.trace import Trace
-from mountd.base.errors import ConfigError
-from mountd.wire.layout import LayoutError, ranges
-from policies.cluster.placement import keys
-from policies.simulation.pieces import Epoch, Pieces
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.wire.layout import LayoutError, ranges
+from hfs.policies.cluster.placement import keys
+from hfs.policies.simulation.pieces import Epoch, Pieces
 
 _Ints = npt.NDArray[np.int64]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_size
 from hfs.planning.planning import Given
 from hfs.planning.recorded import Recorded, later_epochs
-from mountd.base.errors import ConfigError
-from mountd.core.config.quantities import parse_count, parse_duration, parse_size
-from policies.cache.admission import BLOCK_BYTES, blocks_bytes, grant_bytes, object_overhead_bytes
-from policies.simulation.job import simulate
-from policies.simulation.pieces import EpochOutcome, Pieces, Rates, SimulatedMount, Way
+from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, grant_bytes, object_overhead_bytes
+from hfs.policies.simulation.job import simulate
+from hfs.policies.simulation.pieces import EpochOutcome, Pieces, Rates, SimulatedMount, Way
 
 WAYS: tuple[Way, ...] = get_args(Way)
 

@@ -29,13 +29,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hfs.layouts.layout import Layout
+from hfs.mountd.base.errors import ConfigError
+from hfs.policies.ring import part
 from hfs.shared.batch import Batch
 from hfs.shared.node_ranks import NodeRanks, NodeWindow
 from hfs.shared.reader import SampleReader
 from hfs.shared.samples import ReadFunction, Samples, SampleSizes, samples_of
 from hfs.shared.window import RankLost, State, WindowEntry, WindowKind
-from mountd.base.errors import ConfigError
-from policies.ring import part
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -11,9 +11,9 @@ import os
 import pickle
 from typing import TYPE_CHECKING
 
+from hfs.mountd.base.errors import ConfigError
 from hfs.shared.reader import portable
 from hfs.shared.window import Window, control_bytes
-from mountd.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hfs.layouts.layout import Layout
-from mountd.base.errors import ConfigError
-from mountd.wire.layout import LayoutError
-from policies.ring import part
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.wire.layout import LayoutError
+from hfs.policies.ring import part
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

@@ -29,8 +29,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from hfs.mountd.base.errors import HfsError
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
-from mountd.base.errors import HfsError
 
 ENTRIES = 1024
 """Batches in flight at most. Batches of 32 samples of 3 KB fill 100 MB with that; larger ones are bounded by bytes."""

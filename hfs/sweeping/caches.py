@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Iterator
 
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.ledger import CacheRoot, Listed
 from hfs.sweeping.swept import Swept
-from mountd.base.errors import HfsError
-from mountd.ledger import CacheRoot, Listed
 
 
 def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:

@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterator
 from functools import cache
 
+from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mounting import jobs, keeper, mountinfo, mounting
 from hfs.mounting.keeper import FoundKeeper
 from hfs.sweeping import sockets
 from hfs.sweeping.swept import Swept
-from mountd.base.errors import HfsError, MountError
 
 _END_S = 20.0
 """A daemon writes what it has fetched for ten seconds at most."""

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 
 from hfs.client.client import SOCKET_XATTR
+from hfs.mountd.base.errors import HfsError
 from hfs.mounting import keeper, mountinfo, mounting, probe
 from hfs.mounting.mountinfo import Mount
 from hfs.sweeping.swept import Swept
-from mountd.base.errors import HfsError
 
 _ANSWER_S = 5.0
 """One that does not answer is not dead."""

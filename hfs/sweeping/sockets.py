@@ -13,8 +13,8 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
+from hfs.mountd.core import socket_places
 from hfs.sweeping.swept import Swept
-from mountd.core import socket_places
 
 _AGAIN_S = 0.2
 """Between bind and listen of a process that is just starting lie microseconds."""

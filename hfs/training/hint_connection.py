@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.client.control_socket import Address, ControlSocket, DaemonSilent
-from mountd.base.errors import HfsError
-from mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
-from mountd.wire.protocol import Failure, Join, Message, Result, encode
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
+from hfs.mountd.wire.protocol import Failure, Join, Message, Result, encode
 
 JOIN_S = 2.0
 """To connect and be answered: the daemon does it from memory. A job does not start later than this for a hint."""

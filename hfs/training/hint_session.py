@@ -19,14 +19,14 @@ from hfs.client.client import Client, find_socket
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.layouts.files import Path, files_layout
 from hfs.layouts.layout import Layout
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
+from hfs.mountd.wire.layout import LayoutError
+from hfs.mountd.wire.protocol import Join
 from hfs.mounting import mountinfo
 from hfs.training import sampler_order as orders
 from hfs.training.hint_connection import JOIN_S, HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
-from mountd.base.errors import HfsError
-from mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
-from mountd.wire.layout import LayoutError
-from mountd.wire.protocol import Join
 
 log = logging.getLogger("hfs.hint")
 

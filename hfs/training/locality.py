@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from hfs.client.cluster_map import ClusterMap
 from hfs.layouts.files import Path, check_samples, files_layout
 from hfs.layouts.layout import Layout
+from hfs.mountd.base.errors import HfsError
+from hfs.policies.cluster.locality import node_epoch
 from hfs.training.launcher import nodes_of_ranks
-from mountd.base.errors import HfsError
-from policies.cluster.locality import node_epoch
 
 log = logging.getLogger("hfs.samplers")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mountd.base.errors import HfsError
+from hfs.mountd.base.errors import HfsError
 
 Indices = npt.NDArray[np.int64]
 

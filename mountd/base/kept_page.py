@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mountd.base.attributes import Attributes
+from hfs.mountd.base.attributes import Attributes
 
 
 class KeptPage(NamedTuple):

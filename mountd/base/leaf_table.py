@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from mountd.base.seen import SeenNames
+from hfs.mountd.base.seen import SeenNames
 
 
 class Leaf(NamedTuple):

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mountd.base.attributes import Attributes
-from mountd.base.version import Version
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import Version
 
 _SEEN = struct.Struct("=iIIIIIQQQQQqqqIIIxxxx")
 SEEN_BYTES = _SEEN.size

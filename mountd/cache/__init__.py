@@ -4,16 +4,16 @@
 the index costs staging, never a read. It never asks the source. `index` holds the database, `objects` the files.
 """
 
-from mountd.cache.arrivals import Arrival, Arrivals
-from mountd.cache.cache import Cache, CacheSettings
-from mountd.cache.checking import CheckedFile
-from mountd.cache.grants import Grants, Others
-from mountd.cache.idle_caches import evict_idle
-from mountd.cache.index import StagedRow, Stamp
-from mountd.cache.kept_attributes import SeenObject
-from mountd.cache.objects import Shrinker, StagedFile, is_open
-from mountd.cache.opening import open_cache
-from mountd.cache.status import CacheStatus
+from hfs.mountd.cache.arrivals import Arrival, Arrivals
+from hfs.mountd.cache.cache import Cache, CacheSettings
+from hfs.mountd.cache.checking import CheckedFile
+from hfs.mountd.cache.grants import Grants, Others
+from hfs.mountd.cache.idle_caches import evict_idle
+from hfs.mountd.cache.index import StagedRow, Stamp
+from hfs.mountd.cache.kept_attributes import SeenObject
+from hfs.mountd.cache.objects import Shrinker, StagedFile, is_open
+from hfs.mountd.cache.opening import open_cache
+from hfs.mountd.cache.status import CacheStatus
 
 __all__ = [
     "Arrival",

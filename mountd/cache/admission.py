@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.cache.evictor import Evictor
-from mountd.cache.objects import CacheContext, StagedFile
-from policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.evictor import Evictor
+from hfs.mountd.cache.objects import CacheContext, StagedFile
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 
 class Admission:

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.admission import Admission
-from mountd.cache.committer import Committer
-from mountd.cache.index import ChunkRow, Committed, Stamp
-from mountd.cache.known_objects import KnownObjects
-from mountd.cache.objects import RAW, CacheContext, ObjectIdAllocator, StagedFile
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.table.files import StagedFileTable
-from policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.admission import Admission
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.index import ChunkRow, Committed, Stamp
+from hfs.mountd.cache.known_objects import KnownObjects
+from hfs.mountd.cache.objects import RAW, CacheContext, ObjectIdAllocator, StagedFile
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
 
 _NUMBERS = 4096
 """Granted at a time: half a second of the fastest fetching."""

@@ -28,38 +28,38 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.cache.admission import Admission
-from mountd.cache.arrivals import Arrivals
-from mountd.cache.checking import Checker
-from mountd.cache.cleanup import clean_up, drop_passing
-from mountd.cache.committer import Committer
-from mountd.cache.evictions import EvictionsByName
-from mountd.cache.evictor import Evictor
-from mountd.cache.expiry import Expiry
-from mountd.cache.grants import Grants
-from mountd.cache.index import IndexFailed
-from mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
-from mountd.cache.known_objects import KnownObjects
-from mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.pins import Pins
-from mountd.cache.reading.findings import Findings
-from mountd.cache.reading.lender import ObjectLender
-from mountd.cache.reading.objects_ahead import ObjectsAhead
-from mountd.cache.reading.reader import StagedReader
-from mountd.cache.reading.verifying import Verifying
-from mountd.cache.reading.verifying_ahead import VerifyingAhead
-from mountd.cache.reclaimer import Reclaimer
-from mountd.cache.scrub import Scrub
-from mountd.cache.statistics import StagingStatistics, statistics_of
-from mountd.cache.table.doomed import DoomedRows
-from mountd.cache.table.files import StagedFileTable
-from mountd.cache.table.listing import StagedListing
-from mountd.cache.table.row_updates import RowUpdates
-from mountd.cache.writer import StagedWriter
-from mountd.core.background import guarded, start_for_life
-from mountd.core.config import VerifyWanted
-from policies.cache.eviction import USE_EVERY_S, Policy
+from hfs.mountd.cache.admission import Admission
+from hfs.mountd.cache.arrivals import Arrivals
+from hfs.mountd.cache.checking import Checker
+from hfs.mountd.cache.cleanup import clean_up, drop_passing
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.evictions import EvictionsByName
+from hfs.mountd.cache.evictor import Evictor
+from hfs.mountd.cache.expiry import Expiry
+from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.index import IndexFailed
+from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
+from hfs.mountd.cache.known_objects import KnownObjects
+from hfs.mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.pins import Pins
+from hfs.mountd.cache.reading.findings import Findings
+from hfs.mountd.cache.reading.lender import ObjectLender
+from hfs.mountd.cache.reading.objects_ahead import ObjectsAhead
+from hfs.mountd.cache.reading.reader import StagedReader
+from hfs.mountd.cache.reading.verifying import Verifying
+from hfs.mountd.cache.reading.verifying_ahead import VerifyingAhead
+from hfs.mountd.cache.reclaimer import Reclaimer
+from hfs.mountd.cache.scrub import Scrub
+from hfs.mountd.cache.statistics import StagingStatistics, statistics_of
+from hfs.mountd.cache.table.doomed import DoomedRows
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.table.listing import StagedListing
+from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.cache.writer import StagedWriter
+from hfs.mountd.core.background import guarded, start_for_life
+from hfs.mountd.core.config import VerifyWanted
+from hfs.policies.cache.eviction import USE_EVERY_S, Policy
 
 _IN_FLIGHT_BYTES = 64 << 20
 """Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the

@@ -12,15 +12,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from mountd.base.version import Version
-from mountd.cache.committer import Committer
-from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
-from mountd.cache.objects import CacheContext, Looked, StagedFile, look_at
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.table.files import StagedFileTable
-from mountd.cache.table.listing import pages_of
-from mountd.cache.table.row_updates import RowUpdates
-from policies.geometry import chunk_extent
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow, Stamp
+from hfs.mountd.cache.objects import CacheContext, Looked, StagedFile, look_at
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.table.listing import pages_of
+from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.policies.geometry import chunk_extent
 
 _STEP_FILES = 64
 _STEP_BYTES = 8 << 20

@@ -13,12 +13,12 @@ from contextlib import aclosing
 
 import trio
 
-from mountd.cache.index import Index, IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, stamp_of, sync_disk
-from mountd.cache.reclaimer import Reclaimer, remove_objects
-from mountd.cache.table.listing import pages_of
-from policies.cache.admission import blocks_bytes
-from policies.geometry import chunk_count, chunk_extent
+from hfs.mountd.cache.index import Index, IndexFailed, StagedRow
+from hfs.mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, stamp_of, sync_disk
+from hfs.mountd.cache.reclaimer import Reclaimer, remove_objects
+from hfs.mountd.cache.table.listing import pages_of
+from hfs.policies.cache.admission import blocks_bytes
+from hfs.policies.geometry import chunk_count, chunk_extent
 
 _BATCH = 256
 _DOOMED_BATCH = 4096

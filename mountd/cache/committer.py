@@ -16,16 +16,24 @@ from math import inf
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.index import Committed, IndexFailed
-from mountd.cache.known_objects import KnownObjects
-from mountd.cache.objects import CacheContext, Disk, ObjectIdAllocator, StagedFile, WritePace, staging_io, stamp_to_keep
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.pins import Pins
-from mountd.cache.table.files import StagedFileTable
-from mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
-from mountd.core.background import note_fault
-from policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import Committed, IndexFailed
+from hfs.mountd.cache.known_objects import KnownObjects
+from hfs.mountd.cache.objects import (
+    CacheContext,
+    Disk,
+    ObjectIdAllocator,
+    StagedFile,
+    WritePace,
+    staging_io,
+    stamp_to_keep,
+)
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.pins import Pins
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
+from hfs.mountd.core.background import note_fault
+from hfs.policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
 
 _GROUP_CHUNKS = 16_384
 """A group is one transaction: 16 384 rows take about 0.2 s, in which evictions wait."""

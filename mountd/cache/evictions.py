@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
 
-from mountd.base.version import Version
-from mountd.cache.committer import Committer
-from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext, StagedFile, recall
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.pins import Pins
-from mountd.cache.reclaimer import Reclaimer
-from mountd.cache.table.files import StagedFileTable
-from mountd.cache.table.listing import pages_of
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.objects import CacheContext, StagedFile, recall
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.pins import Pins
+from hfs.mountd.cache.reclaimer import Reclaimer
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.table.listing import pages_of
 
 
 class EvictionsByName:

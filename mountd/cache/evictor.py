@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import trio
 
-from mountd.cache.committer import Committer
-from mountd.cache.grants import Grants
-from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext, recall
-from mountd.cache.reclaimer import Reclaimer
-from mountd.cache.table.files import StagedFileTable
-from policies.cache.eviction import (
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.objects import CacheContext, recall
+from hfs.mountd.cache.reclaimer import Reclaimer
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.policies.cache.eviction import (
     FRUITLESS_S,
     IDLE_S,
     PAGE_ENTRIES,

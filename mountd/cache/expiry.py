@@ -6,8 +6,8 @@ import logging
 
 import trio
 
-from mountd.cache.evictions import EvictionsByName
-from mountd.cache.objects import CacheContext
+from hfs.mountd.cache.evictions import EvictionsByName
+from hfs.mountd.cache.objects import CacheContext
 
 log = logging.getLogger(__name__)
 

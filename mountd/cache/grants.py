@@ -16,10 +16,10 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.cache.objects import Room, RunInThread
-from mountd.ledger import Listed, Registration, Taken
-from policies.cache.sharing import fair_bytes, givers, kept_bytes, step_bytes
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache.objects import Room, RunInThread
+from hfs.mountd.ledger import Listed, Registration, Taken
+from hfs.policies.cache.sharing import fair_bytes, givers, kept_bytes, step_bytes
 
 log = logging.getLogger(__name__)
 

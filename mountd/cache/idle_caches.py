@@ -11,12 +11,12 @@ import time
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.cache.cache import CacheSettings
-from mountd.cache.objects import RunInThread
-from mountd.cache.opening import open_cache
-from mountd.core.metrics import Metrics
-from mountd.ledger import Ledger
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache.cache import CacheSettings
+from hfs.mountd.cache.objects import RunInThread
+from hfs.mountd.cache.opening import open_cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.ledger import Ledger
 
 log = logging.getLogger(__name__)
 

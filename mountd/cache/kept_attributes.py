@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple, TypeVar
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.kept_page import KeptFile, KeptPage
-from mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
-from mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
-from mountd.cache.objects import CacheContext, StagedFile
-from mountd.cache.objects.number_set import NumberSet
-from mountd.cache.reading.objects_ahead import ObjectsAhead
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.kept_page import KeptFile, KeptPage
+from hfs.mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
+from hfs.mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
+from hfs.mountd.cache.objects import CacheContext, StagedFile
+from hfs.mountd.cache.objects.number_set import NumberSet
+from hfs.mountd.cache.reading.objects_ahead import ObjectsAhead
 
 AttributesWanted = Literal["kept", "forgotten", "left"]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import trio
 
-from mountd.base.object_maker import KnownObject
-from mountd.base.version import Version
-from mountd.cache.index import Committed, IndexFailed, StagedRow, Stamp
-from mountd.cache.objects import CacheContext
-from policies.cache.admission import object_overhead_bytes
+from hfs.mountd.base.object_maker import KnownObject
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import Committed, IndexFailed, StagedRow, Stamp
+from hfs.mountd.cache.objects import CacheContext
+from hfs.policies.cache.admission import object_overhead_bytes
 
 _PAGE = 4096
 _AT_MOST = 1 << 20

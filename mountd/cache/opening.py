@@ -16,13 +16,13 @@ from functools import partial
 
 import trio
 
-from mountd.base.errors import MountError
-from mountd.base.object_answers import ObjectAnswers
-from mountd.base.object_maker import ObjectMaker
-from mountd.cache.cache import Cache, CacheSettings
-from mountd.cache.grants import Grants
-from mountd.cache.index import Connect, Index, IndexFailed
-from mountd.cache.objects import (
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.base.object_answers import ObjectAnswers
+from hfs.mountd.base.object_maker import ObjectMaker
+from hfs.mountd.cache.cache import Cache, CacheSettings
+from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.index import Connect, Index, IndexFailed
+from hfs.mountd.cache.objects import (
     CacheContext,
     Descriptors,
     Disk,
@@ -35,12 +35,12 @@ from mountd.cache.objects import (
     Trust,
     set_objects_aside,
 )
-from mountd.core.background import call_guarded
-from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.cache_lock import lock_cache
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles
-from policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.core.background import call_guarded
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 _DRAIN_S = 10.0
 """A stop waits so long for what was put to become durable; then it is fetched again next time."""

@@ -15,12 +15,12 @@ from contextlib import aclosing
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.index import Committed, IndexFailed
-from mountd.cache.objects import CacheContext
-from mountd.cache.objects.number_set import NumberSet
-from mountd.cache.table.listing import pages_of
-from policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import Committed, IndexFailed
+from hfs.mountd.cache.objects import CacheContext
+from hfs.mountd.cache.objects.number_set import NumberSet
+from hfs.mountd.cache.table.listing import pages_of
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 _AT_ONCE = 4096
 """In one durable commit: some 20 ms of the thread that changes the index."""

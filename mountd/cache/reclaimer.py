@@ -16,16 +16,16 @@ from math import inf
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.index import IndexFailed
-from mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked, recall
-from mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
-from mountd.cache.pins import Pins
-from mountd.cache.table.doomed import DoomedRows
-from mountd.cache.table.files import StagedFileTable
-from mountd.cache.table.row_updates import RowUpdates
-from mountd.core.background import guarded
-from policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import IndexFailed
+from hfs.mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked, recall
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
+from hfs.mountd.cache.pins import Pins
+from hfs.mountd.cache.table.doomed import DoomedRows
+from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.core.background import guarded
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 _RETRY_S = 5.0
 

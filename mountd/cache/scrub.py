@@ -18,9 +18,9 @@ from typing import Literal
 
 import trio
 
-from mountd.cache.checking import Checker
-from mountd.cache.index import IndexFailed, ScrubRow, StagedRow
-from mountd.cache.objects import CacheContext
+from hfs.mountd.cache.checking import Checker
+from hfs.mountd.cache.index import IndexFailed, ScrubRow, StagedRow
+from hfs.mountd.cache.objects import CacheContext
 
 _ROUND_S = 86_400
 """Between the beginnings of two rounds: a small cache need not be read all day."""

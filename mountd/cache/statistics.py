@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.cache.admission import Admission
-from mountd.cache.committer import Committer
-from mountd.cache.objects import CacheContext, ObjectIdAllocator, State
-from mountd.cache.writer import StagedWriter
+from hfs.mountd.cache.admission import Admission
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.objects import CacheContext, ObjectIdAllocator, State
+from hfs.mountd.cache.writer import StagedWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from mountd.cache.cache import Cache
-from mountd.core.config import Config
-from mountd.core.metrics import Metrics
+from hfs.mountd.cache.cache import Cache
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

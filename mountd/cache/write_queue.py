@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from mountd.cache.objects import Turns
-from mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
+from hfs.mountd.cache.objects import Turns
+from hfs.mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 
 _FILLING = 4 / 5
 """Of the limit: what is fetched ahead takes half of the buffers at most, and the queue 5/8 of them. What is above was

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import xxhash
 
-from mountd.cache.admission import Admission
-from mountd.cache.committer import Committer
-from mountd.cache.index import ChunkRow
-from mountd.cache.objects import UNDECIDED, CacheContext, ObjectIdAllocator, Shrinking, StagedFile
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.write_queue import WriteQueue
-from mountd.cache.writing import WriteJob, fail_batch, write_batch
-from mountd.core.background import call_guarded, note_fault
-from policies.prefetch.path_filter import PathFilter
+from hfs.mountd.cache.admission import Admission
+from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.index import ChunkRow
+from hfs.mountd.cache.objects import UNDECIDED, CacheContext, ObjectIdAllocator, Shrinking, StagedFile
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.write_queue import WriteQueue
+from hfs.mountd.cache.writing import WriteJob, fail_batch, write_batch
+from hfs.mountd.core.background import call_guarded, note_fault
+from hfs.policies.prefetch.path_filter import PathFilter
 
 
 class StagedWriter:

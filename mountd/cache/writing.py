@@ -20,9 +20,9 @@ from collections.abc import Callable
 import numpy as np
 import xxhash
 
-from mountd.cache.index import Stamp
-from mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile, WritePace, staging_io
-from policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile, WritePace, staging_io
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 DIRECT_FROM_BYTES = 1 << 20
 """Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""

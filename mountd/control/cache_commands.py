@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from mountd.base.errors import HfsError, StagingError, VersionChanged
-from mountd.cache import Cache, CheckedFile, StagedRow, is_open
-from mountd.control.connection import Report
-from mountd.control.estimate import WarmEstimate
-from mountd.control.progress import ProgressCounter
-from mountd.control.warm import Warming
-from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher
-from mountd.namespace import Namespace
-from mountd.source import Source
-from mountd.wire.protocol import Result, Row, Rows
+from hfs.mountd.base.errors import HfsError, StagingError, VersionChanged
+from hfs.mountd.cache import Cache, CheckedFile, StagedRow, is_open
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.estimate import WarmEstimate
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.control.warm import Warming
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Fetcher
+from hfs.mountd.namespace import Namespace
+from hfs.mountd.source import Source
+from hfs.mountd.wire.protocol import Result, Row, Rows
 
 _ROWS = 1000
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mountd.cache import Cache
-from mountd.core.metrics import Metrics
-from mountd.peers import ClusterView
+from hfs.mountd.cache import Cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers import ClusterView
 
 
 class ClusterStatus:

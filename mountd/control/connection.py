@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from mountd.wire.protocol import (
+from hfs.mountd.wire.protocol import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     Failure,

@@ -17,16 +17,16 @@ from typing import Protocol
 
 import trio
 
-from mountd.base.errors import ConfigError, HfsError, sole
-from mountd.control.connection import ClientGone, ControlConnection, Report
-from mountd.control.learners import Joins, serve_learner
-from mountd.control.listening import ControlListener, control_socket
-from mountd.control.requester import Requester, requester_of, requester_through_mount
-from mountd.control.tunnels import Tunnels
-from mountd.core.background import guarded, start_for_life
-from mountd.core.caller import Credentials
-from mountd.core.open_files import OpenFiles
-from mountd.wire.protocol import (
+from hfs.mountd.base.errors import ConfigError, HfsError, sole
+from hfs.mountd.control.connection import ClientGone, ControlConnection, Report
+from hfs.mountd.control.learners import Joins, serve_learner
+from hfs.mountd.control.listening import ControlListener, control_socket
+from hfs.mountd.control.requester import Requester, requester_of, requester_through_mount
+from hfs.mountd.control.tunnels import Tunnels
+from hfs.mountd.core.background import guarded, start_for_life
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.wire.protocol import (
     MAX_FRAME_BYTES,
     Check,
     Cluster,

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError
-from mountd.base.version import Version
-from mountd.cache import Cache
-from mountd.control.connection import Report
-from mountd.control.fitting import Fitting
-from mountd.control.probing import Missing, Probing, Some
-from mountd.control.progress import ProgressCounter
-from mountd.control.warm import Warming
-from mountd.fetch import Owners
-from mountd.namespace import Namespace, Node
-from mountd.wire.protocol import Result
-from policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.fitting import Fitting
+from hfs.mountd.control.probing import Missing, Probing, Some
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.control.warm import Warming
+from hfs.mountd.fetch import Owners
+from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.wire.protocol import Result
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 _NAMES_AT_ONCE = 512
 

@@ -6,9 +6,9 @@ Plain figures of the account; it reads nothing.
 
 from __future__ import annotations
 
-from mountd.cache import Cache
-from mountd.control.pending_leaves import PendingLeaves
-from mountd.control.progress import ProgressCounter
+from hfs.mountd.cache import Cache
+from hfs.mountd.control.pending_leaves import PendingLeaves
+from hfs.mountd.control.progress import ProgressCounter
 
 _FEW = 64
 """Files of a tree that say nothing of the others."""

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import trio
 
-from mountd.control.requester import Requester
-from mountd.core.caller import Credentials
-from mountd.wire.hints import LearnerMessage, decode_learner
-from mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
+from hfs.mountd.control.requester import Requester
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.wire.hints import LearnerMessage, decode_learner
+from hfs.mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
 
 log = logging.getLogger(__name__)
 

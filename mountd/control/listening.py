@@ -16,11 +16,11 @@ from collections.abc import Iterator
 
 import trio
 
-from mountd.base.errors import MountError
-from mountd.core import socket_places
-from mountd.core.config import Config
-from mountd.core.open_files import OpenFiles, is_refusal
-from mountd.core.socket_peer import socket_peer
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.open_files import OpenFiles, is_refusal
+from hfs.mountd.core.socket_peer import socket_peer
 
 _ACCEPT_AGAIN_S = 0.05
 """After a connection for which there was no descriptor: others close theirs meanwhile."""

@@ -11,8 +11,17 @@ import os
 
 import trio
 
-from mountd.core.socket_peer import socket_peer
-from mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Result, Yield, decode_reply, encode, frame_bytes
+from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.wire.protocol import (
+    HEADER_BYTES,
+    Failure,
+    ProtocolError,
+    Result,
+    Yield,
+    decode_reply,
+    encode,
+    frame_bytes,
+)
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mountd.cache import Cache
-from mountd.namespace import Node
+from hfs.mountd.cache import Cache
+from hfs.mountd.namespace import Node
 
 
 class OwnXattrs:

@@ -11,12 +11,12 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 
-from mountd.base.errors import HfsError, StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.control.progress import ProgressCounter
-from mountd.core.metrics import Metrics
-from mountd.fetch import Fetcher, Owners
-from mountd.namespace import Node
+from hfs.mountd.base.errors import HfsError, StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Fetcher, Owners
+from hfs.mountd.namespace import Node
 
 _LOOKED_UP_AT_ONCE = 512
 _TRIES = 3

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mountd.base.errors import HfsError
-from mountd.cache import Cache
-from mountd.control.pending_files import PendingFiles
-from mountd.control.progress import ProgressCounter
-from mountd.fetch import Place, Staged
-from policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache import Cache
+from hfs.mountd.control.pending_files import PendingFiles
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.fetch import Place, Staged
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 
 class PendingLeaves:

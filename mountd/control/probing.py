@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import trio
 
-from mountd.control.connection import Report
-from mountd.control.warm import Moment, Warming
-from mountd.namespace import Node
-from mountd.wire.protocol import Progress, Rows, Touches
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.warm import Moment, Warming
+from hfs.mountd.namespace import Node
+from hfs.mountd.wire.protocol import Progress, Rows, Touches
 
 _GROUPS = 64
 """Remembered of all: more than can be fetched in a few seconds."""

@@ -5,8 +5,8 @@ Plain counting, no I/O; faults are named up to a bound and handed out once.
 
 from __future__ import annotations
 
-from mountd.base.errors import HfsError, StagingError
-from mountd.wire.protocol import PathFault, Progress, Result
+from hfs.mountd.base.errors import HfsError, StagingError
+from hfs.mountd.wire.protocol import PathFault, Progress, Result
 
 _MAX_FAULTS = 1000
 """Faults named in one command; more are only counted."""

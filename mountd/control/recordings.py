@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from mountd.control.connection import Report
-from mountd.files import Recorder
-from mountd.wire.protocol import Result, Touches
+from hfs.mountd.control.connection import Report
+from hfs.mountd.files import Recorder
+from hfs.mountd.wire.protocol import Result, Touches
 
 
 class Recordings:

@@ -14,17 +14,17 @@ from typing import Any
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError, SourceTimeout
-from mountd.base.version import Version
-from mountd.cache import Cache, StagedRow
-from mountd.control.progress import ProgressCounter
-from mountd.core.background import start_guarded
-from mountd.fetch import SmallPipeline
-from mountd.kernel import expire_names, forget_all_names, forget_attributes
-from mountd.namespace import Namespace, Node, Refreshed, Refreshing
-from mountd.source import Source
-from mountd.wire.protocol import Result
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import HfsError, SourceTimeout
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache, StagedRow
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.fetch import SmallPipeline
+from hfs.mountd.kernel import expire_names, forget_all_names, forget_attributes
+from hfs.mountd.namespace import Namespace, Node, Refreshed, Refreshing
+from hfs.mountd.source import Source
+from hfs.mountd.wire.protocol import Result
 
 _TELL_S = 10.0
 """The kernel takes a hundred thousand names a second. It waits for a directory where a look-up is under way."""

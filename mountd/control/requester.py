@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mountd.core.caller import Credentials
-from mountd.core.socket_peer import HasPeer, socket_peer, socket_peer_groups
-from mountd.wire.protocol import Cluster, Directory, History, Join, Request, Status
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.socket_peer import HasPeer, socket_peer, socket_peer_groups
+from hfs.mountd.wire.protocol import Cluster, Directory, History, Join, Request, Status
 
 _FOR_ALL = (Status, History, Directory, Cluster, Join)
 

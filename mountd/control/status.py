@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from mountd.control.traffic import Traffic
-from mountd.core.caller import Credentials
-from mountd.core.metrics import COUNTERS, Metrics
+from hfs.mountd.control.traffic import Traffic
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import COUNTERS, Metrics
 
 KEYS = (
     *("pid", "version", "mountpoint", "keeper", "uptime_s", "traffic"),

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.kernel import waited_for_core_s
-from policies.traffic import Estimate, ReadCounts, estimated
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.kernel import waited_for_core_s
+from hfs.policies.traffic import Estimate, ReadCounts, estimated
 
 LOOK_S = 5.0
 """Short enough that the last minute is one, long enough to cost nothing: a look takes 20 us."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from mountd.control.tunnel_stream import TunnelStream
-from mountd.core.background import start_guarded
-from mountd.core.caller import credentials_of, has_ended, process_of
-from mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoExchange
+from hfs.mountd.control.tunnel_stream import TunnelStream
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.caller import credentials_of, has_ended, process_of
+from hfs.mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoExchange
 
 log = logging.getLogger(__name__)
 

@@ -19,18 +19,18 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.cache import Cache
-from mountd.control.connection import Report
-from mountd.control.fitting import Fitting, RoomWanted
-from mountd.control.pending_files import PendingFiles
-from mountd.control.pending_leaves import PendingLeaves
-from mountd.control.progress import ProgressCounter
-from mountd.control.warm_nodes import NodeStaging, WarmFetches
-from mountd.core.metrics import Metrics
-from mountd.fetch import BATCH_FILES, Place
-from mountd.namespace import Namespace, Node
-from mountd.wire.protocol import Result
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache import Cache
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.fitting import Fitting, RoomWanted
+from hfs.mountd.control.pending_files import PendingFiles
+from hfs.mountd.control.pending_leaves import PendingLeaves
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.control.warm_nodes import NodeStaging, WarmFetches
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import BATCH_FILES, Place
+from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.wire.protocol import Result
 
 _DEFAULT_JOBS = 16
 """Files at a time: as many as there are prefetch threads."""

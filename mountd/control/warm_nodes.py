@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mountd.base.errors import HfsError, StagingError, VersionChanged
-from mountd.cache import Cache, StagedFile
-from mountd.control.fitting import Fitting
-from mountd.control.pending_files import PendingFile, PendingFiles
-from mountd.control.progress import ProgressCounter
-from mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline
-from mountd.namespace import Node
+from hfs.mountd.base.errors import HfsError, StagingError, VersionChanged
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.control.fitting import Fitting
+from hfs.mountd.control.pending_files import PendingFile, PendingFiles
+from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline
+from hfs.mountd.namespace import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ import stat
 from types import TracebackType
 from typing import Self
 
-from mountd.base.errors import ConfigError
-from mountd.core.cache_path import walk
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.cache_path import walk
 
 LOGS = "logs"
 _OURS = {"lock", "objects", "ledger", LOGS}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 
-from mountd.base.errors import CacheInUse
-from mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.base.errors import CacheInUse
+from hfs.mountd.core.cache_directory import CacheDirectory
 
 
 def lock_cache(directory: CacheDirectory) -> int:

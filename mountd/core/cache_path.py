@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from mountd.base.errors import ConfigError
+from hfs.mountd.base.errors import ConfigError
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """O_DIRECTORY makes autofs mount what is to be there."""

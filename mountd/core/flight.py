@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import trio
 
-from mountd.base.errors import SourceError
-from mountd.core.background import start_guarded
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.background import start_guarded
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mountd.core.open_files import read_small
+from hfs.mountd.core.open_files import read_small
 
 _LOOK_EVERY_S = 1.0
 _SHARE = 2

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from policies.descriptors import shares
+from hfs.policies.descriptors import shares
 
 log = logging.getLogger(__name__)
 

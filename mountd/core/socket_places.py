@@ -16,7 +16,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 
-from mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
+from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
 
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""

@@ -32,8 +32,8 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
-from mountd.base.errors import MountError
-from mountd.core.background import call_guarded, start_for_life
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.background import call_guarded, start_for_life
 
 Value = TypeVar("Value")
 

@@ -3,7 +3,7 @@
 The only place that knows all rooms. It never serves a request itself.
 """
 
-from mountd.daemon import daemon
-from mountd.daemon.ending import Ending
+from hfs.mountd.daemon import daemon
+from hfs.mountd.daemon.ending import Ending
 
 __all__ = ["Ending", "daemon"]

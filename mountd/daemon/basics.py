@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mountd.core.config import Config
-from mountd.core.memory import Memory
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles
-from mountd.core.workers import Workers
-from mountd.namespace import Journal
-from mountd.wire.handover import Handover
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.namespace import Journal
+from hfs.mountd.wire.handover import Handover
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from mountd.base.errors import CacheInUse, MountError
-from mountd.cache import Grants, evict_idle
-from mountd.control import ask_to_yield
-from mountd.core.config import Config
-from mountd.daemon.basics import Basics
-from mountd.ledger import Board, CacheRoot, Listed, Registration, ServedSource, cache_name
-from mountd.source import Source
+from hfs.mountd.base.errors import CacheInUse, MountError
+from hfs.mountd.cache import Grants, evict_idle
+from hfs.mountd.control import ask_to_yield
+from hfs.mountd.core.config import Config
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.ledger import Board, CacheRoot, Listed, Registration, ServedSource, cache_name
+from hfs.mountd.source import Source
 
 
 class OwnCache:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import trio
 
-from mountd.cache import Shrinker
-from mountd.daemon.basics import Basics
-from mountd.daemon.storage import Storage
-from mountd.peers import JobLimits, Joining, Membership
-from policies.cache.encoding import choose
+from hfs.mountd.cache import Shrinker
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.peers import JobLimits, Joining, Membership
+from hfs.policies.cache.encoding import choose
 
 _LEAST_CHUNKS = 16
 """A cache that holds fewer, or whose disk is full, keeps nothing for long enough that others could read it there."""

@@ -10,8 +10,8 @@ from functools import partial
 
 import trio
 
-from mountd.cache import CacheStatus
-from mountd.control import (
+from hfs.mountd.cache import CacheStatus
+from hfs.mountd.control import (
     CacheCommands,
     ClusterStatus,
     Commands,
@@ -28,23 +28,23 @@ from mountd.control import (
     serve,
     socket_path,
 )
-from mountd.core.metrics import Metrics
-from mountd.daemon.basics import Basics
-from mountd.daemon.ending import Ending
-from mountd.daemon.files import FileService
-from mountd.daemon.names import NameService
-from mountd.daemon.status import DaemonStatus
-from mountd.daemon.storage import Storage
-from mountd.fetch import FetchStatus, Serving
-from mountd.files import FilesStatus
-from mountd.fuse import DevFuse
-from mountd.hints import HintsStatus
-from mountd.kernel import PlaneFigures
-from mountd.monitoring import MonitoringStatus
-from mountd.namespace import NamesStatus
-from mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
-from mountd.source import SourceStatus
-from policies.traffic import ReadCounts
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.ending import Ending
+from hfs.mountd.daemon.files import FileService
+from hfs.mountd.daemon.names import NameService
+from hfs.mountd.daemon.status import DaemonStatus
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.fetch import FetchStatus, Serving
+from hfs.mountd.files import FilesStatus
+from hfs.mountd.fuse import DevFuse
+from hfs.mountd.hints import HintsStatus
+from hfs.mountd.kernel import PlaneFigures
+from hfs.mountd.monitoring import MonitoringStatus
+from hfs.mountd.namespace import NamesStatus
+from hfs.mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
+from hfs.mountd.source import SourceStatus
+from hfs.policies.traffic import ReadCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,22 +23,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
-from mountd.core.caller import numbers_are_foreign
-from mountd.core.config import Config
-from mountd.core.memory import Memory
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles, of_this_process
-from mountd.core.workers import Workers
-from mountd.daemon import cluster
-from mountd.daemon.basics import Basics
-from mountd.daemon.files import open_file_service
-from mountd.daemon.names import open_names
-from mountd.daemon.service import open_service
-from mountd.daemon.storage import open_storage
-from mountd.fuse import DevFuse
-from mountd.namespace import Journal, open_journal
-from mountd.peers import end_mpi, open_joining
-from mountd.wire.handover import Handover
+from hfs.mountd.core.caller import numbers_are_foreign
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles, of_this_process
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.daemon import cluster
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.files import open_file_service
+from hfs.mountd.daemon.names import open_names
+from hfs.mountd.daemon.service import open_service
+from hfs.mountd.daemon.storage import open_storage
+from hfs.mountd.fuse import DevFuse
+from hfs.mountd.namespace import Journal, open_journal
+from hfs.mountd.peers import end_mpi, open_joining
+from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.supervisor.connection import device_at, unmount
-from mountd.wire.handover import Handover
+from hfs.mountd.supervisor.connection import device_at, unmount
+from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.core.buffers import Buffers
-from mountd.daemon.basics import Basics
-from mountd.daemon.storage import Storage
-from mountd.fetch import (
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.fetch import (
     UNSTAGED_SHARE,
     BatchReader,
     Fetcher,
@@ -26,8 +26,8 @@ from mountd.fetch import (
     SmallFiles,
     SmallPipeline,
 )
-from mountd.files import IoMode
-from mountd.hints import (
+from hfs.mountd.files import IoMode
+from hfs.mountd.hints import (
     FollowedPlans,
     HintFollower,
     PageCacheWarmer,
@@ -37,9 +37,9 @@ from mountd.hints import (
     ReadableFiles,
     SpaceReservation,
 )
-from mountd.namespace import Namespace, Permissions
-from mountd.peers import JobPeers
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.namespace import Namespace, Permissions
+from hfs.mountd.peers import JobPeers
+from hfs.policies.iomode import SMALL_BYTES
 
 
 @dataclass(frozen=True, slots=True)

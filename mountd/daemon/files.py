@@ -10,13 +10,13 @@ from functools import partial
 
 import trio
 
-from mountd.core.waits import Waits
-from mountd.core.workers import Workers
-from mountd.daemon.basics import Basics
-from mountd.daemon.fetching import Fetching, fetching, hinting
-from mountd.daemon.names import NameService
-from mountd.daemon.storage import Storage
-from mountd.fetch import (
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.fetching import Fetching, fetching, hinting
+from hfs.mountd.daemon.names import NameService
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.fetch import (
     Fetcher,
     FetchesAhead,
     Lending,
@@ -29,7 +29,7 @@ from mountd.fetch import (
     SmallPipeline,
     SteppingBack,
 )
-from mountd.files import (
+from hfs.mountd.files import (
     Delegations,
     IoMode,
     OpenedFiles,
@@ -47,14 +47,14 @@ from mountd.files import (
     SmallOpens,
     open_again,
 )
-from mountd.fuse import DevFuse, KernelPageCache
-from mountd.hints import FollowedPlans, HintFollower
-from mountd.kernel import DataPlane, DiskReads
-from mountd.namespace import Namespace, Node, seconds
-from mountd.peers import JobPeers
-from mountd.supervisor.connection import places_of
-from policies.iomode import SMALL_BYTES
-from policies.prefetch.siblings import Siblings
+from hfs.mountd.fuse import DevFuse, KernelPageCache
+from hfs.mountd.hints import FollowedPlans, HintFollower
+from hfs.mountd.kernel import DataPlane, DiskReads
+from hfs.mountd.namespace import Namespace, Node, seconds
+from hfs.mountd.peers import JobPeers
+from hfs.mountd.supervisor.connection import places_of
+from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.prefetch.siblings import Siblings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from importlib import metadata
 
 import trio
 
-from mountd.core.background import faults
-from mountd.core.metrics import COUNTERS
-from mountd.core.open_files import read_small
-from mountd.daemon.basics import Basics
-from mountd.daemon.control import read_counts
-from mountd.daemon.files import FileService
-from mountd.daemon.names import NameService
-from mountd.daemon.storage import Storage
-from mountd.monitoring import Figure, MonitoringStatus, open_monitoring
-from policies.traffic import estimated
+from hfs.mountd.core.background import faults
+from hfs.mountd.core.metrics import COUNTERS
+from hfs.mountd.core.open_files import read_small
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.control import read_counts
+from hfs.mountd.daemon.files import FileService
+from hfs.mountd.daemon.names import NameService
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.monitoring import Figure, MonitoringStatus, open_monitoring
+from hfs.policies.traffic import estimated
 
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mountd.base.errors import MountError
-from mountd.daemon.basics import Basics
-from mountd.daemon.control import ControlService
-from mountd.daemon.ending import Ending
-from mountd.daemon.files import FileService
-from mountd.daemon.names import NameService
-from mountd.daemon.storage import Storage
-from mountd.fuse import (
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.control import ControlService
+from hfs.mountd.daemon.ending import Ending
+from hfs.mountd.daemon.files import FileService
+from hfs.mountd.daemon.names import NameService
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.fuse import (
     Boundary,
     DevFuse,
     DirectoryReplies,

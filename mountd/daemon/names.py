@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.core.background import start_guarded
-from mountd.core.memory import Memory
-from mountd.daemon.basics import Basics
-from mountd.daemon.storage import Storage
-from mountd.kernel import PlaneLeaves
-from mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
-from mountd.source import open_as_user
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.kernel import PlaneLeaves
+from hfs.mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
+from hfs.mountd.source import open_as_user
 
 _NAME_BYTES = 750
 """Of a name with its node, its attributes and its version (measured)."""

@@ -11,25 +11,25 @@ from functools import partial
 
 import trio
 
-from mountd.base.errors import MountError
-from mountd.core.background import start_for_life, start_guarded
-from mountd.core.config import Config
-from mountd.daemon.basics import Basics
-from mountd.daemon.control import open_control
-from mountd.daemon.ending import Ending
-from mountd.daemon.files import FileService
-from mountd.daemon.monitoring import open_metrics
-from mountd.daemon.mount import fuse_of, mounted
-from mountd.daemon.names import NameService
-from mountd.daemon.status import DaemonStatus
-from mountd.daemon.storage import Storage
-from mountd.files import have_names_looked_up
-from mountd.fuse import DevFuse, Fuse
-from mountd.kernel import fastpath, tune
-from mountd.namespace import Believing, Namespace
-from mountd.peers import Membership
-from mountd.supervisor.connection import device_at
-from mountd.wire.handover import Handover
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.background import start_for_life, start_guarded
+from hfs.mountd.core.config import Config
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.control import open_control
+from hfs.mountd.daemon.ending import Ending
+from hfs.mountd.daemon.files import FileService
+from hfs.mountd.daemon.monitoring import open_metrics
+from hfs.mountd.daemon.mount import fuse_of, mounted
+from hfs.mountd.daemon.names import NameService
+from hfs.mountd.daemon.status import DaemonStatus
+from hfs.mountd.daemon.storage import Storage
+from hfs.mountd.files import have_names_looked_up
+from hfs.mountd.fuse import DevFuse, Fuse
+from hfs.mountd.kernel import fastpath, tune
+from hfs.mountd.namespace import Believing, Namespace
+from hfs.mountd.peers import Membership
+from hfs.mountd.supervisor.connection import device_at
+from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.caller import Credentials
-from mountd.core.config.source_user import SourceUser
-from mountd.core.workers import Workers
-from mountd.daemon.basics import Basics
-from mountd.namespace import seconds
-from mountd.source import ReadingUser, Source, SourceThreads, be_closed, identify, is_private
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.config.source_user import SourceUser
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.namespace import seconds
+from hfs.mountd.source import ReadingUser, Source, SourceThreads, be_closed, identify, is_private
 
 
 @asynccontextmanager

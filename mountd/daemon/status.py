@@ -7,13 +7,13 @@ import os
 import time
 from importlib import metadata
 
-from mountd.core.background import faults
-from mountd.core.buffers import Buffers
-from mountd.core.config import describe
-from mountd.core.open_files import read_small
-from mountd.daemon.basics import Basics
-from mountd.daemon.ending import Ending
-from mountd.kernel import KernelSettings
+from hfs.mountd.core.background import faults
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.config import describe
+from hfs.mountd.core.open_files import read_small
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.ending import Ending
+from hfs.mountd.kernel import KernelSettings
 
 
 class DaemonStatus:

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mountd.cache import Cache, CacheSettings, open_cache
-from mountd.core.config import Config
-from mountd.core.memory import Memory
-from mountd.daemon.basics import Basics
-from mountd.daemon.cache_root import OwnCache, open_own_cache
-from mountd.daemon.source import open_source
-from mountd.fetch import PrefetchQueue
-from mountd.files import Handles, Refetching, SentAway
-from mountd.hints import Learners, PlanChanges
-from mountd.kernel import DataPlane, SmallFetches
-from mountd.source import Source
+from hfs.mountd.cache import Cache, CacheSettings, open_cache
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache
+from hfs.mountd.daemon.source import open_source
+from hfs.mountd.fetch import PrefetchQueue
+from hfs.mountd.files import Handles, Refetching, SentAway
+from hfs.mountd.hints import Learners, PlanChanges
+from hfs.mountd.kernel import DataPlane, SmallFetches
+from hfs.mountd.source import Source
 
 _COALESCE_BYTES = 2_500_000_000
 """What the paper gives a node (LMDBIO, Pumma et al., 2019)."""

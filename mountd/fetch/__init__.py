@@ -4,29 +4,29 @@ A fetch belongs to the daemon, not to the first who waits for it. Demand goes fi
 or hints.
 """
 
-from mountd.fetch.batch_reader import BATCH_FILES, BatchReader
-from mountd.fetch.chunks.batches import Place
-from mountd.fetch.chunks.fetcher import Fetcher, Goal
-from mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
-from mountd.fetch.fetches_ahead import FetchesAhead
-from mountd.fetch.history import History
-from mountd.fetch.lending import Lending, LendingTerms
-from mountd.fetch.misses import Misses
-from mountd.fetch.neighbour_demand import NeighbourDemand, OwnWaits
-from mountd.fetch.prefetch import Prefetch
-from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.fetch.resolver import Ensured, Resolved, Resolver
-from mountd.fetch.serving import Serving
-from mountd.fetch.sibling_fetches import SiblingFetches
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
-from mountd.fetch.small_files import SmallFiles
-from mountd.fetch.small_files_demand import SmallDemand
-from mountd.fetch.small_pipeline import SmallPipeline, Staged
-from mountd.fetch.status import FetchStatus
-from mountd.fetch.stepping_back import SteppingBack
+from hfs.mountd.fetch.batch_reader import BATCH_FILES, BatchReader
+from hfs.mountd.fetch.chunks.batches import Place
+from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
+from hfs.mountd.fetch.fetches_ahead import FetchesAhead
+from hfs.mountd.fetch.history import History
+from hfs.mountd.fetch.lending import Lending, LendingTerms
+from hfs.mountd.fetch.misses import Misses
+from hfs.mountd.fetch.neighbour_demand import NeighbourDemand, OwnWaits
+from hfs.mountd.fetch.prefetch import Prefetch
+from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.fetch.resolver import Ensured, Resolved, Resolver
+from hfs.mountd.fetch.serving import Serving
+from hfs.mountd.fetch.sibling_fetches import SiblingFetches
+from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
+from hfs.mountd.fetch.small_files import SmallFiles
+from hfs.mountd.fetch.small_files_demand import SmallDemand
+from hfs.mountd.fetch.small_pipeline import SmallPipeline, Staged
+from hfs.mountd.fetch.status import FetchStatus
+from hfs.mountd.fetch.stepping_back import SteppingBack
 
 __all__ = [
     "BATCH_FILES",

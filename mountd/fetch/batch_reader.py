@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from mountd.base.errors import HfsError, SourceError
-from mountd.cache import Cache
-from mountd.core.buffers import Buffers
-from mountd.core.metrics import Metrics
-from mountd.fetch.chunks.batches import Place, SmallFileBatch
-from mountd.fetch.chunks.fetcher import Fetcher, Goal
-from mountd.fetch.chunks.held import whole_pages
-from mountd.fetch.chunks.page_pusher import PagePusher
-from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
-from mountd.namespace import Namespace, Node
-from mountd.source import SmallRead, Source
+from hfs.mountd.base.errors import HfsError, SourceError
+from hfs.mountd.cache import Cache
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch.chunks.batches import Place, SmallFileBatch
+from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.held import whole_pages
+from hfs.mountd.fetch.chunks.page_pusher import PagePusher
+from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
+from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.source import SmallRead, Source
 
 BATCH_FILES = 16
 """Files of one call of the source: what is the same for each call costs a tenth of the rest then, and a thread is taken

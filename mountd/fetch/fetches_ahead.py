@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mountd.cache import Cache, StagedFile
-from mountd.core.metrics import Metrics
-from mountd.fetch.chunks.batches import Place
-from mountd.fetch.chunks.fetcher import Goal
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.chunks.page_pusher import Push
-from mountd.fetch.chunks.turns import FetchTurns
-from mountd.fetch.misses import Misses
-from mountd.fetch.resolver import Ensured, Resolver
-from mountd.fetch.sibling_fetches import SiblingFetches
-from mountd.namespace import Node
-from mountd.source import Source
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch.chunks.batches import Place
+from hfs.mountd.fetch.chunks.fetcher import Goal
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.chunks.page_pusher import Push
+from hfs.mountd.fetch.chunks.turns import FetchTurns
+from hfs.mountd.fetch.misses import Misses
+from hfs.mountd.fetch.resolver import Ensured, Resolver
+from hfs.mountd.fetch.sibling_fetches import SiblingFetches
+from hfs.mountd.namespace import Node
+from hfs.mountd.source import Source
 
 
 class FetchesAhead:

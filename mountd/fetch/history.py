@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mountd.base.version import Version
-from mountd.cache import StagedFile
-from mountd.core.metrics import Metrics
-from policies.geometry import Extent
-from policies.schedule.successors import Successors, Trail
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.geometry import Extent
+from hfs.policies.schedule.successors import Successors, Trail
 
 _MAX_FILES = 32
 """Files that are remembered: half a megabyte each at most."""

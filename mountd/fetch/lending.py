@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.cache import Arrivals
-from mountd.core.background import start_guarded
-from mountd.kernel import SmallFetches
-from mountd.namespace import Namespace, Node, Permissions
-from mountd.source import LentDirectory, Source
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache import Arrivals
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.kernel import SmallFetches
+from hfs.mountd.namespace import Namespace, Node, Permissions
+from hfs.mountd.source import LentDirectory, Source
 
 _YOUNG_S = 0.1
 

@@ -13,13 +13,13 @@ from typing import Protocol
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache import Cache, StagedFile
-from mountd.fetch.history import History
-from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.namespace import Node
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import PATIENCE_S, Decision, Fetch, Follow, MissPolicy, ScheduledChunk
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.fetch.history import History
+from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.namespace import Node
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import PATIENCE_S, Decision, Fetch, Follow, MissPolicy, ScheduledChunk
 
 _MAX_FILES = 4096
 """Files whose random touches are remembered: a few hundred bytes each."""

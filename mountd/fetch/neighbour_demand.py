@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, Protocol
 
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.core.waits import Waits
-from mountd.fetch.stepping_back import SteppingBack
-from mountd.ledger import Notice, Notices
-from policies.prefetch.yielding import Yielding
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.fetch.stepping_back import SteppingBack
+from hfs.mountd.ledger import Notice, Notices
+from hfs.policies.prefetch.yielding import Yielding
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.cache import StagedFile
-from mountd.core.background import start_for_life
-from mountd.core.metrics import Metrics
-from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.namespace import Node
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.background import start_for_life
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.namespace import Node
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from mountd.cache import StagedFile
-from mountd.core.metrics import Metrics
-from mountd.namespace import Node
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace import Node
 
 _MAX_WINDOW_CHUNKS = 1024
 """Requests kept: 64 readers with 16 chunks ahead each. Older ones have been overtaken by their readers."""

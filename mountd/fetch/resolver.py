@@ -20,19 +20,19 @@ from typing import Literal, NamedTuple
 
 import trio
 
-from mountd.base.errors import StagingError, ungrouped
-from mountd.cache import Cache, StagedFile
-from mountd.fetch.chunks.fetcher import Fetcher, Goal
-from mountd.fetch.chunks.held import HeldChunks
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.chunks.page_pusher import Push
-from mountd.fetch.misses import Misses
-from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.namespace import Node
-from policies.geometry import Extent
-from policies.iomode import SMALL_BYTES
-from policies.prefetch.miss_policy import Decision, Fetch, bypass_extent
-from policies.prefetch.readahead import Kind
+from hfs.mountd.base.errors import StagingError, ungrouped
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.held import HeldChunks
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.chunks.page_pusher import Push
+from hfs.mountd.fetch.misses import Misses
+from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.namespace import Node
+from hfs.policies.geometry import Extent
+from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.prefetch.miss_policy import Decision, Fetch, bypass_extent
+from hfs.policies.prefetch.readahead import Kind
 
 _WARM_STREAMS = 4
 """Chunks of one file fetched at a time by a warm: shared file systems limit a stream to a fraction of the whole."""

@@ -12,16 +12,16 @@ from typing import Any
 
 import xxhash
 
-from mountd.base.errors import VersionChanged
-from mountd.base.version import Version, is_lasting
-from mountd.cache import Cache, StagedFile
-from mountd.fetch.chunks.fetcher import Fetcher, Goal
-from mountd.fetch.chunks.page_pusher import Push
-from mountd.fetch.resolver import Ensured, Resolver
-from mountd.namespace import Namespace
-from mountd.peers import Bytes
-from mountd.source import Source
-from policies.geometry import Extent
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.version import Version, is_lasting
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.page_pusher import Push
+from hfs.mountd.fetch.resolver import Ensured, Resolver
+from hfs.mountd.namespace import Namespace
+from hfs.mountd.peers import Bytes
+from hfs.mountd.source import Source
+from hfs.policies.geometry import Extent
 
 _NOTHING = Bytes(memoryview(b""), 0)
 _HASH_IN_THREAD_BYTES = 256 << 10

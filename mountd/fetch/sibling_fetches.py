@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mountd.cache import Cache
-from mountd.fetch.chunks.batches import Place
-from mountd.fetch.chunks.fetcher import Goal
-from mountd.fetch.resolver import Ensured, Resolver
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.fetch.small_file_lookups import Become, Small
-from mountd.fetch.small_files import SmallFiles
-from mountd.fetch.small_pipeline import SmallPipeline
-from mountd.namespace import Node
+from hfs.mountd.cache import Cache
+from hfs.mountd.fetch.chunks.batches import Place
+from hfs.mountd.fetch.chunks.fetcher import Goal
+from hfs.mountd.fetch.resolver import Ensured, Resolver
+from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.fetch.small_file_lookups import Become, Small
+from hfs.mountd.fetch.small_files import SmallFiles
+from hfs.mountd.fetch.small_pipeline import SmallPipeline
+from hfs.mountd.namespace import Node
 
 
 class SiblingFetches:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.core.background import start_guarded
-from mountd.namespace import Node, place_of
-from mountd.source import Listing
-from policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.namespace import Node, place_of
+from hfs.mountd.source import Listing
+from hfs.policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
 
 _SPARE = 64
 """Directories that are remembered though nobody reads them: below this it is not looked which."""

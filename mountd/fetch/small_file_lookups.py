@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import trio
 
-from mountd.base.errors import HfsError, SourceError
-from mountd.cache import Cache
-from mountd.fetch.chunks.batches import Place
-from mountd.fetch.chunks.fetcher import Goal
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.resolver import Resolver
-from mountd.namespace import Namespace, Node
+from hfs.mountd.base.errors import HfsError, SourceError
+from hfs.mountd.cache import Cache
+from hfs.mountd.fetch.chunks.batches import Place
+from hfs.mountd.fetch.chunks.fetcher import Goal
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.resolver import Resolver
+from hfs.mountd.namespace import Namespace, Node
 
 _LOOKS = 64
 """Files that are looked at before they are read, where an earlier run may have staged them; as many more after each

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mountd.base.errors import HfsError, SourceError, StagingError
-from mountd.cache import Cache
-from mountd.fetch.batch_reader import BatchReader, BatchRequest, Outcomes
-from mountd.fetch.chunks.batches import Place
-from mountd.fetch.chunks.fetcher import Fetcher, Goal
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.chunks.page_pusher import Push
-from mountd.fetch.resolver import Ensured, Resolver
-from mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
-from mountd.namespace import Namespace, Node
+from hfs.mountd.base.errors import HfsError, SourceError, StagingError
+from hfs.mountd.cache import Cache
+from hfs.mountd.fetch.batch_reader import BatchReader, BatchRequest, Outcomes
+from hfs.mountd.fetch.chunks.batches import Place
+from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.chunks.page_pusher import Push
+from hfs.mountd.fetch.resolver import Ensured, Resolver
+from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
+from hfs.mountd.namespace import Namespace, Node
 
 
 def _always(_place: Place) -> bool:

@@ -16,17 +16,17 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from mountd.base.errors import SourceError, SourceTimeout
-from mountd.cache import Cache
-from mountd.core.flight import SingleFlight
-from mountd.fetch.chunks.batches import Place, SmallFileBatch
-from mountd.fetch.chunks.fetcher import Fetcher, Goal
-from mountd.fetch.chunks.held import HeldChunks
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.small_file_lookups import SmallFileLookups, path_of
-from mountd.namespace import Dentry, Namespace, Node
-from mountd.source import SmallRead, Source
-from policies.prefetch.followed import Followed
+from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.cache import Cache
+from hfs.mountd.core.flight import SingleFlight
+from hfs.mountd.fetch.chunks.batches import Place, SmallFileBatch
+from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.held import HeldChunks
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.small_file_lookups import SmallFileLookups, path_of
+from hfs.mountd.namespace import Dentry, Namespace, Node
+from hfs.mountd.source import SmallRead, Source
+from hfs.policies.prefetch.followed import Followed
 
 _BYTES = 128 << 10
 """Of the buffer that a file is read into whose size is not known yet: three times the mean of ImageNet's at 256 pixels.

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.base.seen import version_of
-from mountd.cache import Arrival, Cache, SeenObject, Stamp
-from mountd.core.metrics import Metrics
-from mountd.fetch.chunks.batches import Place
-from mountd.fetch.lending import Lending
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.kernel import Fetched, FetchKind, SmallFetches
-from mountd.namespace import Namespace, Node
-from mountd.source import Source
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.seen import version_of
+from hfs.mountd.cache import Arrival, Cache, SeenObject, Stamp
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch.chunks.batches import Place
+from hfs.mountd.fetch.lending import Lending
+from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.kernel import Fetched, FetchKind, SmallFetches
+from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.source import Source
 
 log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.core.buffers import Buffers
-from mountd.core.metrics import Metrics
-from mountd.core.workers import Workers
-from mountd.fetch.chunks.fetcher import Fetcher
-from mountd.fetch.prefetch import Prefetch
-from mountd.source import SourceThreads
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.fetch.chunks.fetcher import Fetcher
+from hfs.mountd.fetch.prefetch import Prefetch
+from hfs.mountd.source import SourceThreads
 
 _AHEAD = (
     "prefetched_chunks",

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from mountd.fetch.chunks.turns import FetchTurns
+from hfs.mountd.fetch.chunks.turns import FetchTurns
 
 
 class Pipeline(Protocol):

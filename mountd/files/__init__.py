@@ -4,26 +4,26 @@ One open and one read are told here from end to end. It never speaks FUSE and ne
 and `namespace`.
 """
 
-from mountd.files.delegations import Delegations
-from mountd.files.handles import DirectoryHandle, Handles
-from mountd.files.inheritance import have_names_looked_up, open_again
-from mountd.files.io_mode import IoMode
-from mountd.files.open_modes import OpenModes
-from mountd.files.open_observers import OpenObservers
-from mountd.files.opened_files import OpenedFiles
-from mountd.files.opening import Opening
-from mountd.files.page_faults import PageFaults
-from mountd.files.page_fill import PageFill
-from mountd.files.passthrough import Passthrough
-from mountd.files.read_path import ReadPath
-from mountd.files.readahead_windows import ReadaheadWindows
-from mountd.files.readers import Readers
-from mountd.files.recorder import Recorder
-from mountd.files.refetching import Refetching
-from mountd.files.residency import Residency
-from mountd.files.sent_away import SentAway
-from mountd.files.small_opens import SmallOpens
-from mountd.files.status import TIERS, FilesStatus
+from hfs.mountd.files.delegations import Delegations
+from hfs.mountd.files.handles import DirectoryHandle, Handles
+from hfs.mountd.files.inheritance import have_names_looked_up, open_again
+from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.open_modes import OpenModes
+from hfs.mountd.files.open_observers import OpenObservers
+from hfs.mountd.files.opened_files import OpenedFiles
+from hfs.mountd.files.opening import Opening
+from hfs.mountd.files.page_faults import PageFaults
+from hfs.mountd.files.page_fill import PageFill
+from hfs.mountd.files.passthrough import Passthrough
+from hfs.mountd.files.read_path import ReadPath
+from hfs.mountd.files.readahead_windows import ReadaheadWindows
+from hfs.mountd.files.readers import Readers
+from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.files.refetching import Refetching
+from hfs.mountd.files.residency import Residency
+from hfs.mountd.files.sent_away import SentAway
+from hfs.mountd.files.small_opens import SmallOpens
+from hfs.mountd.files.status import TIERS, FilesStatus
 
 __all__ = [
     "TIERS",

@@ -21,14 +21,14 @@ from functools import partial
 
 import trio
 
-from mountd.base.errors import SourceError
-from mountd.cache import Cache, StagedFile
-from mountd.core.slices import Slices
-from mountd.files.handles import FileHandle, Handles
-from mountd.files.opened_files import OpenedFiles
-from mountd.kernel import Backing, DataPlane, StagedObject
-from mountd.namespace import Namespace, Node, Permissions
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.slices import Slices
+from hfs.mountd.files.handles import FileHandle, Handles
+from hfs.mountd.files.opened_files import OpenedFiles
+from hfs.mountd.kernel import Backing, DataPlane, StagedObject
+from hfs.mountd.namespace import Namespace, Node, Permissions
+from hfs.policies.iomode import SMALL_BYTES
 
 _OUT_AT_MOST = 32_768
 """Half of the files that the journal notes; each takes a kilobyte, 40 MB in all."""

@@ -12,14 +12,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import count
 
-from mountd.base.errors import SourceError
-from mountd.cache import StagedFile
-from mountd.files.leaf_handles import LeafHandles
-from mountd.namespace import Dentry, Journal, Node
-from mountd.source import Listing
-from policies.iomode import SMALL_BYTES
-from policies.prefetch.readahead import Pattern
-from policies.schedule.successors import Trail
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.files.leaf_handles import LeafHandles
+from hfs.mountd.namespace import Dentry, Journal, Node
+from hfs.mountd.source import Listing
+from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.prefetch.readahead import Pattern
+from hfs.policies.schedule.successors import Trail
 
 _RESENT = 1 << 63
 """In the number of a request that the kernel sends again."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mountd.cache import Cache
-from mountd.files.handles import DirectoryHandle, FileHandle, Handles
-from mountd.files.passthrough import Passthrough
-from mountd.kernel import DataPlane, forget_all_names, forget_names
-from mountd.namespace import ROOT_ID, Inherited, Journal, Namespace
+from hfs.mountd.cache import Cache
+from hfs.mountd.files.handles import DirectoryHandle, FileHandle, Handles
+from hfs.mountd.files.passthrough import Passthrough
+from hfs.mountd.kernel import DataPlane, forget_all_names, forget_names
+from hfs.mountd.namespace import ROOT_ID, Inherited, Journal, Namespace
 
 _NEVER = -1
 """No listing has it for a digest."""

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from mountd.base.errors import ConfigError, StagingError
-from mountd.cache import Cache
-from mountd.files.passthrough import Passthrough
-from mountd.kernel import fastpath
-from mountd.namespace import Journal
-from policies.iomode import SMALL_BYTES, Choice, Wanted, choose
+from hfs.mountd.base.errors import ConfigError, StagingError
+from hfs.mountd.cache import Cache
+from hfs.mountd.files.passthrough import Passthrough
+from hfs.mountd.kernel import fastpath
+from hfs.mountd.namespace import Journal
+from hfs.policies.iomode import SMALL_BYTES, Choice, Wanted, choose
 
 log = logging.getLogger(__name__)
 

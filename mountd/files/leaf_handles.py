@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mountd.cache import Cache, StagedFile
-from mountd.kernel import DataPlane
-from mountd.namespace import Journal, Namespace, Node
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.kernel import DataPlane
+from hfs.mountd.namespace import Journal, Namespace, Node
 
 
 class LeafHandles:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import VersionChanged
-from mountd.cache import Cache, StagedFile
-from mountd.core.metrics import Metrics
-from mountd.fetch import PrefetchQueue
-from mountd.files.io_mode import IoMode
-from mountd.files.passthrough import Passthrough
-from mountd.files.sent_away import SentAway
-from mountd.namespace import Namespace, Node, recall
-from policies.iomode import Answer, answer
-from policies.traffic import WHOLE_BYTES
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import PrefetchQueue
+from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.passthrough import Passthrough
+from hfs.mountd.files.sent_away import SentAway
+from hfs.mountd.namespace import Namespace, Node, recall
+from hfs.policies.iomode import Answer, answer
+from hfs.policies.traffic import WHOLE_BYTES
 
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for a large file whose fill is about to end: its handle is then passed through for as long

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mountd.cache import StagedFile
-from mountd.fetch import Lending, SiblingWatch
-from mountd.files.handles import FileHandle
-from mountd.files.recorder import Recorder
-from mountd.hints import FollowedPlans
-from mountd.namespace import Node
-from mountd.source import Source
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.fetch import Lending, SiblingWatch
+from hfs.mountd.files.handles import FileHandle
+from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.hints import FollowedPlans
+from hfs.mountd.namespace import Node
+from hfs.mountd.source import Source
 
 
 class OpenObservers:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mountd.cache import Cache, StagedFile
-from mountd.fetch import PrefetchQueue, SmallDemand
-from mountd.files.handles import FileHandle, Handles
-from mountd.files.open_modes import OpenModes
-from mountd.files.open_observers import OpenObservers
-from mountd.kernel import DataPlane
-from mountd.namespace import Namespace, Node
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.fetch import PrefetchQueue, SmallDemand
+from hfs.mountd.files.handles import FileHandle, Handles
+from hfs.mountd.files.open_modes import OpenModes
+from hfs.mountd.files.open_observers import OpenObservers
+from hfs.mountd.kernel import DataPlane
+from hfs.mountd.namespace import Namespace, Node
 
 
 class OpenedFiles:

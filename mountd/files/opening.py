@@ -11,15 +11,15 @@ from __future__ import annotations
 import contextlib
 import errno
 
-from mountd.base.errors import SourceError
-from mountd.cache import Cache
-from mountd.fetch import SmallDemand
-from mountd.files.delegations import Delegations
-from mountd.files.handles import FileHandle, Handles
-from mountd.files.open_modes import OpenModes
-from mountd.files.opened_files import OpenedFiles
-from mountd.files.small_opens import SmallOpens
-from mountd.namespace import Dentry, Namespace, Node
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.cache import Cache
+from hfs.mountd.fetch import SmallDemand
+from hfs.mountd.files.delegations import Delegations
+from hfs.mountd.files.handles import FileHandle, Handles
+from hfs.mountd.files.open_modes import OpenModes
+from hfs.mountd.files.opened_files import OpenedFiles
+from hfs.mountd.files.small_opens import SmallOpens
+from hfs.mountd.namespace import Dentry, Namespace, Node
 
 
 class Opening:

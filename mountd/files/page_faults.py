@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from mountd.base.version import Version
-from mountd.fetch import History, PagePusher
-from mountd.files.handles import FileHandle
-from policies.geometry import Extent
-from policies.prefetch.faults import Again, Faults, neighbours
-from policies.prefetch.miss_policy import TINY_BYTES
+from hfs.mountd.base.version import Version
+from hfs.mountd.fetch import History, PagePusher
+from hfs.mountd.files.handles import FileHandle
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.faults import Again, Faults, neighbours
+from hfs.policies.prefetch.miss_policy import TINY_BYTES
 
 _MAX_FILES = 64
 """Files whose page faults are counted: at most half a megabyte each."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.core.memory import Memory
-from mountd.fetch import PagePusher
-from mountd.files.delegations import Delegations
-from mountd.kernel import DataPlane
-from mountd.namespace import Node
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.fetch import PagePusher
+from hfs.mountd.files.delegations import Delegations
+from hfs.mountd.kernel import DataPlane
+from hfs.mountd.namespace import Node
+from hfs.policies.geometry import Extent
 
 _LOOK_S = 0.02
 """How often it is looked how much was read: two hundred READs."""

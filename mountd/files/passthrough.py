@@ -17,10 +17,10 @@ from __future__ import annotations
 import logging
 import os
 
-from mountd.base.errors import StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.core.metrics import Metrics
-from mountd.kernel import fastpath
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.kernel import fastpath
 
 log = logging.getLogger(__name__)
 

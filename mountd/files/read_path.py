@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import VersionChanged, ungrouped
-from mountd.core.metrics import Metrics
-from mountd.fetch import Resolved, Resolver
-from mountd.files.delegations import Delegations
-from mountd.files.handles import FileHandle
-from mountd.files.page_faults import PageFaults
-from mountd.files.readahead_windows import ReadaheadWindows
-from mountd.files.recorder import Recorder
-from mountd.hints import FollowedPlans
-from mountd.namespace import expire, pages_lost
-from policies.geometry import Extent, Piece, clamp, split
-from policies.prefetch.readahead import Advice
-from policies.traffic import WHOLE_BYTES
+from hfs.mountd.base.errors import VersionChanged, ungrouped
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Resolved, Resolver
+from hfs.mountd.files.delegations import Delegations
+from hfs.mountd.files.handles import FileHandle
+from hfs.mountd.files.page_faults import PageFaults
+from hfs.mountd.files.readahead_windows import ReadaheadWindows
+from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.hints import FollowedPlans
+from hfs.mountd.namespace import expire, pages_lost
+from hfs.policies.geometry import Extent, Piece, clamp, split
+from hfs.policies.prefetch.readahead import Advice
+from hfs.policies.traffic import WHOLE_BYTES
 
 
 class ReadPath:

@@ -7,13 +7,13 @@ fetches.
 
 from __future__ import annotations
 
-from mountd.cache import Cache, StagedFile
-from mountd.fetch import PUSH_STEP_BYTES, History, Owners, PrefetchQueue, Resolver
-from mountd.files.handles import FileHandle
-from mountd.hints import FollowedPlans
-from policies.geometry import Extent, chunk_range
-from policies.prefetch.readahead import Advice, Kind, Limits, advise
-from policies.schedule.successors import Trail
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.fetch import PUSH_STEP_BYTES, History, Owners, PrefetchQueue, Resolver
+from hfs.mountd.files.handles import FileHandle
+from hfs.mountd.hints import FollowedPlans
+from hfs.policies.geometry import Extent, chunk_range
+from hfs.policies.prefetch.readahead import Advice, Kind, Limits, advise
+from hfs.policies.schedule.successors import Trail
 
 _NEXT_ELSEWHERE = 2
 """Chunks of a window that other nodes own: they come in milliseconds, and only memory holds them until then."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from mountd.core.caller import UNSEEN, process_of
+from hfs.mountd.core.caller import UNSEEN, process_of
 
 _SHOWN = 32
 _KEPT = 1024

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.namespace import Node
-from mountd.wire.protocol import Touch
+from hfs.mountd.namespace import Node
+from hfs.mountd.wire.protocol import Touch
 
 _MAX_WAITING = 100_000
 """Reads that a client has not taken yet: 10 MB, a second or more of reading."""

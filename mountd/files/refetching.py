@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mountd.cache import StagedFile
-from mountd.fetch import PrefetchQueue
-from mountd.files.handles import Handles
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.fetch import PrefetchQueue
+from hfs.mountd.files.handles import Handles
 
 
 class Refetching:

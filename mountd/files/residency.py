@@ -13,10 +13,10 @@ from itertools import islice
 
 import trio
 
-from mountd.core.background import start_guarded
-from mountd.kernel import resident
-from mountd.namespace import Namespace
-from policies.traffic import WHOLE_BYTES
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.kernel import resident
+from hfs.mountd.namespace import Namespace
+from hfs.policies.traffic import WHOLE_BYTES
 
 _SAMPLE_FILES = 64
 """An open and a cachestat each: some 10 ms in all when nothing hangs."""

@@ -6,7 +6,7 @@ has happened meanwhile. Kept for each node as long as that lives. Event loop onl
 
 from __future__ import annotations
 
-from mountd.namespace import Node
+from hfs.mountd.namespace import Node
 
 _MAX_THREADS = 64
 """Remembered of a node; more are answered through the page cache, which is always allowed."""

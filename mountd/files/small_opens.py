@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import HfsError, VersionChanged
-from mountd.cache import StagedFile
-from mountd.fetch import PagePusher, PrefetchQueue, Resolver
-from mountd.files.io_mode import IoMode
-from mountd.namespace import Node, expire
-from policies.geometry import Extent
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.base.errors import HfsError, VersionChanged
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.fetch import PagePusher, PrefetchQueue, Resolver
+from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.namespace import Node, expire
+from hfs.policies.geometry import Extent
+from hfs.policies.iomode import SMALL_BYTES
 
 _OPEN_WAIT_S = 2.0
 """How long an open may wait for the bytes of a small file; after that its reads wait."""

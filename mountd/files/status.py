@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.core.metrics import Metrics
-from mountd.files.delegations import Delegations
-from mountd.files.handles import Handles
-from mountd.files.io_mode import IoMode
-from mountd.files.readers import Readers
-from mountd.files.residency import Residency
-from mountd.kernel import DataPlane, PlaneFigures, fastpath
-from mountd.namespace import Namespace
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.files.delegations import Delegations
+from hfs.mountd.files.handles import Handles
+from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.readers import Readers
+from hfs.mountd.files.residency import Residency
+from hfs.mountd.kernel import DataPlane, PlaneFigures, fastpath
+from hfs.mountd.namespace import Namespace
 
 _OPENS = ("cached", "passed", "anew", "stateless")
 TIERS = ("staged", "flight", "source", "bypass")

@@ -4,17 +4,17 @@ Handlers are a few lines: names to `namespace`, bytes to `files`; every fault be
 never decides.
 """
 
-from mountd.fuse.boundary import Boundary
-from mountd.fuse.directories import DirectoryReplies
-from mountd.fuse.entries import EntryReplies
-from mountd.fuse.fast_handlers import FastHandlers
-from mountd.fuse.fuse import Fuse
-from mountd.fuse.handlers import Handlers
-from mountd.fuse.interrupts import Interrupts
-from mountd.fuse.opened_files import FileReplies
-from mountd.fuse.push import KernelPageCache
-from mountd.fuse.session import DevFuse
-from mountd.fuse.xattrs import XattrReplies
+from hfs.mountd.fuse.boundary import Boundary
+from hfs.mountd.fuse.directories import DirectoryReplies
+from hfs.mountd.fuse.entries import EntryReplies
+from hfs.mountd.fuse.fast_handlers import FastHandlers
+from hfs.mountd.fuse.fuse import Fuse
+from hfs.mountd.fuse.handlers import Handlers
+from hfs.mountd.fuse.interrupts import Interrupts
+from hfs.mountd.fuse.opened_files import FileReplies
+from hfs.mountd.fuse.push import KernelPageCache
+from hfs.mountd.fuse.session import DevFuse
+from hfs.mountd.fuse.xattrs import XattrReplies
 
 __all__ = [
     "Boundary",

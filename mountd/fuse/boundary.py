@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -21,9 +21,9 @@ from mountd.kernel import fastpath
 import pyfuse3
 import trio
 
-from mountd.base.errors import errno_of
-from mountd.core.metrics import Metrics
-from mountd.fuse.interrupts import Interrupts
+from hfs.mountd.base.errors import errno_of
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fuse.interrupts import Interrupts
 
 log = logging.getLogger(__name__)
 

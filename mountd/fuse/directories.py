@@ -7,8 +7,8 @@ references in it, so such a reply is sent as it is.
 
 from __future__ import annotations
 
-from mountd.kernel import fastpath
-from mountd.kernel.fastpath import Entries
+from hfs.mountd.kernel import fastpath
+from hfs.mountd.kernel.fastpath import Entries
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -16,12 +16,12 @@ from mountd.kernel.fastpath import Entries
 import pyfuse3
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.files import DirectoryHandle, Handles
-from mountd.fuse.entries import EntryReplies
-from mountd.fuse.listing import names_before
-from mountd.namespace import EXPECTED, Asker, Dentry, Namespace, Node, Permissions
-from mountd.source import Block, Listing, WantedAccess
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.files import DirectoryHandle, Handles
+from hfs.mountd.fuse.entries import EntryReplies
+from hfs.mountd.fuse.listing import names_before
+from hfs.mountd.namespace import EXPECTED, Asker, Dentry, Namespace, Node, Permissions
+from hfs.mountd.source import Block, Listing, WantedAccess
 
 _SOON_S = 2.0
 """How long a listing may wait for attributes that nobody has asked for."""

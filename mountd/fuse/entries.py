@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import stat
 
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
 # isort: split
 import pyfuse3
 
-from mountd.base.attributes import Attributes
-from mountd.files import Opening
-from mountd.namespace import ROOT_ID, Namespace, Node, Permissions
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.files import Opening
+from hfs.mountd.namespace import ROOT_ID, Namespace, Node, Permissions
 
 
 class EntryReplies:

@@ -15,11 +15,11 @@ import errno
 import os
 from typing import Protocol
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError
-from mountd.files import Handles, Opening, Readers, ReadPath
-from mountd.kernel import fastpath
-from mountd.namespace import Namespace, Node, Permissions, wanted_by
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.files import Handles, Opening, Readers, ReadPath
+from hfs.mountd.kernel import fastpath
+from hfs.mountd.namespace import Namespace, Node, Permissions, wanted_by
 
 Entry = tuple[int, int, Attributes | None, float]
 """Node id, inode number that is shown, attributes and seconds for which they are good, as the extension takes them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 
-from mountd.kernel import DataPlane, SmallFetches, fastpath
+from hfs.mountd.kernel import DataPlane, SmallFetches, fastpath
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -16,12 +16,12 @@ from mountd.kernel import DataPlane, SmallFetches, fastpath
 import pyfuse3
 import trio
 
-from mountd.core.background import start_for_life
-from mountd.core.beat import Beat
-from mountd.fuse.fast_handlers import FastHandlers
-from mountd.fuse.handlers import Handlers
-from mountd.fuse.session import DevFuse, open_session
-from mountd.wire.handover import Handover
+from hfs.mountd.core.background import start_for_life
+from hfs.mountd.core.beat import Beat
+from hfs.mountd.fuse.fast_handlers import FastHandlers
+from hfs.mountd.fuse.handlers import Handlers
+from hfs.mountd.fuse.session import DevFuse, open_session
+from hfs.mountd.wire.handover import Handover
 
 _MAX_TASKS = 2000
 """Requests served at once. With pyfuse3's 99 as many readers hung in the source stopped every other read."""

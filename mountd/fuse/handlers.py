@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
+from hfs.mountd.kernel import fastpath  # noqa: F401 - imported for its effect
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -18,16 +18,16 @@ from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
 import pyfuse3
 import trio
 
-from mountd.core.background import call_guarded
-from mountd.fuse.boundary import Boundary, bounded, interruptible
-from mountd.fuse.directories import DirectoryReplies
-from mountd.fuse.entries import EntryReplies
-from mountd.fuse.fast_handlers import FastHandlers
-from mountd.fuse.opened_files import FileReplies
-from mountd.fuse.read_only import ReadOnly
-from mountd.fuse.xattrs import XattrReplies
-from mountd.namespace import Asker
-from mountd.source import Source
+from hfs.mountd.core.background import call_guarded
+from hfs.mountd.fuse.boundary import Boundary, bounded, interruptible
+from hfs.mountd.fuse.directories import DirectoryReplies
+from hfs.mountd.fuse.entries import EntryReplies
+from hfs.mountd.fuse.fast_handlers import FastHandlers
+from hfs.mountd.fuse.opened_files import FileReplies
+from hfs.mountd.fuse.read_only import ReadOnly
+from hfs.mountd.fuse.xattrs import XattrReplies
+from hfs.mountd.namespace import Asker
+from hfs.mountd.source import Source
 
 
 class Handlers(ReadOnly):

@@ -21,10 +21,10 @@ from types import TracebackType
 
 import trio
 
-from mountd.base.errors import Interrupted
-from mountd.core.background import start_guarded
-from mountd.core.caller import is_dying
-from mountd.core.metrics import Metrics
+from hfs.mountd.base.errors import Interrupted
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.caller import is_dying
+from hfs.mountd.core.metrics import Metrics
 
 _FIRST_LOOK_S = 0.1
 _LONGEST_LOOK_S = 1.0

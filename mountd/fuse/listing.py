@@ -7,8 +7,8 @@ Decides, and sends nothing.
 
 from __future__ import annotations
 
-from mountd.namespace import Dentry, Namespace, Node
-from mountd.source import Listing
+from hfs.mountd.namespace import Dentry, Namespace, Node
+from hfs.mountd.source import Listing
 
 _RUN = 64
 """Names looked at for one that is known, before they are sent: a reply has room for some thirty, or two hundred."""

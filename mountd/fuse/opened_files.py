@@ -9,19 +9,19 @@ from __future__ import annotations
 import errno
 import os
 
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
 # isort: split
 import pyfuse3
 
-from mountd.base.errors import SourceError
-from mountd.core.metrics import Metrics
-from mountd.files import Handles, Opening, Readers, ReadPath
-from mountd.fuse.interrupts import Interrupts
-from mountd.namespace import Asker, Namespace, Permissions, wanted_by
-from policies.geometry import clamp
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.files import Handles, Opening, Readers, ReadPath
+from hfs.mountd.fuse.interrupts import Interrupts
+from hfs.mountd.namespace import Asker, Namespace, Permissions, wanted_by
+from hfs.policies.geometry import clamp
 
 
 class FileReplies:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
+from hfs.mountd.kernel import fastpath  # noqa: F401 - imported for its effect
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -20,9 +20,9 @@ from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
 import pyfuse3
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.namespace import Namespace, Node
-from policies.geometry import clamp
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace import Namespace, Node
+from hfs.policies.geometry import clamp
 
 _STORE_BYTES = 1 << 20
 """Bytes of one push: the largest the kernel takes in one notification."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from typing import Any, NoReturn
 
-from mountd.kernel import fastpath  # noqa: F401 - imported for its effect
+from hfs.mountd.kernel import fastpath  # noqa: F401 - imported for its effect
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 

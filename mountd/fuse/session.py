@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 
 # isort: split
 import pyfuse3
 
-from mountd.base.errors import MountError
-from mountd.fuse.polling import never_block
-from mountd.wire.handover import CannotTakeUp, Handover
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.fuse.polling import never_block
+from hfs.mountd.wire.handover import CannotTakeUp, Handover
 
 
 class DevFuse:

@@ -6,9 +6,9 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from mountd.base.errors import SourceError
-from mountd.namespace import Asker, Namespace, Node, Permissions, Xattrs
-from mountd.source import WantedAccess
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.namespace import Asker, Namespace, Node, Permissions, Xattrs
+from hfs.mountd.source import WantedAccess
 
 _OWN = "user.hfs."
 

@@ -3,17 +3,17 @@
 A hint can only make reads faster: whatever is wrong with it is an answer to its sender and a counter.
 """
 
-from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.hints import HintFollower
-from mountd.hints.learners import Learners
-from mountd.hints.page_cache_warmer import PageCacheWarmer
-from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.planned_chunks import PlannedChunks
-from mountd.hints.planned_files import PlannedFiles
-from mountd.hints.planned_leaves import PlannedLeaves
-from mountd.hints.readable_files import ReadableFiles
-from mountd.hints.space_reservation import SpaceReservation
-from mountd.hints.status import HintsStatus
+from hfs.mountd.hints.followed_plans import FollowedPlans
+from hfs.mountd.hints.hints import HintFollower
+from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
+from hfs.mountd.hints.plan_changes import PlanChanges
+from hfs.mountd.hints.planned_chunks import PlannedChunks
+from hfs.mountd.hints.planned_files import PlannedFiles
+from hfs.mountd.hints.planned_leaves import PlannedLeaves
+from hfs.mountd.hints.readable_files import ReadableFiles
+from hfs.mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.hints.status import HintsStatus
 
 __all__ = [
     "FollowedPlans",

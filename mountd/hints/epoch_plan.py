@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mountd.base.version import Version
-from mountd.cache import StagedFile
-from mountd.core.caller import Credentials
-from mountd.hints.found_files import FoundFiles
-from mountd.hints.unit_layout import UnitLayout
-from policies.prefetch.sweep import Sweep
-from policies.schedule.epoch_progress import GUARD_SAMPLES
-from policies.schedule.schedule import Schedule
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.hints.found_files import FoundFiles
+from hfs.mountd.hints.unit_layout import UnitLayout
+from hfs.policies.prefetch.sweep import Sweep
+from hfs.policies.schedule.epoch_progress import GUARD_SAMPLES
+from hfs.policies.schedule.schedule import Schedule
 
 _BYTES_A_UNIT = 21
 """What a schedule and a plan keep of each unit."""

@@ -13,18 +13,18 @@ import math
 import numpy as np
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.base.version import Version
-from mountd.cache import StagedFile
-from mountd.core.metrics import Metrics
-from mountd.fetch import HeldChunks
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.plan_registry import PlanRegistry
-from mountd.hints.space_reservation import SpaceReservation
-from mountd.hints.unit_layout import hash_of
-from mountd.namespace import Node
-from policies.prefetch.miss_policy import ScheduledChunk
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import HeldChunks
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.plan_changes import PlanChanges
+from hfs.mountd.hints.plan_registry import PlanRegistry
+from hfs.mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.hints.unit_layout import hash_of
+from hfs.mountd.namespace import Node
+from hfs.policies.prefetch.miss_policy import ScheduledChunk
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ twice only the one who has looked it up knows which of the two was meant. Event 
 
 from __future__ import annotations
 
-from mountd.namespace import Node
+from hfs.mountd.namespace import Node
 
 
 class FoundFiles:

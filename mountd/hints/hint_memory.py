@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from mountd.core.caller import Credentials
-from mountd.wire.layout import LayoutError
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.wire.layout import LayoutError
 
 _MAX_MEMORY_BYTES = 2 << 30
 """Layouts and orders together: eight million files of fifty bytes and eight learners that read an eighth of them each,

@@ -16,14 +16,23 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from mountd.base.errors import HfsError
-from mountd.core.caller import Credentials
-from mountd.core.metrics import Metrics
-from mountd.hints.epoch_plan import EpochPlan, PlanKey
-from mountd.hints.plan_registry import PlanRegistry
-from mountd.wire.hints import MAX_LAYOUT_BYTES, MAX_ORDER_SAMPLES, At, LayoutPart, LearnerMessage, Order, Over, Waited
-from mountd.wire.layout import LayoutError
-from mountd.wire.protocol import Failure, Join, Result
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey
+from hfs.mountd.hints.plan_registry import PlanRegistry
+from hfs.mountd.wire.hints import (
+    MAX_LAYOUT_BYTES,
+    MAX_ORDER_SAMPLES,
+    At,
+    LayoutPart,
+    LearnerMessage,
+    Order,
+    Over,
+    Waited,
+)
+from hfs.mountd.wire.layout import LayoutError
+from hfs.mountd.wire.protocol import Failure, Join, Result
 
 log = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ import logging
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.core.metrics import Metrics
-from mountd.hints.epoch_plan import EpochPlan, Work
-from mountd.hints.page_cache_warmer import PageCacheWarmer
-from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.plan_registry import PlanRegistry
-from mountd.hints.planned_chunks import PlannedChunks
-from mountd.hints.planned_leaves import PlannedLeaves
-from mountd.hints.readable_files import ReadableFiles
-from mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints.epoch_plan import EpochPlan, Work
+from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
+from hfs.mountd.hints.plan_changes import PlanChanges
+from hfs.mountd.hints.plan_registry import PlanRegistry
+from hfs.mountd.hints.planned_chunks import PlannedChunks
+from hfs.mountd.hints.planned_leaves import PlannedLeaves
+from hfs.mountd.hints.readable_files import ReadableFiles
+from hfs.mountd.hints.space_reservation import SpaceReservation
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
-from mountd.core.caller import Credentials
-from mountd.core.metrics import Metrics
-from mountd.hints.hint_session import HintSession
-from mountd.hints.plan_registry import PlanRegistry
-from mountd.wire.protocol import Failure, Join, Result
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints.hint_session import HintSession
+from hfs.mountd.hints.plan_registry import PlanRegistry
+from hfs.mountd.wire.protocol import Failure, Join, Result
 
 MAX_LEARNERS = 256
 """Connections of root and the owner of the mount: sixteen processes with sixteen samplers each."""

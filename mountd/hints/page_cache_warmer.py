@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.cache import Cache, StagedFile
-from mountd.core.memory import Memory
-from mountd.core.metrics import Metrics
-from mountd.fetch import Goal, Owners, PagePusher, Resolver
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.namespace import Namespace, Node
-from policies.geometry import Extent
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Goal, Owners, PagePusher, Resolver
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.namespace import Namespace, Node
+from hfs.policies.geometry import Extent
+from hfs.policies.iomode import SMALL_BYTES
 
 _READY_BYTES = 64 << 20
 """What is made ready at a time: six hundred images, a second of a fast reader."""

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import trio
 
-from mountd.base.version import Version
-from mountd.cache import StagedFile
-from mountd.core.caller import Credentials
-from mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
-from mountd.hints.hint_memory import HintMemory
-from mountd.hints.unit_layout import UnitLayout, layout_bytes
-from mountd.namespace import Node
-from mountd.wire.hints import decode_layout, layout_digest
-from mountd.wire.layout import LayoutError, SampleExtents
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
+from hfs.mountd.hints.hint_memory import HintMemory
+from hfs.mountd.hints.unit_layout import UnitLayout, layout_bytes
+from hfs.mountd.namespace import Node
+from hfs.mountd.wire.hints import decode_layout, layout_digest
+from hfs.mountd.wire.layout import LayoutError, SampleExtents
 
 _KEPT_PLANS = 4
 """Layouts without learners that are remembered: training and validation of the last two jobs."""

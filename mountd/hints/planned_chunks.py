@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.errors import HfsError, VersionChanged
-from mountd.cache import Cache
-from mountd.core.metrics import Metrics
-from mountd.fetch import Ensured, Goal, Push, Resolver
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.page_cache_warmer import PageCacheWarmer
-from mountd.hints.space_reservation import SpaceReservation
-from mountd.namespace import Namespace
-from policies.prefetch.concurrency import Concurrency
+from hfs.mountd.base.errors import HfsError, VersionChanged
+from hfs.mountd.cache import Cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Ensured, Goal, Push, Resolver
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.followed_plans import FollowedPlans
+from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
+from hfs.mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.namespace import Namespace
+from hfs.policies.prefetch.concurrency import Concurrency
 
 _SWEPT_AT_ONCE = 8
 """Chunks of a long sweep: none of them is waited for more than the others, so there may be enough of them under way

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import trio
 
-from mountd.base.errors import HfsError, SourceError, StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.core.metrics import Metrics
-from mountd.fetch import Become, Ensured, Goal, Owners, Place, Resolver, Small, SmallFiles
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.plan_changes import PlanChanges
-from mountd.hints.space_reservation import SpaceReservation
-from mountd.namespace import Node
+from hfs.mountd.base.errors import HfsError, SourceError, StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Become, Ensured, Goal, Owners, Place, Resolver, Small, SmallFiles
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.followed_plans import FollowedPlans
+from hfs.mountd.hints.plan_changes import PlanChanges
+from hfs.mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.namespace import Node
 
 _WARM_STREAMS = 4
 """Chunks of one large file of a list at a time."""

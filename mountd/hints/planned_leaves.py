@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.core.metrics import Metrics
-from mountd.fetch import Place, SmallPipeline, Staged
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.planned_files import PlannedFiles
-from mountd.hints.space_reservation import SpaceReservation
-from mountd.namespace import Namespace, Node
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import Place, SmallPipeline, Staged
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.planned_files import PlannedFiles
+from hfs.mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.namespace import Namespace, Node
 
 _MOST_LENT = 4096
 """Directories that are remembered: more than are lent at a time."""

@@ -11,12 +11,12 @@ import errno
 import logging
 from collections.abc import Sequence
 
-from mountd.base.errors import HfsError, SourceError, SourceTimeout, VersionChanged
-from mountd.core.caller import Credentials
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.followed_plans import FollowedPlans
-from mountd.hints.plan_changes import PlanChanges
-from mountd.namespace import Namespace, Node, Permissions
+from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.followed_plans import FollowedPlans
+from hfs.mountd.hints.plan_changes import PlanChanges
+from hfs.mountd.namespace import Namespace, Node, Permissions
 
 log = logging.getLogger(__name__)
 

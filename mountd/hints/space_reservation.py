@@ -20,12 +20,12 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from mountd.cache import Cache
-from mountd.core.metrics import Metrics
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.plan_registry import PlanRegistry
-from policies.cache.admission import BLOCK_BYTES, blocks_bytes
-from policies.cache.eviction import HINTED_IDLE_S
+from hfs.mountd.cache import Cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.plan_registry import PlanRegistry
+from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
+from hfs.policies.cache.eviction import HINTED_IDLE_S
 
 _WINDOW_SHARE = 50
 """2 % of the cache are kept ahead of the readers when it cannot hold everything, or what memory holds, if less."""

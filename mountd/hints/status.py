@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.core.caller import Credentials
-from mountd.hints.learners import Learners
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.hints.learners import Learners
 
 
 @dataclass(frozen=True, slots=True)

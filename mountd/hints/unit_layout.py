@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from mountd.wire.layout import LayoutError, SampleExtents, ranges, refuse
+from hfs.mountd.wire.layout import LayoutError, SampleExtents, ranges, refuse
 
 _SEPARATOR = 0
 _LARGEST_FILE_BYTES = 1 << 62

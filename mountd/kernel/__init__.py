@@ -4,15 +4,15 @@ Passthrough, stateless opens, limits in fusectl and /sys, and whose pages are in
 that the extension stands before libfuse. It never learns of sources, caches or names.
 """
 
-from mountd.kernel import fastpath
-from mountd.kernel.disk_reads import DiskReads
-from mountd.kernel.leaves import LeafFigures, PlaneLeaves
-from mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
-from mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
-from mountd.kernel.processor import waited_for_core_s
-from mountd.kernel.residency import resident
-from mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
-from mountd.kernel.tuning import KernelSettings, tune
+from hfs.mountd.kernel import fastpath
+from hfs.mountd.kernel.disk_reads import DiskReads
+from hfs.mountd.kernel.leaves import LeafFigures, PlaneLeaves
+from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
+from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
+from hfs.mountd.kernel.processor import waited_for_core_s
+from hfs.mountd.kernel.residency import resident
+from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
+from hfs.mountd.kernel.tuning import KernelSettings, tune
 
 __all__ = [
     "Backing",

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol, cast
 
-from mountd.kernel.tuning import MAX_BACKGROUND
-from mountd.native import compiled
-from mountd.native.linkage import libfuse_in_use, why_not_one_libfuse
+from hfs.mountd.kernel.tuning import MAX_BACKGROUND
+from hfs.mountd.native import compiled
+from hfs.mountd.native.linkage import libfuse_in_use, why_not_one_libfuse
 
 _BACKING_OPEN = 0x4010E501
 """_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""

@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
 
-from mountd.base.leaf_table import Leaf
-from mountd.base.seen import SeenNames
-from mountd.kernel import fastpath
-from mountd.kernel.plane import DataPlane
+from hfs.mountd.base.leaf_table import Leaf
+from hfs.mountd.base.seen import SeenNames
+from hfs.mountd.kernel import fastpath
+from hfs.mountd.kernel.plane import DataPlane
 
 _LONGEST_S = 86_400.0 * 365 * 100
 """In nanoseconds it has room in 63 bits; the kernel is told of a day at most."""

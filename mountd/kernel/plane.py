@@ -14,8 +14,8 @@ import time
 from itertools import starmap
 from typing import NamedTuple, Protocol, cast
 
-from mountd.base.errors import MountError
-from mountd.kernel import fastpath
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.kernel import fastpath
 
 log = logging.getLogger(__name__)
 

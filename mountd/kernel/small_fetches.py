@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol, cast
 
-from mountd.base.object_maker import KnownObject
-from mountd.core.caller import Credentials
-from mountd.kernel import fastpath
+from hfs.mountd.base.object_maker import KnownObject
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.kernel import fastpath
 
 log = logging.getLogger(__name__)
 

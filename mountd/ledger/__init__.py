@@ -5,11 +5,11 @@ tell each other how their readers wait. It knows nothing of what the caches hold
 only: commands look at it before there is a daemon.
 """
 
-from mountd.ledger.board import Board
-from mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
-from mountd.ledger.notice import Notice, Notices
-from mountd.ledger.record import Grant, ServedSource
-from mountd.ledger.root import CacheRoot, cache_name, caches_below
+from hfs.mountd.ledger.board import Board
+from hfs.mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
+from hfs.mountd.ledger.notice import Notice, Notices
+from hfs.mountd.ledger.record import Grant, ServedSource
+from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 __all__ = [
     "Board",

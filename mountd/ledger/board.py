@@ -13,9 +13,9 @@ import os
 import time
 from collections.abc import Callable
 
-from mountd.core.waits import Waits
-from mountd.ledger.ledger import Ledger, Registration
-from mountd.ledger.notice import Notice, Notices, read_notices
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.ledger.ledger import Ledger, Registration
+from hfs.mountd.ledger.notice import Notice, Notices, read_notices
 
 _LOOK_NS = 1_000_000_000
 """How often it is looked who is there: a file is opened for each record."""

@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mountd.base.errors import StagingError
-from mountd.core.waits import Waits
-from mountd.ledger import folder
-from mountd.ledger.notice import write_notices
-from mountd.ledger.record import (
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.ledger import folder
+from hfs.mountd.ledger.notice import write_notices
+from hfs.mountd.ledger.record import (
     Grant,
     ServedSource,
     read_grant,
@@ -39,7 +39,7 @@ from mountd.ledger.record import (
     write_pinned,
     write_serving,
 )
-from policies.cache.sharing import grant_bytes
+from hfs.policies.cache.sharing import grant_bytes
 
 _LOCK, _SIZE, _START = "lock", "size", "start-"
 _OTHERS_S = 1.0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from mountd.core.waits import Waits
+from hfs.mountd.core.waits import Waits
 
 _SOURCE, _DISK = b"hfs-wait", b"hfs-disk"
 _CELL = struct.Struct("<8sQQQQQ")  # magic, told, waits, waited, waiting, checksum of what is before

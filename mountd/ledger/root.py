@@ -20,12 +20,12 @@ import time
 
 import xxhash
 
-from mountd.base.errors import CacheInUse
-from mountd.base.version import is_lasting
-from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.cache_lock import lock_cache
-from mountd.ledger import Ledger
-from mountd.ledger.folder import move_away
+from hfs.mountd.base.errors import CacheInUse
+from hfs.mountd.base.version import is_lasting
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.ledger import Ledger
+from hfs.mountd.ledger.folder import move_away
 
 _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _MOVING = ".moving"

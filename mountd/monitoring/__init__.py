@@ -5,8 +5,8 @@ waits for a source, a disk or another room, and no client can make a reader of t
 cannot be told (a port that is taken, a directory that is full) is told in the log and the status; the mount goes on.
 """
 
-from mountd.monitoring.exposition import Exposition, Figure
-from mountd.monitoring.families import FAMILIES, FIGURES, Family
-from mountd.monitoring.service import MonitoringStatus, open_monitoring
+from hfs.mountd.monitoring.exposition import Exposition, Figure
+from hfs.mountd.monitoring.families import FAMILIES, FIGURES, Family
+from hfs.mountd.monitoring.service import MonitoringStatus, open_monitoring
 
 __all__ = ["FAMILIES", "FIGURES", "Exposition", "Family", "Figure", "MonitoringStatus", "open_monitoring"]

@@ -10,7 +10,7 @@ import enum
 import socket
 from collections.abc import Callable
 
-from mountd.monitoring.http import HEAD_BYTES, is_whole, refusal, reply_to
+from hfs.mountd.monitoring.http import HEAD_BYTES, is_whole, refusal, reply_to
 
 _LATE_BYTES = 1 << 18
 """What is still taken of a request that was refused: who is cut off while it sends does not read the reply."""

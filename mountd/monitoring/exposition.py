@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mountd.monitoring.families import Family, Sample
+from hfs.mountd.monitoring.families import Family, Sample
 
 Figure = int | float | str
 

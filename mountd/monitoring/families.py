@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
-from mountd.core.metrics import COUNTERS
-from policies.iomode import Mode
+from hfs.mountd.core.metrics import COUNTERS
+from hfs.policies.iomode import Mode
 
 Kind = Literal["counter", "gauge", "info"]
 

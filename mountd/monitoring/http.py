@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from mountd.monitoring.exposition import OPENMETRICS, TEXT
+from hfs.mountd.monitoring.exposition import OPENMETRICS, TEXT
 
 HEAD_BYTES = 8192
 """Of a request: what web servers allow. A collector sends some 500."""

@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.core.background import note_fault, start_guarded
-from mountd.core.config.address import Address, address_of
-from mountd.core.open_files import OpenFiles, is_refusal
-from mountd.monitoring.client import ClientWaits, MetricsClient
+from hfs.mountd.core.background import note_fault, start_guarded
+from hfs.mountd.core.config.address import Address, address_of
+from hfs.mountd.core.open_files import OpenFiles, is_refusal
+from hfs.mountd.monitoring.client import ClientWaits, MetricsClient
 
 log = logging.getLogger(__name__)
 

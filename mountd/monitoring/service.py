@@ -9,13 +9,13 @@ from typing import Any
 
 import trio
 
-from mountd.core.background import start_for_life
-from mountd.core.config import Config
-from mountd.core.open_files import OpenFiles
-from mountd.monitoring.exposition import Exposition, Figure
-from mountd.monitoring.families import FAMILIES
-from mountd.monitoring.server import PATIENCE_S, MetricsServer
-from mountd.monitoring.textfile import TextFile
+from hfs.mountd.core.background import start_for_life
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.monitoring.exposition import Exposition, Figure
+from hfs.mountd.monitoring.families import FAMILIES
+from hfs.mountd.monitoring.server import PATIENCE_S, MetricsServer
+from hfs.mountd.monitoring.textfile import TextFile
 
 log = logging.getLogger(__name__)
 

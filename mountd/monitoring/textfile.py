@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from mountd.core.socket_places import prefix_of
+from hfs.mountd.core.socket_places import prefix_of
 
 log = logging.getLogger(__name__)
 

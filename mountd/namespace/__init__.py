@@ -4,18 +4,18 @@ The only writer of a node. One node id is one version of a file for ever. It ask
 questions, serves what was known while the source is silent, and never touches bytes.
 """
 
-from mountd.namespace.answers import Answers
-from mountd.namespace.believing import Believing
-from mountd.namespace.journal import Inherited, Journal, open_journal
-from mountd.namespace.namespace import Namespace, open_namespace, seconds
-from mountd.namespace.nodes.links import by_any_name
-from mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall
-from mountd.namespace.nodes.table import ROOT_ID
-from mountd.namespace.permissions import Asker, Permissions, wanted_by
-from mountd.namespace.refreshing import Refreshed, Refreshing
-from mountd.namespace.statahead import EXPECTED
-from mountd.namespace.status import NamesStatus
-from mountd.namespace.xattrs import Xattrs
+from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.believing import Believing
+from hfs.mountd.namespace.journal import Inherited, Journal, open_journal
+from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
+from hfs.mountd.namespace.nodes.links import by_any_name
+from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall
+from hfs.mountd.namespace.nodes.table import ROOT_ID
+from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
+from hfs.mountd.namespace.refreshing import Refreshed, Refreshing
+from hfs.mountd.namespace.statahead import EXPECTED
+from hfs.mountd.namespace.status import NamesStatus
+from hfs.mountd.namespace.xattrs import Xattrs
 
 __all__ = [
     "EXPECTED",

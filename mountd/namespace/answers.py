@@ -14,9 +14,9 @@ import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from mountd.base.errors import HfsError, SourceTimeout
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.silence import Silence
+from hfs.mountd.base.errors import HfsError, SourceTimeout
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.silence import Silence
 
 Value = TypeVar("Value")
 

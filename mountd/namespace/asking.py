@@ -13,16 +13,16 @@ from collections.abc import Set as AbstractSet
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError, SourceError, SourceTimeout, ungrouped
-from mountd.core.background import start_guarded
-from mountd.core.metrics import Metrics
-from mountd.namespace.nodes.leaves import Leaves
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.silence import Silence
-from mountd.namespace.tree import Tree
-from mountd.source import MetadataReader
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout, ungrouped
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.nodes.leaves import Leaves
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.silence import Silence
+from hfs.mountd.namespace.tree import Tree
+from hfs.mountd.source import MetadataReader
 
 _AHEAD_THREADS = 32
 """Threads that ask for attributes ahead: half of those for metadata, the others are for who waits."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache import Cache
-from mountd.core.background import start_guarded
-from mountd.namespace.namespace import Namespace
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.namespace.namespace import Namespace
 
 
 class Believing:

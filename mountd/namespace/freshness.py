@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceTimeout, VersionChanged
-from mountd.namespace.asking import Asking
-from mountd.namespace.lookups import Lookups
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.silence import Silence
-from mountd.source import MetadataReader
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceTimeout, VersionChanged
+from hfs.mountd.namespace.asking import Asking
+from hfs.mountd.namespace.lookups import Lookups
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.silence import Silence
+from hfs.mountd.source import MetadataReader
 
 _FRESH_S = 0.5
 """What the source said so recently an open does not ask again: its own lookup has just asked. Asked again, a file that

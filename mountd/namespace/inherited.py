@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mountd.base.version import Version
-from mountd.namespace.journal import NodeFact
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace.journal import NodeFact
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.table import NodeTable
 
 
 def inherit(facts: Sequence[NodeFact], nodes: NodeTable, names: Names) -> None:

@@ -18,15 +18,15 @@ from typing import Protocol
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.kept_page import KeptFile, KeptPage
-from mountd.base.seen import SeenNames
-from mountd.core.background import start_guarded
-from mountd.namespace.nodes.leaves import Leaves
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Dentry, Node
-from mountd.namespace.nodes.table import NodeTable
-from mountd.namespace.tree import Tree
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.kept_page import KeptFile, KeptPage
+from hfs.mountd.base.seen import SeenNames
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.namespace.nodes.leaves import Leaves
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Dentry, Node
+from hfs.mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.namespace.tree import Tree
 
 _MAX_DIRECTORIES = 1 << 16
 """Of which it is remembered that they were brought in; of others it is done again."""

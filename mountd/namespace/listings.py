@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.base.errors import SourceError, VersionChanged
-from mountd.core.background import start_guarded
-from mountd.namespace.nodes.node import Node, expire
-from mountd.source import Lister, Listing
+from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.namespace.nodes.node import Node, expire
+from hfs.mountd.source import Lister, Listing
 
 _KEPT_BYTES = 32 << 20
 """A million names of 10 bytes."""

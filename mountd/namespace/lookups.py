@@ -10,17 +10,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError, SourceTimeout
-from mountd.namespace.asking import Asking
-from mountd.namespace.kept import KeptNames
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Dentry, Node
-from mountd.namespace.nodes.table import NodeTable
-from mountd.namespace.silence import Silence
-from mountd.namespace.statahead import StatAhead
-from mountd.namespace.tree import Tree
-from mountd.source import MetadataReader
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.namespace.asking import Asking
+from hfs.mountd.namespace.kept import KeptNames
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Dentry, Node
+from hfs.mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.namespace.silence import Silence
+from hfs.mountd.namespace.statahead import StatAhead
+from hfs.mountd.namespace.tree import Tree
+from hfs.mountd.source import MetadataReader
 
 
 class Lookups:

@@ -17,25 +17,25 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.base.errors import SourceError
-from mountd.base.leaf_table import LeafTable
-from mountd.core.metrics import Metrics
-from mountd.namespace.asking import Asking
-from mountd.namespace.freshness import Freshness
-from mountd.namespace.inherited import inherit
-from mountd.namespace.journal import Journal, NodeFact
-from mountd.namespace.kept import KeptFiles, KeptNames
-from mountd.namespace.listings import Listings
-from mountd.namespace.lookups import Lookups
-from mountd.namespace.nodes.holds import NodeHolds
-from mountd.namespace.nodes.leaves import Leaves
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.nodes.table import ROOT_ID, NodeTable
-from mountd.namespace.silence import Silence
-from mountd.namespace.statahead import StatAhead
-from mountd.namespace.tree import Tree
-from mountd.source import Source
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.leaf_table import LeafTable
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.asking import Asking
+from hfs.mountd.namespace.freshness import Freshness
+from hfs.mountd.namespace.inherited import inherit
+from hfs.mountd.namespace.journal import Journal, NodeFact
+from hfs.mountd.namespace.kept import KeptFiles, KeptNames
+from hfs.mountd.namespace.listings import Listings
+from hfs.mountd.namespace.lookups import Lookups
+from hfs.mountd.namespace.nodes.holds import NodeHolds
+from hfs.mountd.namespace.nodes.leaves import Leaves
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.table import ROOT_ID, NodeTable
+from hfs.mountd.namespace.silence import Silence
+from hfs.mountd.namespace.statahead import StatAhead
+from hfs.mountd.namespace.tree import Tree
+from hfs.mountd.source import Source
 
 _NAMES_AT_MOST = 1 << 20
 """Names kept besides those that the kernel holds, where nobody says otherwise: 0.8 GB."""

@@ -17,15 +17,15 @@ import logging
 import os
 from collections.abc import Sequence
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import ConfigError, SourceError, VersionChanged
-from mountd.core.caller import Credentials, credentials_of
-from mountd.core.metrics import Metrics
-from mountd.namespace.answers import Answers
-from mountd.namespace.nodes.links import by_any_name
-from mountd.namespace.nodes.node import Node, expire
-from mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
-from policies.permissions import why_not_by_mode
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import ConfigError, SourceError, VersionChanged
+from hfs.mountd.core.caller import Credentials, credentials_of
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.nodes.links import by_any_name
+from hfs.mountd.namespace.nodes.node import Node, expire
+from hfs.mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
+from hfs.policies.permissions import why_not_by_mode
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import trio
 
-from mountd.namespace.answers import expire_answers
-from mountd.namespace.namespace import Namespace
-from mountd.namespace.nodes.node import Dentry, Node, expire
+from hfs.mountd.namespace.answers import expire_answers
+from hfs.mountd.namespace.namespace import Namespace
+from hfs.mountd.namespace.nodes.node import Dentry, Node, expire
 
 _AT_ONCE = 500
 """Names between two turns of the event loop: some 2 ms."""

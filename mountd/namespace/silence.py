@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mountd.core.metrics import Metrics
+from hfs.mountd.core.metrics import Metrics
 
 _LIMIT_S = 2.0
 """How long a question may keep a reader whose answer is known. design.md section 5."""

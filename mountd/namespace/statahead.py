@@ -17,11 +17,11 @@ from collections.abc import Set as AbstractSet
 
 import trio
 
-from mountd.core.background import start_guarded
-from mountd.namespace.listings import Listings
-from mountd.namespace.nodes.node import Node
-from mountd.source import Listing
-from policies.prefetch.statahead import NEAR, TOLD_EVERY, Reader
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.namespace.listings import Listings
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.source import Listing
+from hfs.policies.prefetch.statahead import NEAR, TOLD_EVERY, Reader
 
 _MAX_DIRECTORIES = 64
 _SIBLINGS = 15

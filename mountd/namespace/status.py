@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mountd.core.metrics import Metrics
-from mountd.namespace.permissions import Permissions
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.permissions import Permissions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mountd.base.attributes import Attributes
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.namespace.listings import Listings
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import (
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.listings import Listings
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import (
     Dentry,
     Node,
     expire,
@@ -28,8 +28,8 @@ from mountd.namespace.nodes.node import (
     same_inode,
     same_version,
 )
-from mountd.namespace.nodes.table import NodeTable
-from mountd.source import Source
+from hfs.mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.source import Source
 
 
 class Tree:

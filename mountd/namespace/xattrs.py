@@ -12,11 +12,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from mountd.base.errors import SourceError, VersionChanged
-from mountd.namespace.answers import Answers
-from mountd.namespace.nodes.links import by_any_name
-from mountd.namespace.nodes.node import Node, expire
-from mountd.source import MetadataReader
+from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.nodes.links import by_any_name
+from hfs.mountd.namespace.nodes.node import Node, expire
+from hfs.mountd.source import MetadataReader
 
 _ACCESS = b"system.posix_acl_access"
 _ACLS = (_ACCESS, b"system.posix_acl_default")

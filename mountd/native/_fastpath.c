@@ -385,7 +385,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "mountd.native._fastpath", "See _fastpath.c; used by mountd/kernel/fastpath.py only.", -1, methods,
+    PyModuleDef_HEAD_INIT, "hfs.mountd.native._fastpath", "See _fastpath.c; used by mountd/kernel/fastpath.py only.", -1, methods,
     NULL, NULL, NULL, NULL,
 };
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-from mountd.native import compiled
+from hfs.mountd.native import compiled
 
 
 class AttributesNative(Protocol):

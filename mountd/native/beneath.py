@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
-from mountd.native.openat2 import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, How, open_waiting
+from hfs.mountd.native.openat2 import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, How, open_waiting
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = {errno.ENOSYS, errno.EPERM}

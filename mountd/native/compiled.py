@@ -15,7 +15,7 @@ from importlib import metadata
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_OWN = "mountd.native"
+_OWN = "hfs.mountd.native"
 _WHEEL = "hfs_native"
 _PYFUSE3_FOLDER = "with_libfuse"
 """Below `hfs_native`: what is put in front of all other places that modules are imported from."""

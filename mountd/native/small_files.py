@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-from mountd.native import compiled
+from hfs.mountd.native import compiled
 
 Found = tuple[int, tuple[int, ...] | None, int]
 """0: read; -1: attributes only, since it is no regular file or too large; -2: it changed meanwhile; else an errno. Its

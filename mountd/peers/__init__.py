@@ -4,14 +4,14 @@ Transports (MPI) are imported here only, once they are asked for. A peer that is
 read: every question has an end and the next rung follows. It never reads the source.
 """
 
-from mountd.peers.answering import Bytes
-from mountd.peers.asking import PeerAnswer
-from mountd.peers.cluster_view import ClusterView
-from mountd.peers.ending import end_mpi
-from mountd.peers.job import JobPeers
-from mountd.peers.joining import JobLimits
-from mountd.peers.opening import Joining, Membership, open_joining
-from mountd.peers.status import PeersStatus
+from hfs.mountd.peers.answering import Bytes
+from hfs.mountd.peers.asking import PeerAnswer
+from hfs.mountd.peers.cluster_view import ClusterView
+from hfs.mountd.peers.ending import end_mpi
+from hfs.mountd.peers.job import JobPeers
+from hfs.mountd.peers.joining import JobLimits
+from hfs.mountd.peers.opening import Joining, Membership, open_joining
+from hfs.mountd.peers.status import PeersStatus
 
 __all__ = [
     "Bytes",

@@ -13,14 +13,14 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.base.version import Version
-from mountd.core.background import start_guarded
-from mountd.core.metrics import Metrics
-from mountd.peers.allowance import ByteAllowance
-from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
-from mountd.peers.transport import Transport
-from policies.geometry import Extent
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.allowance import ByteAllowance
+from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
+from hfs.mountd.peers.transport import Transport
+from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from typing import Any
 import trio
 import xxhash
 
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
-from mountd.peers.silent import SilentPeers
-from mountd.peers.transport import Transport
-from policies.geometry import Extent
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
+from hfs.mountd.peers.silent import SilentPeers
+from hfs.mountd.peers.transport import Transport
+from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from typing import Protocol
 import trio
 import xxhash
 
-from mountd.peers.messages import Figures, Question, encode
-from mountd.peers.owner_table import OwnerTable
-from mountd.peers.silent import SilentPeers
-from mountd.peers.transport import Transport
+from hfs.mountd.peers.messages import Figures, Question, encode
+from hfs.mountd.peers.owner_table import OwnerTable
+from hfs.mountd.peers.silent import SilentPeers
+from hfs.mountd.peers.transport import Transport
 
 _FIGURES_S = 5.0
 """A node answers from memory, whatever it waits for itself."""

@@ -10,8 +10,8 @@ import logging
 import os
 import sys
 
-from mountd.core.config.loading import survives_lost_daemons
-from mountd.peers.opening import Joining
+from hfs.mountd.core.config.loading import survives_lost_daemons
+from hfs.mountd.peers.opening import Joining
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import trio
 
-from mountd.base.version import Version
-from mountd.core.background import start_guarded
-from mountd.core.metrics import Metrics
-from mountd.peers.allowance import ByteAllowance
-from mountd.peers.answering import Answering, ChunkAnswers
-from mountd.peers.asking import PeerAnswer, PeerAsking
-from mountd.peers.cluster_view import JobView
-from mountd.peers.joining import Agreed, JobLimits
-from mountd.peers.messages import (
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.allowance import ByteAllowance
+from hfs.mountd.peers.answering import Answering, ChunkAnswers
+from hfs.mountd.peers.asking import PeerAnswer, PeerAsking
+from hfs.mountd.peers.cluster_view import JobView
+from hfs.mountd.peers.joining import Agreed, JobLimits
+from hfs.mountd.peers.messages import (
     ChunkRequest,
     Figures,
     MessageError,
@@ -35,12 +35,12 @@ from mountd.peers.messages import (
     decode,
     encode,
 )
-from mountd.peers.owner_table import OwnerTable
-from mountd.peers.read_slots import ReadSlots
-from mountd.peers.silent import SilentPeers
-from mountd.peers.transport import Transport
-from policies.cluster.placement import NOBODY
-from policies.geometry import Extent
+from hfs.mountd.peers.owner_table import OwnerTable
+from hfs.mountd.peers.read_slots import ReadSlots
+from hfs.mountd.peers.silent import SilentPeers
+from hfs.mountd.peers.transport import Transport
+from hfs.policies.cluster.placement import NOBODY
+from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from mountd.base.errors import ConfigError
-from mountd.peers.messages import NodeInfo
-from policies.cluster.placement import Nodes, Placement, choose
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.peers.messages import NodeInfo
+from hfs.policies.cluster.placement import Nodes, Placement, choose
 
 _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda info: info.hfs_version, "install the same release on all nodes"),

@@ -20,8 +20,8 @@ from typing import TypeAlias
 import msgspec
 import xxhash
 
-from mountd.base.errors import HfsError
-from mountd.base.version import Version
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.version import Version
 
 
 class MessageError(HfsError):

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.background import call_guarded
-from mountd.peers.transport import Listener
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.background import call_guarded
+from hfs.mountd.peers.transport import Listener
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import trio
 
-from mountd.base.errors import sole
-from mountd.core.metrics import Metrics
-from mountd.peers.cluster_view import ClusterView, LoneView
-from mountd.peers.job import JobPeers
-from mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
-from mountd.peers.messages import NodeInfo
-from mountd.peers.mpi import MpiTransport
+from hfs.mountd.base.errors import sole
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.cluster_view import ClusterView, LoneView
+from hfs.mountd.peers.job import JobPeers
+from hfs.mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
+from hfs.mountd.peers.messages import NodeInfo
+from hfs.mountd.peers.mpi import MpiTransport
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from mountd.peers.joining import Agreed
-from policies.cluster.placement import NOBODY, keys, owners
+from hfs.mountd.peers.joining import Agreed
+from hfs.policies.cluster.placement import NOBODY, keys, owners
 
 
 class OwnerTable:

@@ -19,12 +19,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, encode
-from mountd.peers.silent import SilentPeers
-from mountd.peers.slot_coordinator import SlotCoordinator
-from mountd.peers.transport import Transport
-from policies.cluster.placement import NOBODY
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, encode
+from hfs.mountd.peers.silent import SilentPeers
+from hfs.mountd.peers.slot_coordinator import SlotCoordinator
+from hfs.mountd.peers.transport import Transport
+from hfs.policies.cluster.placement import NOBODY
 
 _COORDINATOR = -1
 """In place of the index of a chunk: its owner is the coordinator of the file."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.core.background import start_guarded
-from mountd.peers.messages import SlotGranted, SlotPending, SlotRequest
-from policies.cluster.stagger import Place, Stagger
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.peers.messages import SlotGranted, SlotPending, SlotRequest
+from hfs.policies.cluster.stagger import Place, Stagger
 
 HELD_S = 60.0
 """So long a slot may be held while others wait."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.core.metrics import Metrics
-from mountd.peers.cluster_view import ClusterView
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.cluster_view import ClusterView
 
 _COUNTED = ("reads", "read_bytes", "misses", "faults", "served", "served_bytes", "refused_busy")
 

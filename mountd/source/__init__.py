@@ -5,16 +5,16 @@ abandoned and counted, and takes a bounded share. It never writes to the source,
 cache and no names that the kernel holds.
 """
 
-from mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
-from mountd.source.doubts import Rewritten
-from mountd.source.identity import FileSystemSeen, identify, is_private
-from mountd.source.listing import Block, Lister, Listing
-from mountd.source.metadata import MetadataReader
-from mountd.source.small import BatchProgress, SmallRead
-from mountd.source.source import LentDirectory, Source
-from mountd.source.status import SourceStatus
-from mountd.source.threads import SourceThreads
-from mountd.source.user_context import ReadingUser, be_closed, why_impossible
+from hfs.mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
+from hfs.mountd.source.doubts import Rewritten
+from hfs.mountd.source.identity import FileSystemSeen, identify, is_private
+from hfs.mountd.source.listing import Block, Lister, Listing
+from hfs.mountd.source.metadata import MetadataReader
+from hfs.mountd.source.small import BatchProgress, SmallRead
+from hfs.mountd.source.source import LentDirectory, Source
+from hfs.mountd.source.status import SourceStatus
+from hfs.mountd.source.threads import SourceThreads
+from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible
 
 __all__ = [
     "BatchProgress",

@@ -18,18 +18,18 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError, VersionChanged
-from mountd.core.caller import Credentials
-from mountd.core.metrics import Metrics
-from mountd.core.workers import Workers
-from mountd.native.beneath import open_directory
-from mountd.native.libc import checked, libc
-from mountd.native.statx import is_still
-from mountd.source.descriptors import OPEN_TO_READ, show
-from mountd.source.threads import SourceThreads
-from mountd.source.user_context import become
-from mountd.source.xattrs import names_of, value_of
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.native.beneath import open_directory
+from hfs.mountd.native.libc import checked, libc
+from hfs.mountd.native.statx import is_still
+from hfs.mountd.source.descriptors import OPEN_TO_READ, show
+from hfs.mountd.source.threads import SourceThreads
+from hfs.mountd.source.user_context import become
+from hfs.mountd.source.xattrs import names_of, value_of
 
 _THREADS = 32
 """As many as a busy metadata server answers at once (see `MetadataReader.stats_at_once`)."""

@@ -15,9 +15,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mountd.base.version import Version
-from mountd.native.beneath import open_directory
-from mountd.source.file_systems import FileSystems
+from hfs.mountd.base.version import Version
+from hfs.mountd.native.beneath import open_directory
+from hfs.mountd.source.file_systems import FileSystems
 
 OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """How a name in a directory is opened. O_NONBLOCK: a file that became a FIFO under our hands must not hang the thread;

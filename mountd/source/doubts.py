@@ -26,12 +26,12 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError, VersionChanged
-from mountd.base.version import Version, passing_id
-from mountd.core.metrics import Metrics
-from mountd.source.clock import tick_ns
-from policies.geometry import Extent
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import HfsError, VersionChanged
+from hfs.mountd.base.version import Version, passing_id
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source.clock import tick_ns
+from hfs.policies.geometry import Extent
 
 _MAX_DOUBTS = 65_536
 """Reads in doubt: 10 MB, and more than a source answers in two seconds."""

@@ -18,12 +18,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from mountd.base.attributes import Attributes
-from mountd.base.version import passing_id, stored_ns
-from mountd.native.beneath import open_directory
-from mountd.native.statx import InodePlace, place
-from mountd.source.clock import SourceClock
-from mountd.source.identity import FileSystem, identify, mount_points, mounted_devices
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import passing_id, stored_ns
+from hfs.mountd.native.beneath import open_directory
+from hfs.mountd.native.statx import InodePlace, place
+from hfs.mountd.source.clock import SourceClock
+from hfs.mountd.source.identity import FileSystem, identify, mount_points, mounted_devices
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 import xxhash
 
-from mountd.base.version import is_lasting, passing_id
-from mountd.native.libc import checked, libc
-from mountd.native.statx import mount_number
-from mountd.source import identity_device
+from hfs.mountd.base.version import is_lasting, passing_id
+from hfs.mountd.native.libc import checked, libc
+from hfs.mountd.native.statx import mount_number
+from hfs.mountd.source import identity_device
 
 _SCHEME = b"2"
 """Of what an earlier release called all that lies below SOURCE by one name nothing is taken over."""

@@ -25,11 +25,11 @@ from collections.abc import Iterator
 import trio
 import xxhash
 
-from mountd.base.errors import VersionChanged
-from mountd.core.metrics import Metrics
-from mountd.native.libc import checked, libc
-from mountd.source.descriptors import Directories, show
-from mountd.source.threads import SourceThreads
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.native.libc import checked, libc
+from hfs.mountd.source.descriptors import Directories, show
+from hfs.mountd.source.threads import SourceThreads
 
 _LENGTH_AT, _TYPE_AT, _NAME_AT = 16, 18, 19
 """In a struct linux_dirent64: u64 inode, s64 offset, u16 bytes of the record, u8 type, and the name, ended by a NUL."""

@@ -14,19 +14,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import VersionChanged
-from mountd.base.seen import SeenNames, attributes_of, seen_names
-from mountd.base.version import stored_ns
-from mountd.core.metrics import Metrics
-from mountd.native import attributes as native_attributes
-from mountd.native.statx import stat_cached
-from mountd.source import xattrs
-from mountd.source.descriptors import Directories, OpenDirectory, show
-from mountd.source.doubts import Doubts
-from mountd.source.file_systems import FileSystems
-from mountd.source.identity import FileSystemSeen, is_local, look_at
-from mountd.source.threads import SourceThreads
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.seen import SeenNames, attributes_of, seen_names
+from hfs.mountd.base.version import stored_ns
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.native import attributes as native_attributes
+from hfs.mountd.native.statx import stat_cached
+from hfs.mountd.source import xattrs
+from hfs.mountd.source.descriptors import Directories, OpenDirectory, show
+from hfs.mountd.source.doubts import Doubts
+from hfs.mountd.source.file_systems import FileSystems
+from hfs.mountd.source.identity import FileSystemSeen, is_local, look_at
+from hfs.mountd.source.threads import SourceThreads
 
 Answer = TypeVar("Answer")
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 
 import trio
 
-from policies.hanging import Hanging
+from hfs.policies.hanging import Hanging
 
 _LOOK_S = 1.0
 """How often who waits looks whether a call has become slow meanwhile, or another pool has freed what it waits for."""

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import xxhash
 
-from mountd.base.errors import VersionChanged
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.native.statx import identity, place
-from mountd.source.descriptors import OPEN_TO_READ, Directories, IdleFiles, show
-from mountd.source.doubts import Doubts, Seen
-from mountd.source.file_systems import FileSystems
-from mountd.source.threads import SourceThreads
-from policies.geometry import Extent
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.native.statx import identity, place
+from hfs.mountd.source.descriptors import OPEN_TO_READ, Directories, IdleFiles, show
+from hfs.mountd.source.doubts import Doubts, Seen
+from hfs.mountd.source.file_systems import FileSystems
+from hfs.mountd.source.threads import SourceThreads
+from hfs.policies.geometry import Extent
 
 _PAGE_BYTES = 4096
 """What O_DIRECT wants of offset, length and memory everywhere we know of."""

@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import xxhash
 
-from mountd.base.attributes import Attributes
-from mountd.base.version import Version, stored_ns
-from mountd.core.metrics import Metrics
-from mountd.native import small_files as small_native
-from mountd.native.statx import InodePlace, identity
-from mountd.source.descriptors import OPEN_TO_READ, Directories, OpenDirectory, show
-from mountd.source.doubts import Doubts, Seen
-from mountd.source.file_systems import FileSystems
-from mountd.source.threads import SourceThreads
-from policies.geometry import Extent
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import Version, stored_ns
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.native import small_files as small_native
+from hfs.mountd.native.statx import InodePlace, identity
+from hfs.mountd.source.descriptors import OPEN_TO_READ, Directories, OpenDirectory, show
+from hfs.mountd.source.doubts import Doubts, Seen
+from hfs.mountd.source.file_systems import FileSystems
+from hfs.mountd.source.threads import SourceThreads
+from hfs.policies.geometry import Extent
 
 _PAGE_BYTES = 4096
 _WHOLE = 0

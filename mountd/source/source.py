@@ -22,17 +22,17 @@ import os
 import time
 from typing import Literal, NamedTuple
 
-from mountd.base.errors import SourceTimeout
-from mountd.core.metrics import Metrics
-from mountd.source.clock import Settled
-from mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show
-from mountd.source.doubts import Doubts
-from mountd.source.file_systems import FileSystems
-from mountd.source.listing import Lister
-from mountd.source.metadata import MetadataReader
-from mountd.source.reading import FileReader
-from mountd.source.small import SmallFileReader
-from mountd.source.threads import SourceThreads
+from hfs.mountd.base.errors import SourceTimeout
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source.clock import Settled
+from hfs.mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show
+from hfs.mountd.source.doubts import Doubts
+from hfs.mountd.source.file_systems import FileSystems
+from hfs.mountd.source.listing import Lister
+from hfs.mountd.source.metadata import MetadataReader
+from hfs.mountd.source.reading import FileReader
+from hfs.mountd.source.small import SmallFileReader
+from hfs.mountd.source.threads import SourceThreads
 
 _MEET_LIMIT_S = 2.0
 """As a stat that keeps somebody waiting."""

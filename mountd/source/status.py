@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mountd.core.metrics import Metrics
-from mountd.source.source import Source
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source.source import Source
 
 _COUNTED = ("opens", "stats", "listings", "errors", "retries", "abandoned")
 _LARGE = ("large_reads", "large_read_bytes", "large_reads_ordered")

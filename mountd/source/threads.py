@@ -20,13 +20,13 @@ from typing import Any, Literal, TypeVar
 
 import trio
 
-from mountd.base.errors import SourceError, SourceTimeout
-from mountd.core.background import call_guarded
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles, is_refusal
-from mountd.source.places import Places
-from mountd.source.user_context import ReadingUser
-from policies.hanging import Hanging
+from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.core.background import call_guarded
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles, is_refusal
+from hfs.mountd.source.places import Places
+from hfs.mountd.source.user_context import ReadingUser
+from hfs.policies.hanging import Hanging
 
 Pool = Literal["metadata", "demand", "prefetch"]
 Value = TypeVar("Value")

@@ -19,8 +19,8 @@ import platform
 import threading
 from typing import NamedTuple
 
-from mountd.core.caller import Credentials
-from mountd.native.libc import checked, libc
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.native.libc import checked, libc
 
 _SETGROUPS, _SETRESUID, _SETRESGID = {
     "x86_64": (116, 117, 119),

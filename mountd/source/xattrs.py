@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import VersionChanged
-from mountd.native.statx import is_still
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.native.statx import is_still
 
 
 def value_of(directory_fd: int, name: bytes, attribute: bytes, of: Attributes | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""The keeper's process: `python -I -S .../mountd/supervisor`, started by `hfs.mounting` and by nothing else."""
+"""The keeper's process: `python -I -S .../hfs/mountd/supervisor`, started by `hfs.mounting` and by nothing else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 # Isolated, Python looks in the directory that it was given and nowhere else.
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[0] = os.path.abspath(__file__).removesuffix("/hfs/mountd/supervisor/__main__.py")
 
-from mountd.supervisor.keeper import Keeper  # noqa: E402 - the line above finds it
+from hfs.mountd.supervisor.keeper import Keeper  # noqa: E402 - the line above finds it
 
 
 def main() -> int:

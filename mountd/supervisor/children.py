@@ -13,9 +13,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from mountd.supervisor.daemons import Daemon, Program
-from mountd.supervisor.log import Log
-from mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.daemons import Daemon, Program
+from hfs.mountd.supervisor.log import Log
+from hfs.mountd.supervisor.loop import Loop
 
 _LINGER_S = 0.2
 """Between the end of all that a process has open and its own: more, and a thread of it waits in the kernel."""

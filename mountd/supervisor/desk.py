@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.loop import Loop
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _REQUEST_BYTES = 4 << 20

@@ -16,18 +16,18 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mountd.supervisor.daemons import Program
-from mountd.supervisor.desk import Desk, DeskClient
-from mountd.supervisor.log import Log
-from mountd.supervisor.loop import Loop
-from mountd.supervisor.mounts import KeptMount
-from mountd.supervisor.order import KeeperOrder
-from mountd.supervisor.references import References
-from mountd.supervisor.source import CannotBecome
-from mountd.supervisor.starter import Starter
-from mountd.supervisor.succession import Succession
-from mountd.supervisor.systemd import SystemdUnit
-from mountd.supervisor.takeover import TakeOverRefused
+from hfs.mountd.supervisor.daemons import Program
+from hfs.mountd.supervisor.desk import Desk, DeskClient
+from hfs.mountd.supervisor.log import Log
+from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.order import KeeperOrder
+from hfs.mountd.supervisor.references import References
+from hfs.mountd.supervisor.source import CannotBecome
+from hfs.mountd.supervisor.starter import Starter
+from hfs.mountd.supervisor.succession import Succession
+from hfs.mountd.supervisor.systemd import SystemdUnit
+from hfs.mountd.supervisor.takeover import TakeOverRefused
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 

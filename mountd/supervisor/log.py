@@ -10,7 +10,7 @@ import json
 import os
 import time
 
-_NAME = "mountd.supervisor"
+_NAME = "hfs.mountd.supervisor"
 
 
 class Log:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
-from mountd.supervisor.given import GivenConnection
-from mountd.supervisor.source import open_source
+from hfs.mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
+from hfs.mountd.supervisor.given import GivenConnection
+from hfs.mountd.supervisor.source import open_source
 
 _UNSEEN_DAEMONS = 1000
 """More daemons than one keeper starts: a mount is given up long before. Each daemon of a mount has a number of its own,

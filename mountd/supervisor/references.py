@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.loop import Loop
 
 _COME_S = 10.0
 """In which the command that has made a mount for itself says that it is there, once it answers."""

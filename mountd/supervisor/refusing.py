@@ -12,8 +12,8 @@ import os
 import struct
 from collections.abc import Callable
 
-from mountd.supervisor.connection import Connection
-from mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.connection import Connection
+from hfs.mountd.supervisor.loop import Loop
 
 _IN_HEADER = struct.Struct("=IIQ")  # the start of struct fuse_in_header: len, opcode, unique
 _OUT_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header

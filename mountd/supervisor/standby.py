@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mountd.supervisor.children import Children
-from mountd.supervisor.daemons import Daemon, Program
-from mountd.supervisor.log import Log
+from hfs.mountd.supervisor.children import Children
+from hfs.mountd.supervisor.daemons import Daemon, Program
+from hfs.mountd.supervisor.log import Log
 
 
 class Standby:

@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mountd.supervisor.children import Children
-from mountd.supervisor.connection import MountRefused
-from mountd.supervisor.daemons import Daemon, Program
-from mountd.supervisor.desk import Reply
-from mountd.supervisor.log import Log
-from mountd.supervisor.loop import Loop
-from mountd.supervisor.mounts import KeptMount
-from mountd.supervisor.refusing import Refusing
-from mountd.supervisor.restarts import Restarts
-from mountd.supervisor.standby import Standby
-from mountd.supervisor.starter import Starter
-from mountd.supervisor.takeover import TakeOver, TakeOverRefused
-from mountd.supervisor.watch import Watch
+from hfs.mountd.supervisor.children import Children
+from hfs.mountd.supervisor.connection import MountRefused
+from hfs.mountd.supervisor.daemons import Daemon, Program
+from hfs.mountd.supervisor.desk import Reply
+from hfs.mountd.supervisor.log import Log
+from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.refusing import Refusing
+from hfs.mountd.supervisor.restarts import Restarts
+from hfs.mountd.supervisor.standby import Standby
+from hfs.mountd.supervisor.starter import Starter
+from hfs.mountd.supervisor.takeover import TakeOver, TakeOverRefused
+from hfs.mountd.supervisor.watch import Watch
 
 _READY_S = 60.0
 """In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a

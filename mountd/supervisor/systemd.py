@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.loop import Loop
 
 
 class SystemdUnit:

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from mountd.supervisor.daemons import Daemon, Program
-from mountd.supervisor.desk import Reply
+from hfs.mountd.supervisor.daemons import Daemon, Program
+from hfs.mountd.supervisor.desk import Reply
 
 _LIMIT_S = 30.0
 """For the daemon that goes: what it holds is written to the cache within ten seconds, or fetched again later."""

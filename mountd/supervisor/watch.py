@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 
-from mountd.supervisor.children import Children
-from mountd.supervisor.connection import Connection
-from mountd.supervisor.daemons import Daemon
-from mountd.supervisor.log import Log
-from mountd.supervisor.loop import Loop
-from mountd.supervisor.pulse import LOOK_S, Process, Pulse
+from hfs.mountd.supervisor.children import Children
+from hfs.mountd.supervisor.connection import Connection
+from hfs.mountd.supervisor.daemons import Daemon
+from hfs.mountd.supervisor.log import Log
+from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.pulse import LOOK_S, Process, Pulse
 
 
 class Watch:

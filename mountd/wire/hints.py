@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 import xxhash
 
-from mountd.wire.protocol import Message, ProtocolError
+from hfs.mountd.wire.protocol import Message, ProtocolError
 
 PART_BYTES = 16 * 1024**2
 """Bytes of a layout, or indices of an order, in one frame: far below the longest, and no long wait at either end."""

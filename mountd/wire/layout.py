@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mountd.base.errors import HfsError
-from mountd.wire.hints import LayoutFrame
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.wire.hints import LayoutFrame
 
 Integers: TypeAlias = npt.NDArray[Any]
 """One-dimensional, of any integer type."""

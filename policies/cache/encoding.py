@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from policies.cache.admission import blocks_bytes
+from hfs.policies.cache.admission import blocks_bytes
 
 EncodingWanted = Literal["none", "auto"]
 

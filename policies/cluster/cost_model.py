@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cluster.balance import shares
+from hfs.policies.cluster.balance import shares
 
 Way = Literal["direct", "node_cache", "distributed", "locality"]
 WAYS: tuple[Way, ...] = get_args(Way)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cluster.balance import balance
+from hfs.policies.cluster.balance import balance
 
 
 def node_epoch(

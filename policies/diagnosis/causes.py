@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from policies.diagnosis.situation import Situation
+from hfs.policies.diagnosis.situation import Situation
 
 WORTH = 0.05
 """Share of the time below which nothing is wrong: epochs of the same job differ by more."""

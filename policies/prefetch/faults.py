@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from policies.geometry import Extent
+from hfs.policies.geometry import Extent
 
 _FIRST_FAULTS = 16
 """A quarter of the rows of a chunk of 8 MiB; 16 requests take as long as pushing it whole."""

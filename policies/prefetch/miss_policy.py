@@ -35,7 +35,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from policies.geometry import Extent
+from hfs.policies.geometry import Extent
 
 _PAGE_BYTES = 4096
 BLOCK_BYTES = 64 << 10

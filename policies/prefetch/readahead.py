@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from policies.geometry import Extent
+from hfs.policies.geometry import Extent
 
 _MAX_STREAMS = 4
 """Streams of one handle. Each costs every read a comparison; more readers than this on one descriptor are random."""

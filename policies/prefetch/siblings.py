@@ -44,7 +44,7 @@ from collections.abc import Hashable, Sequence
 from itertools import islice
 from math import inf
 
-from policies.prefetch.siblings_directory import CHARGE_BYTES, SiblingDirectory
+from hfs.policies.prefetch.siblings_directory import CHARGE_BYTES, SiblingDirectory
 
 FIRST_S = 0.5
 """Nothing is fetched ahead for so long after a job's first open. Its first batch is waited for by a whole job: 8

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.schedule.pace import Pace
-from policies.schedule.uses import ABSENT, HERE, TAKEN, Uses
+from hfs.policies.schedule.pace import Pace
+from hfs.policies.schedule.uses import ABSENT, HERE, TAKEN, Uses
 
 GUARD_SAMPLES = 4096
 """How far a sampler may be ahead of the reads: 16 workers with two batches of 128 each."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.schedule.epoch_progress import UNKNOWN_RATE, EpochProgress, learner_rates
-from policies.schedule.unit_table import UnitTable
-from policies.schedule.uses import Indices
+from hfs.policies.schedule.epoch_progress import UNKNOWN_RATE, EpochProgress, learner_rates
+from hfs.policies.schedule.unit_table import UnitTable
+from hfs.policies.schedule.uses import Indices
 
 _AFTER_ALL_S = 1e7
 """What is added to the times of a stopped learner: longer than any epoch, and finite, since the uses are known."""

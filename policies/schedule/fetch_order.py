@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.prefetch.sweep import Sweep
-from policies.schedule.epoch_progress import EpochProgress, learner_rates
-from policies.schedule.merging import Merged, Wanted, merge
-from policies.schedule.unit_table import UnitTable
+from hfs.policies.prefetch.sweep import Sweep
+from hfs.policies.schedule.epoch_progress import EpochProgress, learner_rates
+from hfs.policies.schedule.merging import Merged, Wanted, merge
+from hfs.policies.schedule.unit_table import UnitTable
 
 _LOOK_AT_USES = 1 << 18
 """Uses that one `take` looks at, over all learners: about a millisecond."""

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.ma  # used by np.unique, which imports it at its first call: the first hint would wait 20 to 40 ms
 from numpy.typing import NDArray
 
-from policies.prefetch.sweep import Sweep
-from policies.schedule.epoch_progress import GUARD_SAMPLES, UNKNOWN_RATE, EpochProgress, Standing
-from policies.schedule.expected_uses import ExpectedUses
-from policies.schedule.fetch_order import FetchOrder
-from policies.schedule.unit_table import UnitTable
-from policies.schedule.uses import FAILED, Indices, Uses, made
+from hfs.policies.prefetch.sweep import Sweep
+from hfs.policies.schedule.epoch_progress import GUARD_SAMPLES, UNKNOWN_RATE, EpochProgress, Standing
+from hfs.policies.schedule.expected_uses import ExpectedUses
+from hfs.policies.schedule.fetch_order import FetchOrder
+from hfs.policies.schedule.unit_table import UnitTable
+from hfs.policies.schedule.uses import FAILED, Indices, Uses, made
 
 _SEEN_AHEAD_SAMPLES = 8192
 """A unit that is read so long before it is due is read by somebody else (a copy, a checksum); reports may be late."""

@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from policies.geometry import Extent, chunk_count, chunk_extent
-from policies.prefetch.miss_policy import bypass_extent
+from hfs.policies.geometry import Extent, chunk_count, chunk_extent
+from hfs.policies.prefetch.miss_policy import bypass_extent
 
 _RECENT = 8
 """Chunks that a reader is in at the same time: walks of one mapping, workers that share a descriptor."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN, Indices
+from hfs.policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN, Indices
 
 _NOBODY = -1
 

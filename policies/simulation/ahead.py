@@ -12,12 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
-from policies.cache.admission import BLOCK_BYTES
-from policies.iomode import SMALL_BYTES
-from policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
-from policies.schedule.schedule import Schedule
-from policies.simulation.cache import SimulatedCache
-from policies.simulation.pieces import Epoch, Pieces, SimulatedMount
+from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
+from hfs.policies.schedule.schedule import Schedule
+from hfs.policies.simulation.cache import SimulatedCache
+from hfs.policies.simulation.pieces import Epoch, Pieces, SimulatedMount
 
 _QUEUED = 512
 """Small files that wait to be fetched ahead, or are being fetched (mountd/fetch/small_pipeline.py)."""

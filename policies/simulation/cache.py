@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.admission import (
+from hfs.policies.cache.admission import (
     COMMIT_BYTES,
     RoomFacts,
     admit,
@@ -21,9 +21,9 @@ from policies.cache.admission import (
     object_overhead_bytes,
     shortfall_bytes,
 )
-from policies.cache.eviction import FRUITLESS_S, PAGE_ENTRIES, Entry, Policy, ahead_bytes, idle_before_s, victims
-from policies.simulation.index import SimulatedIndex, SimulatedRow
-from policies.simulation.pieces import Pieces
+from hfs.policies.cache.eviction import FRUITLESS_S, PAGE_ENTRIES, Entry, Policy, ahead_bytes, idle_before_s, victims
+from hfs.policies.simulation.index import SimulatedIndex, SimulatedRow
+from hfs.policies.simulation.pieces import Pieces
 
 _GRANT_EVERY_S = 0.02
 """How often the daemon looks whether room is to be granted (mountd/fetch/small_pipeline.py)."""

@@ -12,8 +12,8 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from policies.cache.admission import COMMIT_EVERY_S
-from policies.cache.eviction import NOTED_EVERY_S, PAGE_ENTRIES, USES_FLUSHED_EVERY_S
+from hfs.policies.cache.admission import COMMIT_EVERY_S
+from hfs.policies.cache.eviction import NOTED_EVERY_S, PAGE_ENTRIES, USES_FLUSHED_EVERY_S
 
 
 class SimulatedRow:

@@ -11,11 +11,11 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from policies.cluster.placement import Nodes, choose, owners
-from policies.simulation.cache import BEGIN_S
-from policies.simulation.node import SimulatedNode
-from policies.simulation.pieces import Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
-from policies.simulation.source import Link
+from hfs.policies.cluster.placement import Nodes, choose, owners
+from hfs.policies.simulation.cache import BEGIN_S
+from hfs.policies.simulation.node import SimulatedNode
+from hfs.policies.simulation.pieces import Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
+from hfs.policies.simulation.source import Link
 
 _READER = -1
 """In the place of a piece: a reader goes on."""

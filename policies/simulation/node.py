@@ -10,10 +10,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 
-from policies.iomode import SMALL_BYTES
-from policies.simulation.ahead import Ahead, Neighbours, Orders
-from policies.simulation.cache import SimulatedCache
-from policies.simulation.pieces import Epoch, Pieces, SimulatedMount
+from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.simulation.ahead import Ahead, Neighbours, Orders
+from hfs.policies.simulation.cache import SimulatedCache
+from hfs.policies.simulation.pieces import Epoch, Pieces, SimulatedMount
 
 
 class SimulatedNode:

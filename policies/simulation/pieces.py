@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.admission import blocks_bytes, object_overhead_bytes
-from policies.iomode import SMALL_BYTES
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.policies.iomode import SMALL_BYTES
 
 Way = Literal["fill-once", "lru", "hinted"]
 """The evictions of a mount, and fill-once with the orders of the epochs told ahead."""

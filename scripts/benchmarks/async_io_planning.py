@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from hfs.hint import hinted
-from policies.schedule.schedule import Schedule
+from hfs.policies.schedule.schedule import Schedule
 from scripts.benchmarks.common import BenchError, Work, hfs_mount
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options

@@ -17,8 +17,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.eviction import Entry, Policy, victims
-from policies.schedule.schedule import Schedule
+from hfs.policies.cache.eviction import Entry, Policy, victims
+from hfs.policies.schedule.schedule import Schedule
 from scripts.benchmarks.async_io_belady_bound import next_uses
 
 Orders = Sequence[NDArray[np.int32]]

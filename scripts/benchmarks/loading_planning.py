@@ -23,7 +23,7 @@ _PROGRAM = """
 import json, resource, sys, time
 from hfs.client.cluster_map import ClusterMap
 from hfs.samplers import Locality, LocalityAwareSampler
-from policies.cluster.placement import Nodes
+from hfs.policies.cluster.placement import Nodes
 
 samples, world, a_node, batch = map(int, sys.argv[1:])
 files = [f"train/n{number % 1000:08d}/n{number % 1000:08d}_{number}.JPEG" for number in range(samples)]

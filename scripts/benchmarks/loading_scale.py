@@ -20,9 +20,9 @@ from typing import Literal
 import numpy as np
 
 from hfs.cli.plan_plot import new_figure
-from policies.cluster.cost_model import Job, costs
-from policies.cluster.locality import node_epoch
-from policies.cluster.placement import Nodes, keys, owners
+from hfs.policies.cluster.cost_model import Job, costs
+from hfs.policies.cluster.locality import node_epoch
+from hfs.policies.cluster.placement import Nodes, keys, owners
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options

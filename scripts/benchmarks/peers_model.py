@@ -7,7 +7,7 @@ second (R_c) is measured once, of eight; the source's rate (R) is that of slowfs
 from collections.abc import Sequence
 from pathlib import Path
 
-from policies.cluster.cost_model import Job, costs
+from hfs.policies.cluster.cost_model import Job, costs
 from scripts.benchmarks.common import SlowFs, Work, slowfs
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options

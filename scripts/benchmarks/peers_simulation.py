@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from policies.cluster.cost_model import imbalance
+from hfs.policies.cluster.cost_model import imbalance
 from scripts.benchmarks.common import Work, reader, seconds
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options

@@ -13,9 +13,9 @@ import numpy as np
 
 from hfs.client.client import Client, find_socket
 from hfs.layouts.files import files_layout
+from hfs.mountd.wire.hints import encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Join
 from hfs.training.hint_connection import HintConnection
-from mountd.wire.hints import encode_layout, layout_digest
-from mountd.wire.protocol import Join
 from scripts.benchmarks.common import HFS, BenchError, Mount, Work, hfs_mount, run
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.planes_names import FOLDER, tree

@@ -24,7 +24,8 @@ DAEMON_ONLY = ("outcome", "pyfuse3", "trio")
 NATIVE = "hfs-cache-native"
 CHECKOUT_EXTRAS = ("bench", "dev")
 """For what only a checkout has."""
-PACKAGES = ("hfs", "mountd", "policies")
+PACKAGES = {"hfs": "hfs", "mountd": "hfs/mountd", "policies": "hfs/policies"}
+"""Folders of the checkout, and where they lie in the wheel: links in the folder hfs lead there."""
 PYFUSE3_FOLDER = "with_libfuse"
 """As mountd/native/compiled.py has it."""
 
@@ -83,7 +84,7 @@ def extensions(whole: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **{key: value for key, value in module.items() if key not in {"include-dirs", "depends"}},
-            "name": module["name"].replace("mountd.native", "hfs_native"),
+            "name": module["name"].replace("hfs.mountd.native", "hfs_native"),
             "optional": False,
         }
         for module in whole["tool"]["setuptools"]["ext-modules"]
@@ -116,11 +117,17 @@ def files(whole: dict[str, Any]) -> set[Path]:
     return found
 
 
+def place_of(path: Path) -> Path:
+    """Where a file of a package lies in the wheel."""
+    folder, *rest = path.relative_to(ROOT).parts
+    return Path(PACKAGES[folder], *rest)
+
+
 def stage_client(folder: Path) -> None:
     """All that is not compiled."""
     whole = project()
     for path in sorted(files(whole)):
-        copied = folder / path.relative_to(ROOT)
+        copied = folder / place_of(path)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copied)
     for name in ("README.md", "LICENSE"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mountd.hints import space_reservation as hints_room
+from hfs.mountd.hints import space_reservation as hints_room
 from scripts.benchmarks import common, eviction
 from scripts.benchmarks import eviction_simulation as simulation
 from scripts.benchmarks.async_io_belady_bound import least_source_bytes

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.cluster.cost_model import expected_imbalance
+from hfs.policies.cluster.cost_model import expected_imbalance
 from scripts.benchmarks import loading_planning, loading_scale
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options

@@ -12,12 +12,12 @@ _FOLDER = Path(__file__).parent / "injected"
 
 
 def setting(at: str, value: float | str) -> dict[str, object]:
-    """`at` ("mountd.daemon.service:_SWEEP_S") has this value."""
+    """`at` ("hfs.mountd.daemon.service:_SWEEP_S") has this value."""
     return {"at": at, "set": value}
 
 
 def raising(at: str, times: int = 1, *, task: str | None = None, after: int = 0) -> dict[str, object]:
-    """`at` ("mountd.fetch.chunks.fetcher:Fetcher.push") raises RuntimeError when it is called the first `times` times.
+    """`at` ("hfs.mountd.fetch.chunks.fetcher:Fetcher.push") raises RuntimeError at its first `times` calls.
 
     `task`: by this background task; by whom else does not count. `after`: so many calls are well before.
     """
@@ -45,6 +45,6 @@ def injected(*changes: dict[str, object]) -> dict[str, str]:
     return {"PYTHONPATH": path, "MOUNT_TEST_INJECTED": json.dumps(changes)}
 
 
-SETTLED_CLOCK = (setting("mountd.source.clock:_COARSE_NS", 0), setting("mountd.source.clock:_FINE_NS", 0))
+SETTLED_CLOCK = (setting("hfs.mountd.source.clock:_COARSE_NS", 0), setting("hfs.mountd.source.clock:_FINE_NS", 0))
 SETTLED = injected(*SETTLED_CLOCK)
 """What was written just now counts as settled: else such directories are lent a moment later."""

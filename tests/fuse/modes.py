@@ -24,9 +24,7 @@ def why_no_passthrough() -> str | None:
     """The reason why nothing can be passed through here, or None. Not asked of hfs, which is what is tested."""
     if os.geteuid() != 0:
         return "passthrough needs root"
-    code = (
-        "import mountd.native._fastpath as extension; exit(not extension.HAS_PASSTHROUGH and 'libfuse is before 3.17')"
-    )
+    code = "from hfs.mountd.native import _fastpath; exit(not _fastpath.HAS_PASSTHROUGH and 'libfuse is before 3.17')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         return done.stderr.strip().splitlines()[-1]
@@ -37,7 +35,7 @@ def why_no_passthrough() -> str | None:
 _MISSING = why_no_passthrough()
 
 needs_extension = pytest.mark.skipif(
-    importlib.util.find_spec("mountd.native._fastpath") is None and not os.environ.get("CI"),
+    importlib.util.find_spec("hfs.mountd.native._fastpath") is None and not os.environ.get("CI"),
     reason="the extension was not built",
 )
 needs_passthrough = pytest.mark.skipif(_MISSING is not None and not os.environ.get("CI"), reason=_MISSING or "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfs.client.client import Client
-from mountd.base.errors import HfsError
+from hfs.mountd.base.errors import HfsError
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising, setting
 from tests.support.pattern import check, pattern, write_pattern
@@ -21,26 +21,26 @@ LARGE_BYTES = 1_500_000
 
 # What each task calls, and fails in. In the order in which a reader brings the tasks about.
 FAULTS = {
-    "staging: clean-up": "mountd.cache.cache:Cache._prepare",
-    "staging: object ids": "mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
-    "staging: watch of the disk": "mountd.cache.evictor:Evictor.look",
-    "staging: last uses": "mountd.cache.table.row_updates:RowUpdates.flush",
-    "sweep of names": "mountd.namespace.nodes.names:Names.sweep",
-    "second looks": "mountd.source.doubts:Doubts.run",
-    "prefetch": "mountd.fetch.prefetch:Prefetch.run",
-    "prefetch worker": "mountd.fetch.prefetch:Prefetch._next_work",
-    "hints": "mountd.hints.hints:HintFollower.run",
-    "watch of the connection": "mountd.fuse.fuse:Fuse._watch",
-    "sibling list": "mountd.namespace.listings:Listings.whole",
-    "push": "mountd.fetch.chunks.page_pusher:PagePusher.push",
-    "supersede": "mountd.cache.table.files:StagedFileTable.supersede",
+    "staging: clean-up": "hfs.mountd.cache.cache:Cache._prepare",
+    "staging: object ids": "hfs.mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
+    "staging: watch of the disk": "hfs.mountd.cache.evictor:Evictor.look",
+    "staging: last uses": "hfs.mountd.cache.table.row_updates:RowUpdates.flush",
+    "sweep of names": "hfs.mountd.namespace.nodes.names:Names.sweep",
+    "second looks": "hfs.mountd.source.doubts:Doubts.run",
+    "prefetch": "hfs.mountd.fetch.prefetch:Prefetch.run",
+    "prefetch worker": "hfs.mountd.fetch.prefetch:Prefetch._next_work",
+    "hints": "hfs.mountd.hints.hints:HintFollower.run",
+    "watch of the connection": "hfs.mountd.fuse.fuse:Fuse._watch",
+    "sibling list": "hfs.mountd.namespace.listings:Listings.whole",
+    "push": "hfs.mountd.fetch.chunks.page_pusher:PagePusher.push",
+    "supersede": "hfs.mountd.cache.table.files:StagedFileTable.supersede",
 }
 # These are called in threads, or by no task of their name.
 ELSEWHERE = {
-    "staging: writer": "mountd.cache.writer:write_batch",
-    "staging: committer": "mountd.cache.committer:sync_objects",
-    "residency sample": "mountd.files.residency:resident",
-    "control connection": "mountd.control.control:_Gate._serve",
+    "staging: writer": "hfs.mountd.cache.writer:write_batch",
+    "staging: committer": "hfs.mountd.cache.committer:sync_objects",
+    "residency sample": "hfs.mountd.files.residency:resident",
+    "control connection": "hfs.mountd.control.control:_Gate._serve",
 }
 
 
@@ -93,7 +93,7 @@ def test_reads_go_on_whatever_fails_in_the_background(
     elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
     settings = [
         setting(at, 0.05)
-        for at in ("mountd.daemon.service:_SWEEP_S", "mountd.cache.table.row_updates:USES_FLUSHED_EVERY_S")
+        for at in ("hfs.mountd.daemon.service:_SWEEP_S", "hfs.mountd.cache.table.row_updates:USES_FLUSHED_EVERY_S")
     ]
     hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
     hfs.expect_warning(".*")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.core.config import Config
 from hfs.mounting.logs import default_log_file
-from mountd.core.config import Config
 from tests.fuse.harness import Hfs, hfs_command, run
 from tests.support.pattern import pattern
 

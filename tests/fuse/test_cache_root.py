@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
-from mountd.ledger.record import write_grant
+from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
+from hfs.mountd.ledger.record import write_grant
 from tests.fuse.harness import Hfs, drop_pages, hfs_command, must, own_cache, run
 from tests.fuse.injection import SETTLED_CLOCK, injected, setting
 from tests.fuse.modes import needs_extension
@@ -217,7 +217,7 @@ def test_what_finds_no_room_is_read_once_all_the_same(
         name = f"{os.geteuid()}-{1:016x}"
         first = root.ledger.register(name, ServedSource(source=b"/first", device=1, inode=2), 64 << 20)
         assert first.take(0, 64 << 20).granted_bytes == 64 << 20
-        env = injected(*SETTLED_CLOCK, setting("mountd.fetch.sibling_watch:FIRST_S", 0.0))
+        env = injected(*SETTLED_CLOCK, setting("hfs.mountd.fetch.sibling_watch:FIRST_S", 0.0))
         hfs = hfs_mount(source.path, "-o", "buffer=8M", chunk_bytes=256 << 10, cache_size="64M", env=env)
         order = random.Random(1).sample(range(count), count)
 

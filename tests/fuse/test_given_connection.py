@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
+from hfs.mountd.base.errors import MountError
 from hfs.mounting.given import take
-from mountd.base.errors import MountError
 from scripts.benchmarks.plain_user import UID
 from tests.fuse.given import Unprivileged, client_of, give, mount_command, mounted, open_folder, pod
 from tests.fuse.harness import children, hfs_command, kill, mounts_below, must, processes_of_run, run

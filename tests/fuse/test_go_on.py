@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.ledger import Grant, ServedSource
+from hfs.mountd.ledger.record import write_grant, write_serving
 from hfs.mounting import keeper
-from mountd.ledger import Grant, ServedSource
-from mountd.ledger.record import write_grant, write_serving
 from tests.fuse.harness import children, environment, hfs_command, kill, must, wait_gone
 from tests.fuse.users import needs_root
 

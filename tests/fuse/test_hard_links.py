@@ -25,7 +25,7 @@ def test_hard_links_under_the_sweep(tmp_path: Path, hfs_mount: Callable[..., Hfs
     os.link(source / "a", source / "b")
     (source / "d").mkdir()
     os.link(source / "a", source / "d" / "c")
-    hfs = hfs_mount(source, "--ttl", "0.2", env=injected(setting("mountd.daemon.service:_SWEEP_S", 0.05)))
+    hfs = hfs_mount(source, "--ttl", "0.2", env=injected(setting("hfs.mountd.daemon.service:_SWEEP_S", 0.05)))
     warm(hfs)
     client = Client(str(hfs.socket))
     while client.status()["open"]["names"] > 0:

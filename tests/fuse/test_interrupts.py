@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 from tests.fuse.harness import Hfs, environment, wait_gone
 from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs

@@ -20,8 +20,8 @@ import msgspec
 import pytest
 
 from hfs.client.client import Client, find_socket
+from hfs.mountd.core.config import Config
 from hfs.mounting import mounting
-from mountd.core.config import Config
 from scripts.benchmarks.plain_user import as_plain_user
 from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.modes import MODES

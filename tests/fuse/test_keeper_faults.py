@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from hfs.client.client import Client, find_socket
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.handover import dump
 from hfs.mounting import keeper, mounting
-from mountd.base.errors import MountError
-from mountd.core.config import Config
-from mountd.core.config.handover import dump
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.support.pattern import pattern
@@ -141,7 +141,7 @@ def test_a_crash_while_another_release_is_loaded_is_survived(start: Start, progr
     code = f"""
 import sys
 from hfs.mounting import mounting
-from mountd.core.config.handover import undump
+from hfs.mountd.core.config.handover import undump
 mounting._DAEMON = [{str(program)!r}]
 print(mounting.take_over(*undump(sys.stdin.buffer.read())))
 """

@@ -20,9 +20,9 @@ from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from hfs.client.client import Client
-from mountd.core.metrics import COUNTERS
-from mountd.monitoring import FAMILIES
-from mountd.monitoring.server import CLIENTS
+from hfs.mountd.core.metrics import COUNTERS
+from hfs.mountd.monitoring import FAMILIES
+from hfs.mountd.monitoring.server import CLIENTS
 from tests.fuse.harness import Hfs, hfs_command, kill, must, run
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
@@ -173,7 +173,7 @@ def test_a_port_in_use_keeps_no_data_set_away(source: Path, hfs_mount: HfsMount,
             while monitoring(hfs)["address"] is None:
                 pass
             assert series(scrape(f"127.0.0.1:{port}"), hfs.path)
-            assert hfs.log.read_text().count("WARNING mountd.monitoring.server") == 1
+            assert hfs.log.read_text().count("WARNING hfs.mountd.monitoring.server") == 1
         finally:
             must(hfs_command(), "umount", hfs.path)
 
@@ -302,12 +302,12 @@ def test_the_log_as_json(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> N
         assert list(line) == ["time", "level", "logger", "message"]
         assert re.fullmatch(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}\.[0-9]{3}Z", line["time"])
     for is_keepers in (True, False):  # two processes write, each in its order
-        times = [line["time"] for line in lines if line["logger"].startswith("mountd.supervisor") == is_keepers]
+        times = [line["time"] for line in lines if line["logger"].startswith("hfs.mountd.supervisor") == is_keepers]
         assert times == sorted(times)
     (serving,) = (line for line in lines if "as daemon 2 of this mount" in line["message"])
     assert serving["message"].startswith(f"{tmp_path}/caf\\udce9\nx: serving {source}")
     warnings = [line for line in lines if line["level"] == "WARNING"]
-    assert [line["logger"] for line in warnings] == ["mountd.supervisor"]
+    assert [line["logger"] for line in warnings] == ["hfs.mountd.supervisor"]
 
 
 def test_a_take_over_changes_the_form_of_the_log(source: Path, hfs_mount: HfsMount) -> None:
@@ -320,5 +320,5 @@ def test_a_take_over_changes_the_form_of_the_log(source: Path, hfs_mount: HfsMou
     hfs.crash()
     assert hfs.log.read_bytes().startswith(text)
     found = [json.loads(line) for line in hfs.log.read_text().splitlines() if line.startswith("{")]
-    assert {"mountd.supervisor", "mountd.daemon.service"} <= {line["logger"] for line in found}
+    assert {"hfs.mountd.supervisor", "hfs.mountd.daemon.service"} <= {line["logger"] for line in found}
     assert any("SIGKILL" in line["message"] for line in found)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mountd.core.waits import Waits
-from mountd.ledger import Board, CacheRoot, ServedSource
-from mountd.ledger.notice import read_notices
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.ledger import Board, CacheRoot, ServedSource
+from hfs.mountd.ledger.notice import read_notices
 from tests.fuse.harness import Hfs, drop_pages
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mountd.native.linkage import why_not_one_libfuse
+from hfs.mountd.native.linkage import why_not_one_libfuse
 from tests.fuse.harness import ROOT, Hfs, must
 from tests.fuse.injection import injected, replaced
 from tests.support.pattern import check, write_pattern
@@ -91,14 +91,14 @@ def test_an_extension_with_the_distributions_libfuse(
 ) -> None:
     """It took requests from pyfuse3's session with functions of another libfuse: the mount did not answer."""
     source = tree(tmp_path / "source")
-    hfs = hfs_mount(source, env=injected(replaced("mountd.native._fastpath", other_extension)))
+    hfs = hfs_mount(source, env=injected(replaced("hfs.mountd.native._fastpath", other_extension)))
     works_without_the_extension(hfs, source)
 
 
 def test_one_libfuse_is_seen_to_be_one() -> None:
     import pyfuse3
 
-    from mountd.native import _fastpath
+    from hfs.mountd.native import _fastpath
 
     assert why_not_one_libfuse(str(_fastpath.__file__), str(pyfuse3.__file__)) is None
 
@@ -113,7 +113,7 @@ def test_one_libfuse_is_seen_to_be_one() -> None:
     ],
 )
 def test_what_is_no_shared_object_has_the_extension_step_aside(tmp_path: Path, content: bytes, reason: str) -> None:
-    from mountd.native import _fastpath
+    from hfs.mountd.native import _fastpath
 
     (tmp_path / "pyfuse3.so").write_bytes(content)
     found = why_not_one_libfuse(str(_fastpath.__file__), str(tmp_path / "pyfuse3.so"))
@@ -122,7 +122,7 @@ def test_what_is_no_shared_object_has_the_extension_step_aside(tmp_path: Path, c
 
 
 def test_a_libfuse_within_pyfuse3_has_the_extension_step_aside() -> None:
-    from mountd.native import _fastpath
+    from hfs.mountd.native import _fastpath
 
     found = why_not_one_libfuse(str(_fastpath.__file__), "/bin/sh")  # it needs no libfuse
     assert found is not None

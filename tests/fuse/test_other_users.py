@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 from tests.fuse.harness import Hfs, hfs_command, must, run
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, acl_for, needs_root, refused_by_acl

@@ -17,10 +17,10 @@ import pytest
 
 from hfs.client.client import Client
 from hfs.client.control_socket import Refused
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.wire.hints import LayoutFrame, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Join
 from hfs.training.hint_connection import HintConnection
-from mountd.base.errors import HfsError
-from mountd.wire.hints import LayoutFrame, encode_layout, layout_digest
-from mountd.wire.protocol import Join
 from tests.fuse.harness import Hfs
 from tests.fuse.users import NO_ID, NOBODY, User, acl, needs_root
 

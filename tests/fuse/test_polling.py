@@ -19,7 +19,7 @@ def test_a_request_that_is_taken_back_before_it_is_read_does_not_stop_the_mount(
     source.mkdir()
     for number in range(30):
         write_pattern(source / f"{number}", 100 + number, 5000)
-    changes = [hidden("mountd.native._fastpath"), skipping("pyfuse3:_wait_fuse_readable", 50, True)]
+    changes = [hidden("hfs.mountd.native._fastpath"), skipping("pyfuse3:_wait_fuse_readable", 50, True)]
     hfs = hfs_mount(source, env=injected(*changes))
     for number in range(30):
         check(100 + number, 0, (hfs.path / f"{number}").read_bytes())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mountd.source import small as source_small
-from mountd.source.small import BatchProgress, SmallRead, read_files
+from hfs.mountd.source import small as source_small
+from hfs.mountd.source.small import BatchProgress, SmallRead, read_files
 from tests.fuse.slowfs import SlowFs
 
 LIMIT = 64 << 10

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from mountd.control.status import FORMER_COUNTERS
-from mountd.core.config import KEYS
-from mountd.core.metrics import COUNTERS
+from hfs.mountd.control.status import FORMER_COUNTERS
+from hfs.mountd.core.config import KEYS
+from hfs.mountd.core.metrics import COUNTERS
 from tests.fuse.modes import HfsMount
 
 STATUS_KEYS = {

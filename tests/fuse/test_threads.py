@@ -30,7 +30,7 @@ def test_reads_go_on_when_no_more_threads_can_be_started(
         write_pattern(backing / f"{number % 10}" / f"{number}", 100 + number, 4000 + number)
     write_pattern(backing / "large", 7, LARGE_BYTES)
     source = slow_source(backing).path
-    fault = raising("mountd.core.workers:threading.Thread.start", FOR_EVER, after=STARTED)
+    fault = raising("hfs.mountd.core.workers:threading.Thread.start", FOR_EVER, after=STARTED)
     hfs = hfs_mount(source, env=injected(fault))
     hfs.expect_warning("no more threads can be started|can't start new thread|RuntimeError: injected|Traceback")
     hfs.expect_warning("unforeseen error in the background .residency sample")

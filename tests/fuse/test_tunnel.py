@@ -22,8 +22,8 @@ from hfs.client.control_socket import ControlAddress, DaemonSilent
 from hfs.client.tunnel import open_tunnel
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout
+from hfs.mountd.wire.tunnel import EXCHANGE, EXCHANGE_BYTES
 from hfs.training import hint_session
-from mountd.wire.tunnel import EXCHANGE, EXCHANGE_BYTES
 from tests.conftest import Logs
 from tests.fuse.harness import ROOT, Hfs, environment, hfs_command, must, run
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until

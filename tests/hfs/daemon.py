@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import trio
 
-from mountd.base.errors import ConfigError
-from mountd.control.connection import Report
-from mountd.control.control import Commands, serve
-from mountd.core.caller import Credentials
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles
-from mountd.hints.learners import Learners
-from mountd.wire.protocol import PathFault, Progress, Result, Row, Rows, Touches
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.control import Commands, serve
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.hints.learners import Learners
+from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows, Touches
 
 
 class FakeCommands:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mountd.monitoring import FAMILIES
+from hfs.mountd.monitoring import FAMILIES
 from tests.support.monitoring_page import PAGE, with_table
 
 FOLDER = PAGE.with_suffix("")

@@ -132,9 +132,10 @@ def copy_of_checkout(folder: Path) -> Path:
         check=True,
     )
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "results/")):
+        path = ROOT / name
+        if (path.is_symlink() or path.is_file()) and not name.startswith(("tests/", "results/")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name)
+            shutil.copyfile(path, folder / name, follow_symlinks=False)
     return folder
 
 

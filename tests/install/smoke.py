@@ -124,7 +124,7 @@ def formats(folder: Path) -> dict[str, Any]:
     from hfs.layouts.lmdb import build_lmdb
     from hfs.layouts.parquet import build_parquet
     from hfs.layouts.tfrecord import build_tfrecord
-    from mountd.cache.objects import codec
+    from hfs.mountd.cache.objects import codec
 
     rows = np.arange(800, dtype=np.int64).reshape(8, 100)
     with h5py.File(folder / "rows.h5", "w") as file:

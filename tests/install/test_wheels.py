@@ -40,7 +40,8 @@ def files_of_packages() -> set[str]:
         text=True,
         check=True,
     )
-    return {name for name in listed.stdout.splitlines() if (ROOT / name).exists() and not name.endswith((".c", ".h"))}
+    paths = [ROOT / name for name in listed.stdout.splitlines() if not name.endswith((".c", ".h"))]
+    return {str(stage.place_of(path)) for path in paths if path.exists() and not path.is_symlink()}
 
 
 def metadata(wheel: Path) -> email.message.Message:
@@ -91,7 +92,7 @@ def test_the_native_distribution_has_all_c_parts_and_the_licenses_of_what_is_wit
     made = tomllib.loads((tmp_path / "pyproject.toml").read_text())
     whole = stage.project()
     modules = made["tool"]["setuptools"]["ext-modules"]
-    names = {module["name"].removeprefix("mountd.native") for module in whole["tool"]["setuptools"]["ext-modules"]}
+    names = {module["name"].removeprefix("hfs.mountd.native") for module in whole["tool"]["setuptools"]["ext-modules"]}
     assert {module["name"].removeprefix("hfs_native") for module in modules} == names
     assert not any(module["optional"] for module in modules)
     assert all((tmp_path / source).exists() for module in modules for source in module["sources"])

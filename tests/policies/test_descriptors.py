@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.descriptors import shares
+from hfs.policies.descriptors import shares
 
 
 @pytest.mark.parametrize(

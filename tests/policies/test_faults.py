@@ -2,8 +2,8 @@
 
 import pytest
 
-from policies.geometry import Extent
-from policies.prefetch.faults import Again, Faults, neighbours
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.faults import Again, Faults, neighbours
 
 KIB = 1024
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.geometry import ChunkSet, Extent, Piece, chunk_count, chunk_extent, chunk_range, clamp, split
+from hfs.policies.geometry import ChunkSet, Extent, Piece, chunk_count, chunk_extent, chunk_range, clamp, split
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.iomode import Answer, Wanted, answer, choose
+from hfs.policies.iomode import Answer, Wanted, answer, choose
 
 NO_PASSTHROUGH = "Linux 6.9 or newer is needed"
 NO_STATELESS = "only with --immutable"

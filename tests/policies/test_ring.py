@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.ring import Ring, part
+from hfs.policies.ring import Ring, part
 
 CAPACITY = 1024
 ALIGN = 64

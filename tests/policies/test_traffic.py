@@ -1,6 +1,6 @@
 """What jobs have read, from opens and from reads that reached the daemon."""
 
-from policies.traffic import Estimate, ReadCounts, estimated
+from hfs.policies.traffic import Estimate, ReadCounts, estimated
 
 NOTHING = ReadCounts(0, 0, 0, 0, 0, 0)
 

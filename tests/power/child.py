@@ -17,12 +17,12 @@ from unittest import mock
 import trio
 import trio.testing
 
-from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from mountd.cache import committer as committer_module
-from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.writer import IndexWriter
-from mountd.cache.objects import unlinked as staging_unlinked
-from mountd.core.metrics import Metrics
+from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from hfs.mountd.cache import committer as committer_module
+from hfs.mountd.cache.index.database import IndexDatabase
+from hfs.mountd.cache.index.writer import IndexWriter
+from hfs.mountd.cache.objects import unlinked as staging_unlinked
+from hfs.mountd.core.metrics import Metrics
 from tests.power.crash_child import few_numbers_leased
 from tests.support.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
 

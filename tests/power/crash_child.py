@@ -12,13 +12,13 @@ from unittest import mock
 
 import trio
 
-from mountd.cache import Cache, CacheSettings, open_cache
-from mountd.cache.index import writer as index_file
-from mountd.cache.objects import Shrinker
-from mountd.cache.objects import ids as staging_names
-from mountd.cache.objects import unlinked as staging_unlinked
-from mountd.core.metrics import Metrics
-from policies.cache.eviction import Policy
+from hfs.mountd.cache import Cache, CacheSettings, open_cache
+from hfs.mountd.cache.index import writer as index_file
+from hfs.mountd.cache.objects import Shrinker
+from hfs.mountd.cache.objects import ids as staging_names
+from hfs.mountd.cache.objects import unlinked as staging_unlinked
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.cache.eviction import Policy
 from tests.support.faults import (
     CAPACITY_BYTES,
     CHUNK_BYTES,

@@ -9,8 +9,8 @@ people.
 import re
 from pathlib import Path
 
-from mountd.core.config import KEYS
-from mountd.core.config.key import Key
+from hfs.mountd.core.config import KEYS
+from hfs.mountd.core.config.key import Key
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from mountd.control.connection import Report
-from mountd.control.control import Commands
-from mountd.control.learners import Joins, LearnerSession
-from mountd.core.caller import Credentials
-from mountd.wire.protocol import (
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.control import Commands
+from hfs.mountd.control.learners import Joins, LearnerSession
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.wire.protocol import (
     Failure,
     Join,
     Result,

@@ -11,12 +11,12 @@ from typing import Any
 
 import trio
 
-from mountd.base.leaf_table import Leaf
-from mountd.base.seen import SEEN_BYTES, SeenNames, attributes_of
-from mountd.base.version import Version
-from mountd.namespace.journal import Journal
-from mountd.namespace.nodes.leaves import Leaves
-from mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.base.leaf_table import Leaf
+from hfs.mountd.base.seen import SEEN_BYTES, SeenNames, attributes_of
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace.journal import Journal
+from hfs.mountd.namespace.nodes.leaves import Leaves
+from hfs.mountd.namespace.nodes.table import NodeTable
 from tests.support.fake_source import FakeSource
 
 _NOT_SEEN = struct.pack("=i", errno.ENOENT) + bytes(SEEN_BYTES - 4)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.file import StagedFile
 
 
 class FakePassthrough:

@@ -6,7 +6,16 @@ import errno
 from dataclasses import dataclass
 from itertools import count
 
-from mountd.kernel.plane import Backing, Counted, OpenCounts, Opened, PlaneFigures, ReadProgress, Served, StagedObject
+from hfs.mountd.kernel.plane import (
+    Backing,
+    Counted,
+    OpenCounts,
+    Opened,
+    PlaneFigures,
+    ReadProgress,
+    Served,
+    StagedObject,
+)
 
 
 @dataclass

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.base.seen import SeenNames, seen_names
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.source.doubts import Doubts
-from mountd.source.listing import Listing
-from mountd.source.small import BatchProgress, SmallRead
-from policies.geometry import Extent
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.base.seen import SeenNames, seen_names
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source.doubts import Doubts
+from hfs.mountd.source.listing import Listing
+from hfs.mountd.source.small import BatchProgress, SmallRead
+from hfs.policies.geometry import Extent
 from tests.support.pattern import pattern
 
 ID = "f" * 16

@@ -14,11 +14,11 @@ from itertools import count
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import StagingError
-from mountd.base.version import Version
-from mountd.cache.objects.file import StagedFile
-from policies.geometry import Extent
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.policies.geometry import Extent
 
 
 class FakeEvictor:

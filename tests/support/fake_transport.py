@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.peers.transport import Listener
+from hfs.mountd.peers.transport import Listener
 
 
 class FakeTransport:

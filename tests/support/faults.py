@@ -21,21 +21,21 @@ import numpy as np
 import trio
 import trio.testing
 
-from mountd.base.errors import StagingError
-from mountd.base.object_answers import ObjectAnswers
-from mountd.base.object_maker import ObjectMaker
-from mountd.base.version import Version
-from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from mountd.cache.kept_attributes import AttributesWanted
-from mountd.cache.objects import Shrinker
-from mountd.cache.objects.context import Trust
-from mountd.cache.objects.disk import Disk, DiskSpace
-from mountd.cache.objects.io import ObjectIO
-from mountd.core.config import VerifyWanted
-from mountd.core.metrics import Metrics
-from policies.cache.encoding import EncodingChoice
-from policies.cache.eviction import Policy
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.base.object_answers import ObjectAnswers
+from hfs.mountd.base.object_maker import ObjectMaker
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from hfs.mountd.cache.kept_attributes import AttributesWanted
+from hfs.mountd.cache.objects import Shrinker
+from hfs.mountd.cache.objects.context import Trust
+from hfs.mountd.cache.objects.disk import Disk, DiskSpace
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.core.config import VerifyWanted
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.cache.encoding import EncodingChoice
+from hfs.policies.cache.eviction import Policy
+from hfs.policies.geometry import Extent
 from tests.support.pattern import check, pattern
 
 CHUNK_BYTES = 64 << 10

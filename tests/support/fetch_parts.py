@@ -8,15 +8,15 @@ from typing import Any
 
 import trio
 
-from mountd.base.errors import SourceTimeout
-from mountd.core.caller import Credentials
-from mountd.core.memory import Memory
-from mountd.core.metrics import Metrics
-from mountd.daemon.fetching import Fetching, Hinting, fetching, hinting
-from mountd.fetch import PageCache, PrefetchQueue
-from mountd.files import IoMode
-from mountd.hints import Learners, PlanChanges
-from mountd.namespace import Namespace, Node
+from hfs.mountd.base.errors import SourceTimeout
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.daemon.fetching import Fetching, Hinting, fetching, hinting
+from hfs.mountd.fetch import PageCache, PrefetchQueue
+from hfs.mountd.files import IoMode
+from hfs.mountd.hints import Learners, PlanChanges
+from hfs.mountd.namespace import Namespace, Node
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 

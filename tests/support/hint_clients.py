@@ -12,15 +12,15 @@ import numpy as np
 import trio
 import trio.testing
 
-from mountd.control.connection import Report
-from mountd.control.control import serve
-from mountd.core.caller import Credentials
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles
-from mountd.files.recorder import Recorder
-from mountd.hints.learners import Learners
-from mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
-from mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.control import serve
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.hints.learners import Learners
+from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode
 from tests.support.fake_commands import FakeCommands
 
 FILES = encode_layout(LayoutFrame(files=b"\0".join(b"f%d" % i for i in range(8))))

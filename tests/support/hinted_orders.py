@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mountd.core.caller import Credentials
-from mountd.hints.learners import HintSession
-from mountd.wire.hints import (
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.hints.learners import HintSession
+from hfs.mountd.wire.hints import (
     LayoutFrame,
     LayoutPart,
     LearnerMessage,
@@ -16,7 +16,7 @@ from mountd.wire.hints import (
     encode_layout,
     layout_digest,
 )
-from mountd.wire.protocol import Failure, Join, Result
+from hfs.mountd.wire.protocol import Failure, Join, Result
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import Parts
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from mountd.namespace.journal.inherited import Inherited
-from mountd.namespace.journal.journal import Journal
-from mountd.namespace.journal.log import JournalLog
-from mountd.namespace.journal.segment import HEADER_BYTES
+from hfs.mountd.namespace.journal.inherited import Inherited
+from hfs.mountd.namespace.journal.journal import Journal
+from hfs.mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.journal.segment import HEADER_BYTES
 
 
 def resized(data: bytearray, size: int) -> None:

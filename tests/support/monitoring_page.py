@@ -8,9 +8,9 @@ writes it into the page; tests/hfs/test_docs_monitoring.py says when that is to 
 import re
 from pathlib import Path
 
-from mountd.core.metrics import COUNTERS
-from mountd.monitoring import FAMILIES
-from mountd.monitoring.families import Family, Sample
+from hfs.mountd.core.metrics import COUNTERS
+from hfs.mountd.monitoring import FAMILIES
+from hfs.mountd.monitoring.families import Family, Sample
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from mountd.core.metrics import Metrics
-from mountd.source.source import Source
-from mountd.source.threads import SourceThreads
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source.source import Source
+from hfs.mountd.source.threads import SourceThreads
 
 CHUNK = 64 << 10
 ID = "0" * 16

@@ -10,14 +10,14 @@ import trio
 import trio.testing
 import xxhash
 
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.peers.answering import Bytes
-from mountd.peers.asking import PeerAnswer
-from mountd.peers.job import JobPeers
-from mountd.peers.joining import JobLimits, agree
-from mountd.peers.messages import NodeInfo
-from policies.geometry import Extent
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.answering import Bytes
+from hfs.mountd.peers.asking import PeerAnswer
+from hfs.mountd.peers.job import JobPeers
+from hfs.mountd.peers.joining import JobLimits, agree
+from hfs.mountd.peers.messages import NodeInfo
+from hfs.policies.geometry import Extent
 from tests.support.fake_transport import FakeNetwork
 from tests.support.pattern import pattern
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mountd.kernel import DataPlane, fastpath
+from hfs.mountd.kernel import DataPlane, fastpath
 
 _LOOKUP, _FORGET, _GETATTR, _BATCH_FORGET, _OPEN, _READ, _RELEASE = 1, 2, 3, 42, 14, 15, 18
 _RESENT = 1 << 63

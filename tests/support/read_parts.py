@@ -11,11 +11,11 @@ from typing import Any
 import trio
 import trio.testing
 
-from mountd.cache.index import Stamp
-from mountd.core.buffers import Buffers
-from mountd.core.metrics import Metrics
-from mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingFetches, SiblingWatch
-from mountd.files import (
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingFetches, SiblingWatch
+from hfs.mountd.files import (
     Delegations,
     Handles,
     IoMode,
@@ -31,13 +31,13 @@ from mountd.files import (
     SmallOpens,
     open_again,
 )
-from mountd.files.handles import FileHandle
-from mountd.hints import FollowedPlans, HintFollower, Learners, PageCacheWarmer
-from mountd.namespace.journal.journal import Journal
-from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.nodes.node import Node
-from policies.iomode import Choice
-from policies.prefetch.siblings import Siblings
+from hfs.mountd.files.handles import FileHandle
+from hfs.mountd.hints import FollowedPlans, HintFollower, Learners, PageCacheWarmer
+from hfs.mountd.namespace.journal.journal import Journal
+from hfs.mountd.namespace.namespace import Namespace, open_namespace
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.policies.iomode import Choice
+from hfs.policies.prefetch.siblings import Siblings
 from tests.support.fake_passthrough import FakePassthrough
 from tests.support.fake_plane import FakePlane
 from tests.support.fake_source import FakeSource

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.namespace.kept import KeptFiles
-from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.nodes.node import Node
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.kept import KeptFiles
+from hfs.mountd.namespace.namespace import Namespace, open_namespace
+from hfs.mountd.namespace.nodes.node import Node
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 

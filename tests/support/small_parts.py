@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.daemon.fetching import Fetching
-from mountd.fetch import Goal, Small
-from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.nodes.node import Node
-from policies.geometry import Extent
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.daemon.fetching import Fetching
+from hfs.mountd.fetch import Goal, Small
+from hfs.mountd.namespace.namespace import Namespace, open_namespace
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 from tests.support.fetch_parts import FetchParts

@@ -3,11 +3,11 @@
 Nobody else opens it. It never touches an object; what it does not know is garbage.
 """
 
-from mountd.cache.index.attribute_rows import AttributesRow, Folder, inode_of
-from mountd.cache.index.database import IndexFailed
-from mountd.cache.index.index import Index
-from mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
-from mountd.cache.index.schema import Connect
+from hfs.mountd.cache.index.attribute_rows import AttributesRow, Folder, inode_of
+from hfs.mountd.cache.index.database import IndexFailed
+from hfs.mountd.cache.index.index import Index
+from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
+from hfs.mountd.cache.index.schema import Connect
 
 __all__ = [
     "AttributesRow",

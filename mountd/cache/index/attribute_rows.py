@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import xxhash
 
-from mountd.base.attributes import Attributes
-from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.schema import signed, unsigned
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.cache.index.database import IndexDatabase
+from hfs.mountd.cache.index.schema import signed, unsigned
 
 _DIRECTORY = struct.Struct("<Qqq")
 _NEVER = (-(1 << 63), -(1 << 63))

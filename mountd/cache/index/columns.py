@@ -17,11 +17,11 @@ from typing import Any
 
 import xxhash
 
-from mountd.base.version import Version
-from mountd.cache.index.rows import IndexState, StagedRow, Stamp
-from mountd.cache.index.schema import signed, unsigned
-from policies.cache.admission import BLOCK_BYTES
-from policies.geometry import chunk_count
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index.rows import IndexState, StagedRow, Stamp
+from hfs.mountd.cache.index.schema import signed, unsigned
+from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.geometry import chunk_count
 
 COLUMNS = (
     "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored, "

@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mountd.base.errors import StagingError
-from mountd.cache.index.columns import read_state
-from mountd.cache.index.schema import (
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.index.columns import read_state
+from hfs.mountd.cache.index.schema import (
     Connect,
     check_opened,
     connect_to,
@@ -24,8 +24,8 @@ from mountd.cache.index.schema import (
     set_aside,
     unmark,
 )
-from mountd.cache.index.verdict import is_sound, verdict
-from mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.cache.index.verdict import is_sound, verdict
+from hfs.mountd.core.cache_directory import CacheDirectory
 
 
 class IndexFailed(StagingError):

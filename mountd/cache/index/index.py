@@ -12,16 +12,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-from mountd.base.version import is_lasting
-from mountd.cache.index.attribute_rows import AttributeRows
-from mountd.cache.index.counts import Counts
-from mountd.cache.index.database import IndexDatabase, IndexFailed
-from mountd.cache.index.reader import IndexReader
-from mountd.cache.index.schema import Connect
-from mountd.cache.index.sources import Sources
-from mountd.cache.index.writer import IndexWriter
-from mountd.core.cache_directory import CacheDirectory
-from policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.base.version import is_lasting
+from hfs.mountd.cache.index.attribute_rows import AttributeRows
+from hfs.mountd.cache.index.counts import Counts
+from hfs.mountd.cache.index.database import IndexDatabase, IndexFailed
+from hfs.mountd.cache.index.reader import IndexReader
+from hfs.mountd.cache.index.schema import Connect
+from hfs.mountd.cache.index.sources import Sources
+from hfs.mountd.cache.index.writer import IndexWriter
+from hfs.mountd.core.cache_directory import CacheDirectory
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 
 class Index:

@@ -9,12 +9,12 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mountd.base.version import Version
-from mountd.cache.index.columns import READ_COLUMNS, read_state, staged_row
-from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow
-from mountd.cache.index.schema import signed, unsigned
-from mountd.cache.index.sources import Sources
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index.columns import READ_COLUMNS, read_state, staged_row
+from hfs.mountd.cache.index.database import IndexDatabase
+from hfs.mountd.cache.index.rows import ChunkRow, IndexState, ScrubRow, StagedRow
+from hfs.mountd.cache.index.schema import signed, unsigned
+from hfs.mountd.cache.index.sources import Sources
 
 _NAMED_AT_ONCE = 500
 """Values in one statement: SQLite allowed 999 for a long time."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mountd.base.version import Version
+from hfs.mountd.base.version import Version
 
 
 class Stamp(NamedTuple):

@@ -15,8 +15,8 @@ import os
 import sqlite3
 from collections.abc import Callable
 
-from mountd.base.errors import CacheFormatError
-from mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.base.errors import CacheFormatError
+from hfs.mountd.core.cache_directory import CacheDirectory
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mountd.cache.index.database import IndexDatabase
+from hfs.mountd.cache.index.database import IndexDatabase
 
 
 class Sources:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from mountd.cache.index.schema import NAME, Connect, connect_to
-from mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.cache.index.schema import NAME, Connect, connect_to
+from hfs.mountd.core.cache_directory import CacheDirectory
 
 _PIECE_BYTES = 1 << 20
 

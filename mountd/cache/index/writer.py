@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mountd.base.version import Version
-from mountd.cache.index.columns import (
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index.columns import (
     COLUMNS,
     READ_COLUMNS,
     SET_STAMP,
@@ -19,13 +19,13 @@ from mountd.cache.index.columns import (
     staged_row,
     stamp_values,
 )
-from mountd.cache.index.counts import Counts
-from mountd.cache.index.database import IndexDatabase
-from mountd.cache.index.rows import Committed, ScrubRow, StagedRow, Stamp
-from mountd.cache.index.schema import signed
-from mountd.cache.index.sources import Sources
-from policies.cache.admission import BLOCK_BYTES, blocks_bytes
-from policies.geometry import chunk_extent
+from hfs.mountd.cache.index.counts import Counts
+from hfs.mountd.cache.index.database import IndexDatabase
+from hfs.mountd.cache.index.rows import Committed, ScrubRow, StagedRow, Stamp
+from hfs.mountd.cache.index.schema import signed
+from hfs.mountd.cache.index.sources import Sources
+from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
+from hfs.policies.geometry import chunk_extent
 
 _LEASE = 16_384
 """Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash

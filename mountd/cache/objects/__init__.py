@@ -4,16 +4,16 @@ Paths below the cache directory are followed here only. It never knows which byt
 it is given.
 """
 
-from mountd.cache.objects.around import Looked, look_at
-from mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, Shrinking
-from mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
-from mountd.cache.objects.descriptors import Descriptors
-from mountd.cache.objects.disk import Disk, DiskSpace, object_name, set_objects_aside
-from mountd.cache.objects.file import StagedFile, is_open, recall
-from mountd.cache.objects.ids import ObjectIdAllocator
-from mountd.cache.objects.io import Damaged
-from mountd.cache.objects.io_class import staging_io
-from mountd.cache.objects.objects import (
+from hfs.mountd.cache.objects.around import Looked, look_at
+from hfs.mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, Shrinking
+from hfs.mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
+from hfs.mountd.cache.objects.descriptors import Descriptors
+from hfs.mountd.cache.objects.disk import Disk, DiskSpace, object_name, set_objects_aside
+from hfs.mountd.cache.objects.file import StagedFile, is_open, recall
+from hfs.mountd.cache.objects.ids import ObjectIdAllocator
+from hfs.mountd.cache.objects.io import Damaged
+from hfs.mountd.cache.objects.io_class import staging_io
+from hfs.mountd.cache.objects.objects import (
     OUR_LIMITS,
     Changed,
     WantedRead,
@@ -22,10 +22,10 @@ from mountd.cache.objects.objects import (
     read_ahead,
     read_object,
 )
-from mountd.cache.objects.pace import WritePace
-from mountd.cache.objects.room import Health, Room, State
-from mountd.cache.objects.stamps import Change, Turns, is_ours, stamp_of, stamp_to_keep
-from mountd.cache.objects.unlinked import Unlinked, sync_disk
+from hfs.mountd.cache.objects.pace import WritePace
+from hfs.mountd.cache.objects.room import Health, Room, State
+from hfs.mountd.cache.objects.stamps import Change, Turns, is_ours, stamp_of, stamp_to_keep
+from hfs.mountd.cache.objects.unlinked import Unlinked, sync_disk
 
 __all__ = [
     "OUR_LIMITS",

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from mountd.cache.index import ChunkRow, StagedRow, Stamp
-from mountd.cache.objects.codec import expand
-from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.io import Damaged
-from mountd.cache.objects.io_class import idle_io
-from mountd.cache.objects.objects import OUR_LIMITS
-from mountd.cache.objects.stamps import stamp_of
-from policies.cache.admission import BLOCK_BYTES
-from policies.geometry import chunk_extent
+from hfs.mountd.cache.index import ChunkRow, StagedRow, Stamp
+from hfs.mountd.cache.objects.codec import expand
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.io import Damaged
+from hfs.mountd.cache.objects.io_class import idle_io
+from hfs.mountd.cache.objects.objects import OUR_LIMITS
+from hfs.mountd.cache.objects.stamps import stamp_of
+from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.geometry import chunk_extent
 
 _STEP_BYTES = 1 << 20
 """One read: long enough that its own cost does not matter, and a tenth of a millisecond of a drive's time."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 
-from mountd.cache.index import ChunkRow
+from hfs.mountd.cache.index import ChunkRow
 
 
 class ChunkRecords:

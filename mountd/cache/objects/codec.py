@@ -27,10 +27,10 @@ from types import ModuleType
 
 import xxhash
 
-from mountd.base.errors import ConfigError
-from mountd.cache.objects.io import Damaged
-from policies.cache.admission import blocks_bytes
-from policies.cache.encoding import EncodingChoice, pays
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.cache.objects.io import Damaged
+from hfs.policies.cache.admission import blocks_bytes
+from hfs.policies.cache.encoding import EncodingChoice, pays
 
 UNDECIDED = 0
 RAW = -1

@@ -12,17 +12,17 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from mountd.base.object_answers import ObjectAnswers
-from mountd.base.object_maker import ObjectMaker
-from mountd.base.version import Version
-from mountd.cache.index import Index
-from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.file import StagedFile
-from mountd.cache.objects.pace import WritePace
-from mountd.cache.objects.room import Health, Room
-from mountd.cache.objects.stamps import Turns
-from mountd.core.metrics import Metrics
-from mountd.core.waits import Waits
+from hfs.mountd.base.object_answers import ObjectAnswers
+from hfs.mountd.base.object_maker import ObjectMaker
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import Index
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.pace import WritePace
+from hfs.mountd.cache.objects.room import Health, Room
+from hfs.mountd.cache.objects.stamps import Turns
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.waits import Waits
 
 Value = TypeVar("Value")
 

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mountd.cache.index import Stamp
-from mountd.cache.objects.io import ObjectIO
-from mountd.core.cache_directory import CacheDirectory
-from mountd.core.open_files import OpenFiles
-from mountd.native import small_files as small_native
-from mountd.native.openat2 import CACHED, How, open_now
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.native import small_files as small_native
+from hfs.mountd.native.openat2 import CACHED, How, open_now
 
 _OBJECTS = "objects"
 _ASIDE = "objects.broken-"

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mountd.base.delegation import Delegation
-from mountd.base.version import Version
-from mountd.cache.index import Stamp
-from mountd.cache.objects.chunk_records import ChunkRecords
-from policies.cache.admission import blocks_bytes, object_overhead_bytes
-from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
+from hfs.mountd.base.delegation import Delegation
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects.chunk_records import ChunkRecords
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 
 if TYPE_CHECKING:
-    from mountd.cache.objects.stamps import Change
+    from hfs.mountd.cache.objects.stamps import Change
 
 
 def recall(file: StagedFile) -> None:

@@ -11,8 +11,8 @@ from collections import OrderedDict
 
 import trio
 
-from mountd.cache.index import IndexFailed
-from mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.index import IndexFailed
+from hfs.mountd.cache.objects.context import CacheContext
 
 _AHEAD = 8_192
 """Numbers left when the next block is asked for: over a second of the fastest staging of small files."""

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Sequence
 
-from policies.cache.admission import BLOCK_BYTES
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02

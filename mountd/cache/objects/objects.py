@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import xxhash
 
-from mountd.cache.index import Stamp
-from mountd.cache.objects.codec import expand
-from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.io import Damaged
-from mountd.cache.objects.stamps import stamp_of
-from policies.geometry import Extent
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects.codec import expand
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.io import Damaged
+from hfs.mountd.cache.objects.stamps import stamp_of
+from hfs.policies.geometry import Extent
 
 Value = TypeVar("Value")
 

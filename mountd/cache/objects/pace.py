@@ -18,8 +18,8 @@ import mmap
 import time
 from collections.abc import Callable, Sequence
 
-from mountd.cache.objects.io import ObjectIO
-from policies.prefetch.yielding import rest_s
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.policies.prefetch.yielding import rest_s
 
 _PIECE_BYTES = 512 << 10
 """A SATA drive writes it in a millisecond or three: hardly longer than a read takes. Of more, few drives are faster."""

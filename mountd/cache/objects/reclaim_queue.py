@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.objects import CacheContext, Descriptors, StagedFile, recall
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.objects import CacheContext, Descriptors, StagedFile, recall
 
 
 @dataclass(frozen=True, slots=True)

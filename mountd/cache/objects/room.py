@@ -13,11 +13,11 @@ from typing import Literal
 
 import trio
 
-from mountd.cache.index import IndexFailed
-from mountd.cache.objects.disk import DiskSpace
-from mountd.core.config.quantities import show_size
-from mountd.core.metrics import Metrics
-from policies.cache.admission import (
+from hfs.mountd.cache.index import IndexFailed
+from hfs.mountd.cache.objects.disk import DiskSpace
+from hfs.mountd.core.config.quantities import show_size
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.cache.admission import (
     RoomFacts,
     admit,
     default_floor_bytes,

@@ -25,8 +25,8 @@ import stat
 
 import trio
 
-from mountd.cache.index import Stamp
-from mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects.file import StagedFile
 
 _SECOND_NS = 1_000_000_000
 

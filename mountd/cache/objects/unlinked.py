@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mountd.cache.index import IndexFailed
-from mountd.cache.objects.context import CacheContext
-from mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.index import IndexFailed
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.disk import Disk
 
 _AT_ONCE = 2048
 """So many are forgotten together: a sync every two seconds at a thousand evictions a second, and after a crash 2048

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 
-from mountd.cache.index import Stamp
-from mountd.cache.objects import (
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects import (
     OUR_LIMITS,
     CacheContext,
     Damaged,
@@ -18,8 +18,8 @@ from mountd.cache.objects import (
     StagedFile,
     is_ours,
 )
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from policies.geometry import Extent, chunk_range
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.policies.geometry import Extent, chunk_range
 
 
 class Findings:

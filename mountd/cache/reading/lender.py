@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from mountd.base.errors import StagingError
-from mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object, lend_opened, object_name, stamp_of
-from mountd.cache.reading.findings import Findings
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object, lend_opened, object_name, stamp_of
+from hfs.mountd.cache.reading.findings import Findings
+from hfs.policies.geometry import Extent
 
 Value = TypeVar("Value")
 

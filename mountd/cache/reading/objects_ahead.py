@@ -11,10 +11,10 @@ from collections import deque
 
 import trio
 
-from mountd.base.object_answers import ObjectAnswers
-from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext
-from mountd.cache.reading.whole_objects import right_objects
+from hfs.mountd.base.object_answers import ObjectAnswers
+from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.objects import CacheContext
+from hfs.mountd.cache.reading.whole_objects import right_objects
 
 _ROWS = 4096
 """Names read from the index at a time: some 20 ms of a thread."""

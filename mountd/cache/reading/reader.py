@@ -22,9 +22,9 @@ from functools import partial
 import trio
 import xxhash
 
-from mountd.base.errors import HfsError, StagingError
-from mountd.cache.index import Stamp
-from mountd.cache.objects import (
+from hfs.mountd.base.errors import HfsError, StagingError
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects import (
     CacheContext,
     Descriptors,
     StagedFile,
@@ -33,12 +33,12 @@ from mountd.cache.objects import (
     read_object,
     stamp_of,
 )
-from mountd.cache.reading.findings import Findings
-from mountd.cache.reading.verifying_ahead import VerifyingAhead
-from mountd.core.background import note_fault
-from mountd.core.byte_lru import ByteLRU
-from mountd.core.flight import SingleFlight
-from policies.geometry import Extent, chunk_range, split
+from hfs.mountd.cache.reading.findings import Findings
+from hfs.mountd.cache.reading.verifying_ahead import VerifyingAhead
+from hfs.mountd.core.background import note_fault
+from hfs.mountd.core.byte_lru import ByteLRU
+from hfs.mountd.core.flight import SingleFlight
+from hfs.policies.geometry import Extent, chunk_range, split
 
 _HASHED_AT_ONCE_BYTES = 512 << 10
 """A whole chunk of so many bytes is verified on the event loop if it is in memory: 40 us, less than a thread costs."""

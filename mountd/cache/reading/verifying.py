@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.cache.objects import StagedFile
-from mountd.cache.reading.reader import StagedReader
-from mountd.core.background import guarded
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.objects import StagedFile
+from hfs.mountd.cache.reading.reader import StagedReader
+from hfs.mountd.core.background import guarded
 
 _STREAMS = 4
 """Chunks of a file at a time: two are hashed while two come from the disk."""

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.cache.objects import StagedFile
-from mountd.core.background import guarded
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.objects import StagedFile
+from hfs.mountd.core.background import guarded
+from hfs.policies.geometry import Extent
 
 _CHUNKS = 2
 """One is hashed while the disk brings the other."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import xxhash
 
-from mountd.base.errors import StagingError
-from mountd.cache.index import StagedRow
-from mountd.cache.objects import Disk
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.index import StagedRow
+from hfs.mountd.cache.objects import Disk
 
 
 def right_objects(disk: Disk, rows: Sequence[StagedRow]) -> list[StagedRow]:

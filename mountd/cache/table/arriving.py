@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mountd.base.version import Version
-from mountd.cache.objects import StagedFile
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.objects import StagedFile
 
 
 class Arriving:

@@ -14,14 +14,14 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
-from mountd.cache.objects import RAW, CacheContext, StagedFile
-from mountd.cache.objects.reclaim_queue import ReclaimQueue
-from mountd.cache.table.arriving import Arriving
-from mountd.cache.table.doomed import DoomedRows
-from mountd.cache.table.row_updates import RowUpdates
-from mountd.core.background import note_fault
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
+from hfs.mountd.cache.objects import RAW, CacheContext, StagedFile
+from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
+from hfs.mountd.cache.table.arriving import Arriving
+from hfs.mountd.cache.table.doomed import DoomedRows
+from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.core.background import note_fault
 
 _KEEP = 65_536
 """StagedFiles kept although nobody holds them: about 40 MB, and more files than are open or fetched ahead at a time."""

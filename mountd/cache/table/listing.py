@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
-from mountd.cache.index import IndexFailed, StagedRow
-from mountd.cache.objects import CacheContext
+from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.objects import CacheContext
 
 _PAGE = 1000
 """Rows in memory at a time."""

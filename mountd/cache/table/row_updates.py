@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache.index import IndexFailed, Stamp
-from mountd.cache.objects import CacheContext, StagedFile, stamp_to_keep
-from policies.cache.eviction import USES_FLUSHED_EVERY_S
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import IndexFailed, Stamp
+from hfs.mountd.cache.objects import CacheContext, StagedFile, stamp_to_keep
+from hfs.policies.cache.eviction import USES_FLUSHED_EVERY_S
 
 _MAX_WAITING = 65_536
 """Of each kind; beyond it they are dropped, as they only order evictions."""

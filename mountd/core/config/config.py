@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mountd.core.config.choices import Direct, Eviction, PeersWanted, PlacementWanted, VerifyWanted
-from mountd.core.config.key import (
+from hfs.mountd.core.config.choices import Direct, Eviction, PeersWanted, PlacementWanted, VerifyWanted
+from hfs.mountd.core.config.key import (
     ANSWER_THREADS,
     CHUNK,
     DIRECTORY,
@@ -30,10 +30,10 @@ from mountd.core.config.key import (
     Key,
     choice,
 )
-from mountd.core.config.sections import FETCHED, KEPT, NODES, PLACES, READERS
-from mountd.core.config.telling import Telling
-from policies.cache.encoding import EncodingWanted
-from policies.iomode import Wanted
+from hfs.mountd.core.config.sections import FETCHED, KEPT, NODES, PLACES, READERS
+from hfs.mountd.core.config.telling import Telling
+from hfs.policies.cache.encoding import EncodingWanted
+from hfs.policies.iomode import Wanted
 
 
 class Config(Telling, frozen=True, kw_only=True):

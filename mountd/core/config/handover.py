@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mountd.base.errors import ConfigError
-from mountd.core.config.config import Config
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.config import Config
 
 
 def dump(config: Config, origins: Mapping[str, str]) -> bytes:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
-from mountd.core.config.address import parse_address
-from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
-from mountd.core.config.source_user import resolve
+from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
+from hfs.mountd.core.config.address import parse_address
+from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
+from hfs.mountd.core.config.source_user import resolve
 
 KIB, MIB = 1024, 1024**2
 

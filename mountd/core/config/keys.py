@@ -8,9 +8,9 @@ from typing import get_args
 
 import msgspec
 
-from mountd.core.config.config import Config
-from mountd.core.config.key import Key
-from mountd.core.config.telling import Telling
+from hfs.mountd.core.config.config import Config
+from hfs.mountd.core.config.key import Key
+from hfs.mountd.core.config.telling import Telling
 
 
 def _keys() -> Iterator[Key]:

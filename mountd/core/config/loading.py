@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mountd.base.errors import ConfigError
-from mountd.core.config.config import Config
-from mountd.core.config.faults import Fault, impossible, shown
-from mountd.core.config.keys import KEYS
-from mountd.core.config.options import mount_options
-from mountd.core.config.source_user import SourceUser
-from mountd.core.config.source_user import shown as shown_user
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.config import Config
+from hfs.mountd.core.config.faults import Fault, impossible, shown
+from hfs.mountd.core.config.keys import KEYS
+from hfs.mountd.core.config.options import mount_options
+from hfs.mountd.core.config.source_user import SourceUser
+from hfs.mountd.core.config.source_user import shown as shown_user
 
 log = logging.getLogger(__name__)
 

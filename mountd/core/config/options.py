@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mountd.core.config.faults import Fault, impossible
+from hfs.mountd.core.config.faults import Fault, impossible
 
 _TAKEN = {
     *("ro", "defaults", "async", "sync", "dirsync", "iversion", "noiversion", "mand", "nomand", "silent", "loud"),

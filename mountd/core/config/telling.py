@@ -9,9 +9,9 @@ from typing import Annotated
 
 import msgspec
 
-from mountd.core.config.choices import LogFormat, LogLevel
-from mountd.core.config.key import ADDRESS, FILE, FILE_OR_DIRECTORY, Key, choice
-from mountd.core.config.sections import TOLD
+from hfs.mountd.core.config.choices import LogFormat, LogLevel
+from hfs.mountd.core.config.key import ADDRESS, FILE, FILE_OR_DIRECTORY, Key, choice
+from hfs.mountd.core.config.sections import TOLD
 
 
 class Telling(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import trio
 
-from mountd.base.version import Version
-from mountd.namespace import Node
-from mountd.source import BatchProgress
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace import Node
+from hfs.mountd.source import BatchProgress
 
 Place = tuple[Node, bytes]
 """A directory and a name in it: what a file is known by before it has been looked at."""

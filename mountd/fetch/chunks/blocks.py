@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from mountd.base.version import Version
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import BLOCK_BYTES
+from hfs.mountd.base.version import Version
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
 
 _MAX_REMEMBERED = 4096
 """Blocks of which it is remembered that they were read once: 256 MB of them, 200 bytes each."""

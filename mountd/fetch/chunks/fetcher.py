@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from mountd.base.errors import HfsError
-from mountd.base.version import Version
-from mountd.cache import Cache, StagedFile
-from mountd.core.flight import SingleFlight
-from mountd.core.metrics import Metrics
-from mountd.core.waits import Waits
-from mountd.fetch.chunks.batches import Batches, Place
-from mountd.fetch.chunks.held import ChunkKey, HeldChunks
-from mountd.fetch.chunks.owners import Owners
-from mountd.fetch.chunks.page_pusher import PagePusher, Push
-from mountd.fetch.chunks.turns import FetchTurns
-from mountd.namespace import Node, by_any_name
-from mountd.peers import PeerAnswer
-from mountd.source import Source
-from policies.geometry import Extent, chunk_extent
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.flight import SingleFlight
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.fetch.chunks.batches import Batches, Place
+from hfs.mountd.fetch.chunks.held import ChunkKey, HeldChunks
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.mountd.fetch.chunks.page_pusher import PagePusher, Push
+from hfs.mountd.fetch.chunks.turns import FetchTurns
+from hfs.mountd.namespace import Node, by_any_name
+from hfs.mountd.peers import PeerAnswer
+from hfs.mountd.source import Source
+from hfs.policies.geometry import Extent, chunk_extent
+from hfs.policies.iomode import SMALL_BYTES
 
 _LOOK_AGAIN_S = 1.0
 """Who waits for a chunk that others have ordered looks so often whether it still comes."""

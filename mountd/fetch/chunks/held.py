@@ -14,11 +14,11 @@ import mmap
 
 import trio
 
-from mountd.base.errors import SourceTimeout
-from mountd.base.version import Version
-from mountd.core.buffers import Buffers
-from mountd.core.byte_lru import ByteLRU
-from mountd.fetch.chunks.blocks import Blocks
+from hfs.mountd.base.errors import SourceTimeout
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.byte_lru import ByteLRU
+from hfs.mountd.fetch.chunks.blocks import Blocks
 
 ChunkKey = tuple[Version, int]
 

@@ -13,13 +13,13 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from mountd.base.version import Version
-from mountd.cache import StagedFile
-from mountd.namespace import Node
-from mountd.peers import JobPeers, PeerAnswer
-from mountd.source import Source
-from policies.cluster.stagger import Place, Stagger
-from policies.geometry import Extent
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.namespace import Node
+from hfs.mountd.peers import JobPeers, PeerAnswer
+from hfs.mountd.source import Source
+from hfs.policies.cluster.stagger import Place, Stagger
+from hfs.policies.geometry import Extent
 
 _MAX_TOLD = 64
 """Files of which it is remembered what their owners were told: half a megabyte each at most."""

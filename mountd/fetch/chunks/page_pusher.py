@@ -13,13 +13,13 @@ from typing import Protocol
 
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.core.background import start_guarded
-from mountd.core.memory import Memory
-from mountd.namespace import Node, pages_given
-from policies.geometry import Extent
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.namespace import Node, pages_given
+from hfs.policies.geometry import Extent
+from hfs.policies.iomode import SMALL_BYTES
 
 PUSH_STEP_BYTES = 4 << 20
 """As far as readahead takes a read for the next one of a stream (policies/prefetch/readahead.py)."""

@@ -3,8 +3,8 @@
 Written by the daemon that serves, read once by the one that follows it. It never decides what becomes of them.
 """
 
-from mountd.namespace.journal.facts import NodeFact
-from mountd.namespace.journal.inherited import Inherited
-from mountd.namespace.journal.journal import Journal, open_journal
+from hfs.mountd.namespace.journal.facts import NodeFact
+from hfs.mountd.namespace.journal.inherited import Inherited
+from hfs.mountd.namespace.journal.journal import Journal, open_journal
 
 __all__ = ["Inherited", "Journal", "NodeFact", "open_journal"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mountd.namespace.journal.facts import (
+from hfs.mountd.namespace.journal.facts import (
     DIRECTORY,
     DOUBT,
     FILE,
@@ -20,7 +20,7 @@ from mountd.namespace.journal.facts import (
     MountFact,
     NodeFact,
 )
-from mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.journal.log import JournalLog
 
 
 class Inherited(NamedTuple):

@@ -19,15 +19,15 @@ import logging
 import os
 import struct
 
-from mountd.namespace.journal.facts import MOUNT, MountFact
-from mountd.namespace.journal.inherited import Inherited, read_inherited
-from mountd.namespace.journal.log import JournalLog
-from mountd.namespace.journal.noted_handles import NotedHandles
-from mountd.namespace.journal.noted_mount import NotedMount
-from mountd.namespace.journal.noted_nodes import NotedNodes
-from mountd.namespace.journal.segment import open_memory
-from mountd.namespace.journal.writer import JournalWriter
-from mountd.wire.handover import Handover
+from hfs.mountd.namespace.journal.facts import MOUNT, MountFact
+from hfs.mountd.namespace.journal.inherited import Inherited, read_inherited
+from hfs.mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.journal.noted_handles import NotedHandles
+from hfs.mountd.namespace.journal.noted_mount import NotedMount
+from hfs.mountd.namespace.journal.noted_nodes import NotedNodes
+from hfs.mountd.namespace.journal.segment import open_memory
+from hfs.mountd.namespace.journal.writer import JournalWriter
+from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)
 

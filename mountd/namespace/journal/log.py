@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from mountd.namespace.journal.segment import JournalMemory, Segment
+from hfs.mountd.namespace.journal.segment import JournalMemory, Segment
 
 _KEY = struct.Struct("<BQ")
 _DROPPED = 0x80

@@ -7,10 +7,10 @@ mount lives. Event loop only, never waits.
 
 from __future__ import annotations
 
-from mountd.namespace.journal.facts import DIRECTORY, FILE, DirectoryFact, handle_value
-from mountd.namespace.journal.inherited import Inherited
-from mountd.namespace.journal.noted_nodes import NotedNodes
-from mountd.namespace.journal.writer import JournalWriter
+from hfs.mountd.namespace.journal.facts import DIRECTORY, FILE, DirectoryFact, handle_value
+from hfs.mountd.namespace.journal.inherited import Inherited
+from hfs.mountd.namespace.journal.noted_nodes import NotedNodes
+from hfs.mountd.namespace.journal.writer import JournalWriter
 
 _RESENT = 1 << 63
 """In the number of a request that the kernel has sent again."""

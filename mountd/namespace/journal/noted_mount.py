@@ -5,9 +5,9 @@ Both hold as long as the mount lives, whichever daemon serves it. Event loop onl
 
 from __future__ import annotations
 
-from mountd.base.version import is_lasting
-from mountd.namespace.journal.facts import MOUNT, MountFact
-from mountd.namespace.journal.writer import JournalWriter
+from hfs.mountd.base.version import is_lasting
+from hfs.mountd.namespace.journal.facts import MOUNT, MountFact
+from hfs.mountd.namespace.journal.writer import JournalWriter
 
 
 class NotedMount:

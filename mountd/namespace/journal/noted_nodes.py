@@ -17,11 +17,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-from mountd.base.attributes import Attributes
-from mountd.base.version import Version
-from mountd.namespace.journal.facts import DOUBT, NODE, NodeFact
-from mountd.namespace.journal.noted_mount import NotedMount
-from mountd.namespace.journal.writer import JournalWriter
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace.journal.facts import DOUBT, NODE, NodeFact
+from hfs.mountd.namespace.journal.noted_mount import NotedMount
+from hfs.mountd.namespace.journal.writer import JournalWriter
 
 
 class _Noted:

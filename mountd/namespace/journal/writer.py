@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.journal.log import JournalLog
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ below it stays for the paths of those, without an id. Event loop only.
 
 from __future__ import annotations
 
-from mountd.base.delegation import Delegation
-from mountd.base.errors import SourceError
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.nodes.table import ROOT_ID, NodeTable
+from hfs.mountd.base.delegation import Delegation
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.table import ROOT_ID, NodeTable
 
 
 class NodeHolds:

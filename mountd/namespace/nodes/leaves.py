@@ -16,12 +16,12 @@ from collections.abc import Set as AbstractSet
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.leaf_table import Leaf, LeafTable
-from mountd.base.seen import SeenNames, attributes_of, has_no_acl
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.nodes.table import NodeTable
-from mountd.source import Source
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.leaf_table import Leaf, LeafTable
+from hfs.mountd.base.seen import SeenNames, attributes_of, has_no_acl
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.source import Source
 
 _MOST_OVER = 1 << 14
 """So many more than may be are let be until the next sweep, or until more are put in."""

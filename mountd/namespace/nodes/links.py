@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.namespace.nodes.node import Node
+from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.namespace.nodes.node import Node
 
 Value = TypeVar("Value")
 

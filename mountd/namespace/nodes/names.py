@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError
-from mountd.base.seen import attributes_of
-from mountd.namespace.nodes.leaves import Leaves
-from mountd.namespace.nodes.node import Dentry, Node
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.seen import attributes_of
+from hfs.mountd.namespace.nodes.leaves import Leaves
+from hfs.mountd.namespace.nodes.node import Dentry, Node
 
 _SLICE_S = 0.002
 """How long a sweep keeps the event loop; a request takes 40 to 90 us of it."""

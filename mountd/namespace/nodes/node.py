@@ -11,9 +11,9 @@ import math
 from collections.abc import Hashable
 from typing import Any
 
-from mountd.base.attributes import Attributes
-from mountd.base.delegation import Delegation
-from mountd.base.version import Version
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.delegation import Delegation
+from hfs.mountd.base.version import Version
 
 
 class Node:

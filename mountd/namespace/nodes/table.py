@@ -14,11 +14,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError
-from mountd.base.version import Version
-from mountd.namespace.journal import Journal
-from mountd.namespace.nodes.node import Node, place_of, recall
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace.journal import Journal
+from hfs.mountd.namespace.nodes.node import Node, place_of, recall
 
 ROOT_ID = 1
 """FUSE's number of the root, whatever its inode at the source."""

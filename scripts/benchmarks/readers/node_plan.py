@@ -12,8 +12,8 @@ from typing import Any
 from barrier import serve
 
 from hfs.client.cluster_map import ClusterMap
+from hfs.policies.cluster.placement import Nodes
 from hfs.samplers import Locality, LocalityAwareSampler
-from policies.cluster.placement import Nodes
 
 SAMPLES, LEARNERS, LOCAL_BATCH, SEED = map(int, sys.argv[1:])
 FILES = [f"train/n{number // 1300:08d}/n{number // 1300:08d}_{number}.JPEG" for number in range(SAMPLES)]

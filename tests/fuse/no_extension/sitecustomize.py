@@ -5,6 +5,6 @@ For tests of a daemon on a machine where they were not built (tests/fuse/modes.p
 
 import sys
 
-sys.modules["mountd.native._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
-sys.modules["mountd.native._small_files"] = None  # type: ignore[assignment]  # as above
-sys.modules["mountd.native._attributes"] = None  # type: ignore[assignment]  # as above
+sys.modules["hfs.mountd.native._fastpath"] = None  # type: ignore[assignment]  # an import of it is then a ModuleNotFoundError
+sys.modules["hfs.mountd.native._small_files"] = None  # type: ignore[assignment]  # as above
+sys.modules["hfs.mountd.native._attributes"] = None  # type: ignore[assignment]  # as above

@@ -16,10 +16,10 @@ from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
 from hfs.cli.shared import printable
 from hfs.client.client import Client
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.config import Config
 from hfs.mounting import joining, mounting, using
 from hfs.mounting.mountinfo import parse
-from mountd.base.errors import MountError
-from mountd.core.config import Config
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
 

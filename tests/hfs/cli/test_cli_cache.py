@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 
 from hfs.cli import shared
+from hfs.mountd.base.errors import HfsError
 from hfs.mounting.mountinfo import parse
-from mountd.base.errors import HfsError
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
 

@@ -16,8 +16,8 @@ from hfs.cli.hint import hint as hfs_hint
 from hfs.cli.learners import epochs_table, learners_table
 from hfs.client.client import Client, DaemonSilent
 from hfs.layouts.layout import Layout
+from hfs.mountd.wire.protocol import Touch, Touches
 from hfs.mounting.mountinfo import parse
-from mountd.wire.protocol import Touch, Touches
 from tests.hfs.daemon import FakeCommands, serving
 
 

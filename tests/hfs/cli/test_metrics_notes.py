@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hfs.cli.metrics import notes
-from mountd.core.config import Config
+from hfs.mountd.core.config import Config
 
 PATHS = "and the paths of SOURCE and MOUNTPOINT"
 

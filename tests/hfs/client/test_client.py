@@ -11,10 +11,10 @@ import pytest
 
 from hfs.client import client as module
 from hfs.client.client import Client, DaemonSilent, Refused, find_socket, known_sockets
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.socket_places import prefix_of
+from hfs.mountd.wire.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
 from hfs.mounting.mountinfo import parse
-from mountd.core import socket_places
-from mountd.core.socket_places import prefix_of
-from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
 from tests.hfs.daemon import FakeCommands, serving
 
 

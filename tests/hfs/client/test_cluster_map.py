@@ -16,7 +16,7 @@ from hfs.client.client import DaemonSilent
 from hfs.client.cluster_map import ClusterMap, NoClusterMap
 from hfs.layouts.files import files_layout
 from hfs.layouts.layout import Layout
-from policies.cluster.placement import Nodes, keys, owners
+from hfs.policies.cluster.placement import Nodes, keys, owners
 from tests.hfs.daemon import FakeCommands, serving
 
 ANSWER: dict[str, Any] = {

@@ -19,8 +19,8 @@ from hfs.client import control_socket, tunnel
 from hfs.client.client import Client
 from hfs.client.control_socket import ControlAddress, ControlSocket, DaemonSilent
 from hfs.client.tunnel import open_tunnel
+from hfs.mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from hfs.mounting.mountinfo import Mount
-from mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from tests.layers import ROOT
 
 LIMIT_S = 20.0
@@ -246,7 +246,7 @@ def test_what_a_process_says_last_is_carried(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from hfs.client import tunnel
-from mountd.wire.tunnel import Answer, CLOSE
+from hfs.mountd.wire.tunnel import Answer, CLOSE
 
 class Mount:
     def __init__(self, path):

@@ -11,7 +11,7 @@ from hfs.codecs import CodecError, EncodedDataset, decode_all, encode, registry
 from hfs.codecs import decode as decode_buffer
 from hfs.codecs.codec import WantedOutput
 from hfs.codecs.container import unpack
-from policies.codecs import cosmoflow as kernel
+from hfs.policies.codecs import cosmoflow as kernel
 from tests.hfs.codecs.codec_samples import fields, volume
 from tests.support.late_module import LateModule
 

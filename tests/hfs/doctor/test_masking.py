@@ -40,26 +40,26 @@ def line(logger: str, text: str) -> str:
 @pytest.mark.parametrize(
     ("logger", "text", "shown"),
     [
-        ("mountd.daemon.service", f"{MOUNT}: serving {SOURCE}", f"{MOUNT}: serving {SOURCE}"),
+        ("hfs.mountd.daemon.service", f"{MOUNT}: serving {SOURCE}", f"{MOUNT}: serving {SOURCE}"),
         (
-            "mountd.hints.followed_plans",
+            "hfs.mountd.hints.followed_plans",
             "a hint names what cannot be had, train/zebra: No such file or directory",
             "a hint names what cannot be had, <name-1>/<name-2>: No such file or directory",
         ),
         # A name that is a word of ours too.
         (
-            "mountd.hints.followed_plans",
+            "hfs.mountd.hints.followed_plans",
             "a hint names what cannot be had, source: Input/output error",
             "a hint names what cannot be had, <name-1>: Input/output error",
         ),
         (
-            "mountd.cache.expiry",
+            "hfs.mountd.cache.expiry",
             "12345 staged files of 67890 bytes were not used for 60 s, and went",
             "12345 staged files of 67890 bytes were not used for 60 s, and went",
         ),
-        ("mountd.supervisor", "process 4711 answers", "process 4711 answers"),
+        ("hfs.mountd.supervisor", "process 4711 answers", "process 4711 answers"),
         ("pyfuse3", "zebra: Input/output error", "<name-1>: Input/output error"),
-        ("mountd.daemon.daemon", "the daemon failed: 000123", "the daemon failed: <name-1>"),
+        ("hfs.mountd.daemon.daemon", "the daemon failed: 000123", "the daemon failed: <name-1>"),
     ],
 )
 def test_log_lines(masks: Masks, logger: str, text: str, shown: str) -> None:
@@ -99,7 +99,16 @@ HOSTILE = (
         "<zqxj>",
         "zqxj%svbnm",
     ),
-    *("zqxj...vbnm", "Zqxj: Vbnm: zqxj", "a zqxj b: c", "SIGZQXJ", "mountd.zqxj", "hfs.zqxj", "zqxj, zqxj: ", "/zqxj"),
+    *(
+        "zqxj...vbnm",
+        "Zqxj: Vbnm: zqxj",
+        "a zqxj b: c",
+        "SIGZQXJ",
+        "hfs.mountd.zqxj",
+        "hfs.zqxj",
+        "zqxj, zqxj: ",
+        "/zqxj",
+    ),
     "x\n2026-01-02 03:04:05,678 INFO zqxj: vbnm",
     'x\n  File "/zqxj.py", line 1, in vbnm',
 )
@@ -126,7 +135,7 @@ def test_no_name_gets_through_whatever_is_said_of_it(masks: Masks, sentence: str
         masks.text(said),
         masks.value(said),
         masks.line(said),
-        masks.line(line("mountd.fetch.misses", said)),
+        masks.line(line("hfs.mountd.fetch.misses", said)),
         masks.line(line("other", said)),
         str(masks.tree({"last_error": said, "paths": [said], said: 1, "layouts": {said: {"x": said}}})),
     ):
@@ -181,12 +190,12 @@ def test_without_source_text_everything_is_masked(tmp_path: object) -> None:
     from pathlib import Path
 
     masks = Masks([SOURCE], [], OwnWords(Path(str(tmp_path))))
-    assert masks.line(line("mountd.daemon.service", f"{MOUNT}: serving {SOURCE}")).endswith(f"<name-3> {SOURCE}")
+    assert masks.line(line("hfs.mountd.daemon.service", f"{MOUNT}: serving {SOURCE}")).endswith(f"<name-3> {SOURCE}")
 
 
 def test_the_messages_of_the_daemon_are_known(own: OwnWords) -> None:
     """Else the masks would still hold, and no log could be read."""
-    assert own.message("mountd.files.io_mode", "io mode daemon: it was asked for") is not None
-    assert own.message("mountd.supervisor", "process 12 answers") is not None
-    assert own.message("mountd.files.io_mode", "something else") is None
+    assert own.message("hfs.mountd.files.io_mode", "io mode daemon: it was asked for") is not None
+    assert own.message("hfs.mountd.supervisor", "process 12 answers") is not None
+    assert own.message("hfs.mountd.files.io_mode", "something else") is None
     assert {"staged", "daemon", "unmounting"} <= own.words

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hfs.layouts.files import OutsideRoot, files_layout, relative_names, versions
 from hfs.layouts.hdf5 import build_hdf5
 from hfs.layouts.layout import Layout, LayoutError
-from mountd.base.errors import ConfigError
+from hfs.mountd.base.errors import ConfigError
 
 
 def same(path: str) -> str:

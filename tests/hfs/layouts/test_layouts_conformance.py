@@ -15,7 +15,7 @@ from hfs.layouts import reading
 from hfs.layouts.check import faults
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.registry import build, formats, recognised
-from mountd.base.errors import ConfigError
+from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, Case
 from tests.hfs.layouts.layout_data import sample_pieces
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.config import Config
 from hfs.mounting import given
 from hfs.mounting.given import GivenMount, is_given, settled, take
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.config import Config
 
 OTHERS = frozenset({"ro", "allow_other"})
 CONFIG = Config(source="/s", mountpoint="/dev/fd/7", cache="/c")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.ledger import Grant, Listed, ServedSource
+from hfs.mountd.wire.protocol import Result, encode
 from hfs.mounting.held import Held, held
-from mountd.ledger import Grant, Listed, ServedSource
-from mountd.wire.protocol import Result, encode
 
 GRANT = Grant(10, 7, 1)
 

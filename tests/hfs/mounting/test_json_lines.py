@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from hfs.mountd.core.config import Config
+from hfs.mountd.supervisor.log import Log
 from hfs.mounting import logs
 from hfs.mounting.json_lines import JsonLines
-from mountd.core.config import Config
-from mountd.supervisor.log import Log
 
 NAMES = ["plain", "caf\udce9\udcff", "a\nb\rc", "\u2028\x85", '"{}\\', "é€😀", "\0\x1b[31m", "\ud83d alone"]
 
@@ -41,7 +41,7 @@ def written(path: Path, monkeypatch: pytest.MonkeyPatch, form: str, *records: An
     monkeypatch.setattr(logs.atexit, "register", stops.append)
     logs.configure(config)
     for arguments, keywords in records:
-        logging.getLogger("mountd.test").info(*arguments, **keywords)
+        logging.getLogger("hfs.mountd.test").info(*arguments, **keywords)
     for stop in stops:
         stop()
         for handler in stop.__self__.handlers:
@@ -69,7 +69,7 @@ def test_names_of_any_bytes(root: logging.Logger, tmp_path: Path, monkeypatch: p
         assert list(line) == ["time", "level", "logger", "message"]
         line["message"].encode()  # no surrogates: other programs refuse them
         assert line["message"].startswith(name.encode("utf-8", "backslashreplace").decode() + ": ")
-    assert (found[0]["level"], found[0]["logger"]) == ("INFO", "mountd.test")
+    assert (found[0]["level"], found[0]["logger"]) == ("INFO", "hfs.mountd.test")
 
 
 def test_exceptions(root: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_exceptions(root: logging.Logger, tmp_path: Path, monkeypatch: pytest.Mo
     assert line["exception"].endswith("OSError: [Errno 5] broken: 'caf\\udce9'")
     text = written(tmp_path / "text", monkeypatch, "text", record).decode()
     first, *rest = text.splitlines()
-    assert first.endswith(" INFO mountd.test: failed")
+    assert first.endswith(" INFO hfs.mountd.test: failed")
     assert rest[0] == "Traceback (most recent call last):"
     assert rest[-1] == "OSError: [Errno 5] broken: 'caf\\udce9'"
 
@@ -101,8 +101,8 @@ def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
     for line, name in zip(map(json.loads, lines), NAMES, strict=True):
         assert list(line) == list(json.loads(JsonLines().format(record)))
         assert line["message"] == name.encode("utf-8", "backslashreplace").decode()
-        assert (line["level"], line["logger"]) == ("WARNING", "mountd.supervisor")
-    assert last.endswith(b" INFO mountd.supervisor: as before")
+        assert (line["level"], line["logger"]) == ("WARNING", "hfs.mountd.supervisor")
+    assert last.endswith(b" INFO hfs.mountd.supervisor: as before")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,6 @@ def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
 def test_times_are_rfc_3339_in_utc(created: float, time: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     record = logging.makeLogRecord({"msg": "x", "created": created, "msecs": created % 1 * 1000})
     assert json.loads(JsonLines().format(record))["time"] == time
-    monkeypatch.setattr("mountd.supervisor.log.time.time", lambda: created)
+    monkeypatch.setattr("hfs.mountd.supervisor.log.time.time", lambda: created)
     Log(str(tmp_path / "log"), None, "json").info("x")
     assert json.loads((tmp_path / "log").read_text())["time"] == time

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.config import Config
 from hfs.mounting import daemon_process, logs, mounting, processes
 from hfs.mounting.mounting import clean_stale, detach, start, unmount
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.config import Config
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def refusal(
 
 def test_the_daemon_gets_its_configuration_and_a_session(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
-from mountd.core.config.handover import undump
+from hfs.mountd.core.config.handover import undump
 config, origins = undump(sys.stdin.buffer.read())
 import json
 session, package = os.getsid(0) == os.getpid(), os.path.isdir("hfs")

@@ -8,12 +8,12 @@ import trio
 from click.testing import CliRunner, Result
 
 from hfs.cli import cli
+from hfs.mountd.base.errors import CacheInUse, ConfigError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import CacheSettings, open_cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.wire.protocol import Progress, Rows
 from hfs.mounting import offline
-from mountd.base.errors import CacheInUse, ConfigError
-from mountd.base.version import Version
-from mountd.cache import CacheSettings, open_cache
-from mountd.core.metrics import Metrics
-from mountd.wire.protocol import Progress, Rows
 from tests.support.pattern import pattern
 
 CHUNK_BYTES = 65536

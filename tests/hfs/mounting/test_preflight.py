@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hfs.client.client import DaemonSilent
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.config import Config
 from hfs.mounting import preflight as places
 from hfs.mounting import probe
 from hfs.mounting.mountinfo import parse
 from hfs.mounting.preflight import absolute, check_places, describe_mount
-from mountd.base.errors import ConfigError, MountError
-from mountd.core.config import Config
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from hfs.mountd.core.config import Config
 from hfs.mounting import using
 from hfs.mounting.using import UsedMount
-from mountd.core.config import Config
 
 
 class Kept:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.base.errors import ConfigError
 from hfs.planning import measuring
 from hfs.planning.measuring import DataSet, NotMeasured, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
-from mountd.base.errors import ConfigError
-from policies.cluster.cost_model import costs
+from hfs.policies.cluster.cost_model import costs
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, SourceWaits, Trace, traced, waits_of
+from hfs.mountd.wire.layout import LayoutError
 from hfs.planning.recorded import later_epochs, recorded
-from mountd.wire.layout import LayoutError
 
 CHUNK = 1 << 20
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from hfs.client.cluster_map import ClusterMap
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
+from hfs.mountd.base.errors import ConfigError
+from hfs.policies.cluster.balance import assign
+from hfs.policies.cluster.cost_model import expected_imbalance
+from hfs.policies.cluster.placement import Nodes
 from hfs.samplers import Locality, LocalityAwareSampler
-from mountd.base.errors import ConfigError
-from policies.cluster.balance import assign
-from policies.cluster.cost_model import expected_imbalance
-from policies.cluster.placement import Nodes
 from tests.conftest import Logs
 from tests.hfs.daemon import FakeCommands, serving
 from tests.hfs.training.learners import listening

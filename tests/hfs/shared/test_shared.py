@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfs.layouts.layout import Layout, LayoutError
+from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.shared import reader as reader_module
 from hfs.shared import samples as samples_module
 from hfs.shared import window as window_module
@@ -24,7 +25,6 @@ from hfs.shared.reader import SampleReader, indices_of, portable
 from hfs.shared.samples import FunctionSamples, LayoutSamples, SamplePiece, _after
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
 from hfs.shared.window import Liveness, RankLost, State, Window, WindowEntry, WindowKind, control_bytes
-from mountd.base.errors import ConfigError, HfsError
 from tests.support.pattern import pattern, write_pattern
 
 

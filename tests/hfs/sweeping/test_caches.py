@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from hfs.mountd.cache import CacheSettings, open_cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.ledger import CacheRoot
+from hfs.mountd.ledger.record import Grant, write_grant
 from hfs.sweeping import caches
-from mountd.cache import CacheSettings, open_cache
-from mountd.core.metrics import Metrics
-from mountd.ledger import CacheRoot
-from mountd.ledger.record import Grant, write_grant
 
 DAY_S = 86400.0
 

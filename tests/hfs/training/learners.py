@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mountd.wire.hints import (
+from hfs.mountd.wire.hints import (
     At,
     LayoutFrame,
     LayoutPart,
@@ -23,7 +23,7 @@ from mountd.wire.hints import (
     decode_learner,
     layout_digest,
 )
-from mountd.wire.protocol import (
+from hfs.mountd.wire.protocol import (
     HEADER_BYTES,
     Failure,
     Join,

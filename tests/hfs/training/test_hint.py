@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hfs import hint
 from hfs.hint import hinted, hints_of
 from hfs.layouts.layout import Layout
-from mountd.wire.hints import MAX_LAYOUT_BYTES
-from mountd.wire.protocol import Failure, encode
+from hfs.mountd.wire.hints import MAX_LAYOUT_BYTES
+from hfs.mountd.wire.protocol import Failure, encode
 from tests.conftest import Logs
 from tests.hfs.training.learners import FakeDaemon, listening
 
@@ -418,6 +418,6 @@ def test_arguments_that_contradict_each_other() -> None:
 
 def test_a_layout_that_is_too_long(daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_LAYOUT_BYTES > 1000
-    monkeypatch.setattr("mountd.wire.hints.MAX_LAYOUT_BYTES", 1000)
+    monkeypatch.setattr("hfs.mountd.wire.hints.MAX_LAYOUT_BYTES", 1000)
     logs.expect("is longer than 1000")
     assert list(with_hint([1], daemon)) == [1]

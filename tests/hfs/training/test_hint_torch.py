@@ -10,8 +10,8 @@ import pytest
 
 from hfs.client.cluster_map import ClusterMap
 from hfs.hint import hinted
+from hfs.policies.cluster.placement import Nodes
 from hfs.samplers import GroupShuffleSampler, Locality, LocalityAwareSampler
-from policies.cluster.placement import Nodes
 from tests.hfs.training.learners import FakeDaemon, listening
 from tests.support.late_module import LateModule
 

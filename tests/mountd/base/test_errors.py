@@ -7,8 +7,8 @@ import errno
 import pytest
 import trio
 
-from mountd.base.errors import Interrupted, SourceError, StagingError, VersionChanged, errno_of, sole, ungrouped
-from policies.geometry import Extent
+from hfs.mountd.base.errors import Interrupted, SourceError, StagingError, VersionChanged, errno_of, sole, ungrouped
+from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, daemon
 

@@ -14,9 +14,9 @@ import pytest
 import trio
 import xxhash
 
-from mountd.base.object_maker import KnownObject
-from mountd.cache import Arrival, Cache, StagedFile, Stamp
-from policies.geometry import Extent
+from hfs.mountd.base.object_maker import KnownObject
+from hfs.mountd.cache import Arrival, Cache, StagedFile, Stamp
+from hfs.policies.geometry import Extent
 from tests.support.faults import check_contents, contents, healthy_staging, object_names, run, stage, version_of
 
 SIZE = 5000

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.cache.grants import Grants
-from mountd.cache.objects import DiskSpace, Room
-from mountd.ledger import Grant, Ledger, Listed, Registration, ServedSource
-from mountd.ledger.root import CacheRoot
+from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.objects import DiskSpace, Room
+from hfs.mountd.ledger import Grant, Ledger, Listed, Registration, ServedSource
+from hfs.mountd.ledger.root import CacheRoot
 from tests.conftest import Logs
 
 SIZE = 900

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
-from mountd.base.version import Version
-from mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
-from mountd.cache.index.schema import FORMAT
-from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.cache_lock import lock_cache
-from policies.cache.admission import blocks_bytes
+from hfs.mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
+from hfs.mountd.cache.index.schema import FORMAT
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.cache_lock import lock_cache
+from hfs.policies.cache.admission import blocks_bytes
 from tests.conftest import Logs
 
 CHUNK = 1 << 16
@@ -228,8 +228,8 @@ def test_a_rolled_back_group_leaves_nothing(index: Index) -> None:
 def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
     program = f"""
 import sys
-from mountd.core.cache_directory import open_cache_directory
-from mountd.core.cache_lock import lock_cache
+from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.cache_lock import lock_cache
 lock_cache(open_cache_directory({str(tmp_path)!r}, make=False))
 print("locked", flush=True)
 sys.stdin.read()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.cache import CacheSettings, open_cache
-from mountd.cache.objects import Disk
-from mountd.cache.objects.io import ObjectIO
-from mountd.cache.objects.io_class import idle_io, io_class_here, staging_io
-from mountd.core.metrics import Metrics
+from hfs.mountd.cache import CacheSettings, open_cache
+from hfs.mountd.cache.objects import Disk
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.cache.objects.io_class import idle_io, io_class_here, staging_io
+from hfs.mountd.core.metrics import Metrics
 from tests.support.faults import CHUNK_BYTES, stage
 
 LAST, IDLE = 2 << 13 | 7, 3 << 13

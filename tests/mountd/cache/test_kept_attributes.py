@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.seen import attributes_of
-from mountd.cache import Cache, StagedFile
-from mountd.cache.kept_attributes import KeptOfSource
-from mountd.cache.reading.whole_objects import right_objects
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.seen import attributes_of
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.cache.kept_attributes import KeptOfSource
+from hfs.mountd.cache.reading.whole_objects import right_objects
 from tests.conftest import Logs
 from tests.support.faults import CHUNK_BYTES, Operations, fail, healthy_staging, put, version_of
 
@@ -147,7 +147,7 @@ async def test_files_that_go_while_they_are_noted_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Between two writes anything may happen to those that are still to be written."""
-    monkeypatch.setattr("mountd.cache.kept_attributes._AT_ONCE", 1)
+    monkeypatch.setattr("hfs.mountd.cache.kept_attributes._AT_ONCE", 1)
     async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         for seed in (1, 2, 3):
@@ -248,7 +248,7 @@ async def test_rot_that_no_stamp_tells_of_is_found(tmp_path: Path) -> None:
 
 
 async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mountd.cache.reading.objects_ahead._OBJECTS", 1)
+    monkeypatch.setattr("hfs.mountd.cache.reading.objects_ahead._OBJECTS", 1)
     answers = Answers()
     async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mountd.cache.objects import WritePace
-from mountd.cache.objects.io import ObjectIO
-from policies.prefetch.yielding import FLOOR, rest_s
+from hfs.mountd.cache.objects import WritePace
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.policies.prefetch.yielding import FLOOR, rest_s
 
 CHUNK_BYTES = 8 << 20
 RATE_BPS = 100e6

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import trio
 
-from mountd.cache.index import Index
-from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.metrics import Metrics
-from policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.cache.index import Index
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.cache.admission import BLOCK_BYTES
 from tests.support.faults import CHUNK_BYTES, healthy_staging, put, run, stage, version_of
 
 ROOM_BYTES = CHUNK_BYTES + BLOCK_BYTES

@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import StagingError
-from mountd.cache import CacheSettings, StagedFile, open_cache
-from mountd.core.metrics import Metrics
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import CacheSettings, StagedFile, open_cache
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.faults import (
     CHUNK_BYTES,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mountd.base.errors import ConfigError, StagingError
-from mountd.cache.objects import Shrinker
-from mountd.cache.objects.codec import expand
-from mountd.core.metrics import Metrics
-from policies.geometry import Extent
+from hfs.mountd.base.errors import ConfigError, StagingError
+from hfs.mountd.cache.objects import Shrinker
+from hfs.mountd.cache.objects.codec import expand
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.faults import CHUNK_BYTES, SHRINKS, SIZE, healthy_staging, put, stage, verify, version_of
 

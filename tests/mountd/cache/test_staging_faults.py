@@ -13,12 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import StagingError
-from mountd.cache.objects import UNDECIDED, Shrinker
-from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.io import ObjectIO
-from mountd.core.metrics import Metrics
-from policies.cache.encoding import EncodingChoice
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache.objects import UNDECIDED, Shrinker
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.cache.encoding import EncodingChoice
 from tests.conftest import Logs
 from tests.support.faults import (
     CHUNK_BYTES,

@@ -14,11 +14,11 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.base.errors import StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.core.metrics import Metrics
-from policies.cache.admission import blocks_bytes
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.cache.admission import blocks_bytes
+from hfs.policies.geometry import Extent
 from tests.support.faults import (
     CAPACITY_BYTES,
     CHUNK_BYTES,

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.cache import Cache, StagedFile
-from mountd.cache import checking as staging_checking
-from mountd.cache import scrub as staging_scrub
-from mountd.cache.index import ScrubRow, Stamp
-from mountd.cache.objects import stamps as staging_stamps
-from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.io import ObjectIO
-from mountd.core.metrics import Metrics
-from policies.geometry import Extent
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.cache import checking as staging_checking
+from hfs.mountd.cache import scrub as staging_scrub
+from hfs.mountd.cache.index import ScrubRow, Stamp
+from hfs.mountd.cache.objects import stamps as staging_stamps
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.faults import (
     CHUNK_BYTES,
@@ -64,7 +64,7 @@ def rot(staging: Cache, file: StagedFile, offset: int, monkeypatch: pytest.Monke
         return Stamp(before.st_ino, before.st_ctime_ns) if stamp == found else stamp
 
     for user in ("objects.stamps", "objects.objects", "reading.reader", "reading.lender", "objects.around", "cleanup"):
-        monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", as_before)
+        monkeypatch.setattr(f"hfs.mountd.cache.{user}.stamp_of", as_before)
 
 
 @asynccontextmanager

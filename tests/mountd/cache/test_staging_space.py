@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import MountError
-from mountd.cache.objects.disk import Disk, DiskSpace
-from mountd.core.metrics import Metrics
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.cache.objects.disk import Disk, DiskSpace
+from hfs.mountd.core.metrics import Metrics
 from tests.support.faults import (
     CHUNK_BYTES,
     SIZE,

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from mountd.cache.objects.stamps import stamp_of
-from mountd.core.metrics import Metrics
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from hfs.mountd.cache.objects.stamps import stamp_of
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.faults import (
     CAPACITY_BYTES,
@@ -302,7 +302,7 @@ async def test_a_file_system_of_whole_seconds_is_never_believed(
         return found and found._replace(ctime_ns=found.ctime_ns // 10**9 * 10**9)
 
     for user in ("objects.stamps", "objects.objects", "reading.reader", "reading.lender"):
-        monkeypatch.setattr(f"mountd.cache.{user}.stamp_of", whole_seconds)
+        monkeypatch.setattr(f"hfs.mountd.cache.{user}.stamp_of", whole_seconds)
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1)
         assert await staging.lender.is_sound(file)

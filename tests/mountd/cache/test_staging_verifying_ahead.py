@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import StagingError
-from mountd.cache import Cache, StagedFile
-from mountd.core.metrics import Metrics
-from policies.geometry import Extent
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.faults import (
     CHUNK_BYTES,

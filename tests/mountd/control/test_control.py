@@ -16,17 +16,17 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import ConfigError, MountError
-from mountd.control import connection, control, requester
-from mountd.control.connection import ControlConnection, Report
-from mountd.control.control import serve
-from mountd.control.listening import socket_path
-from mountd.core import socket_places
-from mountd.core.config import Config
-from mountd.core.open_files import OpenFiles
-from mountd.core.socket_peer import SocketPeer
-from mountd.core.socket_places import prefix_of
-from mountd.wire.protocol import (
+from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.control import connection, control, requester
+from hfs.mountd.control.connection import ControlConnection, Report
+from hfs.mountd.control.control import serve
+from hfs.mountd.control.listening import socket_path
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.core.socket_peer import SocketPeer
+from hfs.mountd.core.socket_places import prefix_of
+from hfs.mountd.wire.protocol import (
     Check,
     Evict,
     Failure,

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.control import connection, control
-from mountd.wire.hints import At, LayoutPart, Order, Over, Waited, layout_digest
-from mountd.wire.protocol import MAX_FRAME_BYTES, Failure, Join, Result, Status, encode
+from hfs.mountd.control import connection, control
+from hfs.mountd.wire.hints import At, LayoutPart, Order, Over, Waited, layout_digest
+from hfs.mountd.wire.protocol import MAX_FRAME_BYTES, Failure, Join, Result, Status, encode
 from tests.conftest import Logs
 from tests.support.fake_commands import run
 from tests.support.hint_clients import FILES, OTHERS, daemon, order

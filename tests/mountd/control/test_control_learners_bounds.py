@@ -12,13 +12,13 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.attributes import Attributes
-from mountd.files import recorder
-from mountd.hints import hint_memory
-from mountd.hints.hint_session import HintSession
-from mountd.namespace.nodes.node import Node
-from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
-from mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches, encode
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.files import recorder
+from hfs.mountd.hints import hint_memory
+from hfs.mountd.hints.hint_session import HintSession
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches, encode
 from tests.conftest import Logs
 from tests.support.fake_commands import run
 from tests.support.hint_clients import daemon, order

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import trio
 
-from mountd.control.learners import serve_learner
-from mountd.control.requester import Requester
-from mountd.core.caller import Credentials
-from mountd.wire.hints import LearnerMessage, Over, Waited
-from mountd.wire.protocol import HEADER_BYTES, Failure, Join, Reply, Result, encode
+from hfs.mountd.control.learners import serve_learner
+from hfs.mountd.control.requester import Requester
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.wire.hints import LearnerMessage, Over, Waited
+from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, Join, Reply, Result, encode
 
 
 class Session:

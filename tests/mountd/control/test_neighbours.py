@@ -5,8 +5,8 @@ from pathlib import Path
 
 import trio
 
-from mountd.control import ask_to_yield
-from mountd.wire.protocol import HEADER_BYTES, Result, Yield, decode_request, encode
+from hfs.mountd.control import ask_to_yield
+from hfs.mountd.wire.protocol import HEADER_BYTES, Result, Yield, decode_request, encode
 from tests.conftest import Logs
 
 

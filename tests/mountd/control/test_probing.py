@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mountd.control.probing import Missing, Some, is_steady, rate_of
+from hfs.mountd.control.probing import Missing, Some, is_steady, rate_of
 
 ANY: Any = object()
 

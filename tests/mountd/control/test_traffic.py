@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from mountd.control.traffic import LOOK_S, Traffic
-from mountd.core.metrics import Metrics
-from policies.traffic import ReadCounts
+from hfs.mountd.control.traffic import LOOK_S, Traffic
+from hfs.mountd.core.metrics import Metrics
+from hfs.policies.traffic import ReadCounts
 
 
 class Jobs:

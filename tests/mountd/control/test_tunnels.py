@@ -18,15 +18,15 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.control import control, tunnels
-from mountd.control.connection import Report
-from mountd.control.control import serve
-from mountd.control.tunnel_stream import TunnelStream
-from mountd.control.tunnels import MOST_OF_OTHERS, MOST_OF_USER, SILENT_LOOKS, Tunnels
-from mountd.core.caller import Credentials, has_ended
-from mountd.core.open_files import OpenFiles
-from mountd.wire.protocol import Failure, Join, Reply, Request, Result, Rows, Status, Warm, decode_reply, encode
-from mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
+from hfs.mountd.control import control, tunnels
+from hfs.mountd.control.connection import Report
+from hfs.mountd.control.control import serve
+from hfs.mountd.control.tunnel_stream import TunnelStream
+from hfs.mountd.control.tunnels import MOST_OF_OTHERS, MOST_OF_USER, SILENT_LOOKS, Tunnels
+from hfs.mountd.core.caller import Credentials, has_ended
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.wire.protocol import Failure, Join, Reply, Request, Result, Rows, Status, Warm, decode_reply, encode
+from hfs.mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from tests.conftest import Logs
 from tests.support.fake_commands import FakeCommands, run
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from mountd.base.errors import SourceError, StagingError
-from mountd.core.background import call_guarded, faults, guarded, note_fault, start_for_life, start_guarded
-from mountd.core.flight import SingleFlight
-from mountd.core.metrics import Metrics
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.namespace.namespace import open_namespace
-from mountd.namespace.nodes.node import Node
-from policies.prefetch.siblings import Siblings
+from hfs.mountd.base.errors import SourceError, StagingError
+from hfs.mountd.core.background import call_guarded, faults, guarded, note_fault, start_for_life, start_guarded
+from hfs.mountd.core.flight import SingleFlight
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.namespace.namespace import open_namespace
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.policies.prefetch.siblings import Siblings
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
 from tests.support.faults import (

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceError
-from mountd.core.buffers import PAGE_BYTES, Buffers
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.buffers import PAGE_BYTES, Buffers
 
 CHUNK = 1 << 20
 
@@ -162,8 +162,8 @@ async def test_without_memory_a_read_hears_so_and_holds_nothing(monkeypatch: pyt
         raise MemoryError
 
     with monkeypatch.context() as scarce:
-        scarce.setattr("mountd.core.buffers.mmap.mmap", refuses)
-        scarce.setattr("mountd.core.buffers.np.empty", refuses)
+        scarce.setattr("hfs.mountd.core.buffers.mmap.mmap", refuses)
+        scarce.setattr("hfs.mountd.core.buffers.np.empty", refuses)
         with pytest.raises(SourceError, match="no memory"):
             await buffers.take(size, urgent=True)
     assert buffers.used_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.core.byte_lru import ByteLRU
+from hfs.mountd.core.byte_lru import ByteLRU
 
 KEYS = st.integers(0, 5)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mountd.base.errors import ConfigError
-from mountd.core import cache_path
-from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.cache_path import real_path
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core import cache_path
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.cache_path import real_path
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
 

@@ -11,8 +11,8 @@ from signal import SIGABRT, SIGALRM, SIGINT, SIGKILL, SIGQUIT, SIGTERM
 
 import pytest
 
-from mountd.core import caller
-from mountd.core.caller import credentials_of, has_ended, is_dying, numbers_are_foreign, process_of
+from hfs.mountd.core import caller
+from hfs.mountd.core.caller import credentials_of, has_ended, is_dying, numbers_are_foreign, process_of
 
 
 def mask(*signals: int) -> bytes:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.base.errors import ConfigError
-from mountd.core.config import KEYS, Config, describe
-from mountd.core.config.handover import dump, undump
-from mountd.core.config.key import Key
-from mountd.core.config.loading import ConfigFile, config_files, load, state_directory
-from mountd.core.config.options import mount_options
-from mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config import KEYS, Config, describe
+from hfs.mountd.core.config.handover import dump, undump
+from hfs.mountd.core.config.key import Key
+from hfs.mountd.core.config.loading import ConfigFile, config_files, load, state_directory
+from hfs.mountd.core.config.options import mount_options
+from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
 from tests.conftest import Logs
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}

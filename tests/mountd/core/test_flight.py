@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceError
-from mountd.core.flight import SingleFlight
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.flight import SingleFlight
 
 
 class Fetch:

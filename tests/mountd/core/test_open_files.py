@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from mountd.base.errors import SourceError
-from mountd.cache.objects.descriptors import Descriptors
-from mountd.cache.objects.disk import Disk
-from mountd.core import open_files
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles, is_refusal, read_small
-from mountd.source.threads import SourceThreads
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.cache.objects.descriptors import Descriptors
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.core import open_files
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles, is_refusal, read_small
+from hfs.mountd.source.threads import SourceThreads
 from tests.support.faults import SIZE, healthy_staging, stage
 from tests.support.thread_script import Script
 
@@ -105,7 +105,7 @@ async def test_the_cache_stages_and_reads_though_descriptors_are_refused(
 
     async with healthy_staging(tmp_path, disk=Disk(str(tmp_path)), metrics=metrics) as staging:
         await staging.ready.wait()
-        monkeypatch.setattr("mountd.cache.objects.disk.os.open", scarce)
+        monkeypatch.setattr("hfs.mountd.cache.objects.disk.os.open", scarce)
         file = await stage(staging, 1)
         assert file.committed.full
         staging.descriptors.let_go()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from mountd.core import slices
-from mountd.core.slices import SLICE_S, Slices
+from hfs.mountd.core import slices
+from hfs.mountd.core.slices import SLICE_S, Slices
 
 STEP_S = SLICE_S / 4
 

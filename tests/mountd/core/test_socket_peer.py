@@ -3,7 +3,7 @@
 import os
 import socket
 
-from mountd.core.socket_peer import socket_peer, socket_peer_groups
+from hfs.mountd.core.socket_peer import socket_peer, socket_peer_groups
 
 
 def test_the_kernel_names_the_peer() -> None:

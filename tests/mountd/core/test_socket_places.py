@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mountd.core import socket_places
-from mountd.core.socket_places import (
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.socket_places import (
     DAEMON,
     KEEPER,
     directories_of,

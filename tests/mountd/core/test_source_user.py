@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mountd.base.errors import ConfigError
-from mountd.core.config.loading import ConfigFile, load
-from mountd.core.config.source_user import SourceUser, resolve, shown
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.loading import ConfigFile, load
+from hfs.mountd.core.config.source_user import SourceUser, resolve, shown
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}
 

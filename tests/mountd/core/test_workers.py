@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import MountError
-from mountd.core.workers import Workers
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.workers import Workers
 from tests.conftest import Logs
 
 pytestmark = pytest.mark.usefixtures("real_clock")

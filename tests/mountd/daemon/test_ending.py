@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.daemon.ending import Ending
+from hfs.mountd.daemon.ending import Ending
 
 SENT_BY_KEEPERS = (signal.SIGUSR2, signal.SIGHUP)
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import trio
 
-from mountd.cache import StagedFile
-from mountd.core.config import Config
-from mountd.core.memory import Memory
-from mountd.core.metrics import Metrics
-from mountd.core.open_files import OpenFiles
-from mountd.core.workers import Workers
-from mountd.daemon.basics import Basics
-from mountd.daemon.storage import Storage, open_storage
-from mountd.namespace import Journal
-from mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
-from mountd.wire.protocol import Join
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.core.workers import Workers
+from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.storage import Storage, open_storage
+from hfs.mountd.namespace import Journal
+from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Join
 from tests.support.faults import CHUNK_BYTES, stage
 
 ROOM_BYTES = CHUNK_BYTES + 4096

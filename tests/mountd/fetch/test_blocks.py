@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.base.version import Version
-from mountd.fetch.chunks.blocks import Blocks
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import BLOCK_BYTES
+from hfs.mountd.base.version import Version
+from hfs.mountd.fetch.chunks.blocks import Blocks
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.support.pattern import pattern
 
 VERSION = Version("f" * 16, 5, 1 << 30, 1, 1)

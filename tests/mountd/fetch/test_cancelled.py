@@ -14,28 +14,28 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.fuse import push as fuse_push  # before pyfuse3: it loads the extension in front of libfuse
+from hfs.mountd.fuse import push as fuse_push  # before pyfuse3: it loads the extension in front of libfuse
 
 # isort: split
 import pyfuse3
 
-from mountd.files.handles import DirectoryHandle
-from mountd.files.readers import Readers
-from mountd.fuse.boundary import Boundary
-from mountd.fuse.directories import DirectoryReplies
-from mountd.fuse.entries import EntryReplies
-from mountd.fuse.fast_handlers import FastHandlers
-from mountd.fuse.handlers import Handlers
-from mountd.fuse.interrupts import Interrupts
-from mountd.fuse.opened_files import FileReplies
-from mountd.fuse.push import KernelPageCache
-from mountd.fuse.xattrs import XattrReplies
-from mountd.namespace.answers import Answers
-from mountd.namespace.permissions import Permissions
-from mountd.namespace.xattrs import Xattrs
-from mountd.source.as_user import SourceAsUser
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import BLOCK_BYTES
+from hfs.mountd.files.handles import DirectoryHandle
+from hfs.mountd.files.readers import Readers
+from hfs.mountd.fuse.boundary import Boundary
+from hfs.mountd.fuse.directories import DirectoryReplies
+from hfs.mountd.fuse.entries import EntryReplies
+from hfs.mountd.fuse.fast_handlers import FastHandlers
+from hfs.mountd.fuse.handlers import Handlers
+from hfs.mountd.fuse.interrupts import Interrupts
+from hfs.mountd.fuse.opened_files import FileReplies
+from hfs.mountd.fuse.push import KernelPageCache
+from hfs.mountd.fuse.xattrs import XattrReplies
+from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.permissions import Permissions
+from hfs.mountd.namespace.xattrs import Xattrs
+from hfs.mountd.source.as_user import SourceAsUser
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, Parts, daemon
 

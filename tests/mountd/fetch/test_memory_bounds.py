@@ -5,13 +5,13 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from mountd.base.version import Version
-from mountd.core.buffers import Buffers
-from mountd.core.memory import Memory
-from mountd.fetch import PagePusher, Push
-from mountd.fetch.chunks.held import HeldChunks
-from mountd.namespace import Node
-from policies.geometry import Extent
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.memory import Memory
+from hfs.mountd.fetch import PagePusher, Push
+from hfs.mountd.fetch.chunks.held import HeldChunks
+from hfs.mountd.namespace import Node
+from hfs.policies.geometry import Extent
 from tests.support.small_parts import CHUNK, SIZE, parts_of, tree
 
 VERSION = Version("f" * 16, 1, 4 * CHUNK, 1, 1)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.core.waits import Waits
-from mountd.fetch import NeighbourDemand, OwnWaits, SteppingBack
-from mountd.fetch.chunks.turns import FetchTurns
-from mountd.ledger import Notice, Notices
-from policies.prefetch.yielding import FLOOR
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.fetch import NeighbourDemand, OwnWaits, SteppingBack
+from hfs.mountd.fetch.chunks.turns import FetchTurns
+from hfs.mountd.ledger import Notice, Notices
+from hfs.policies.prefetch.yielding import FLOOR
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
 from tests.support.small_parts import SIZE, parts_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
-from mountd.base.version import Version
-from mountd.fetch.chunks.owners import Owners
-from policies.geometry import Extent
+from hfs.mountd.base.version import Version
+from hfs.mountd.fetch.chunks.owners import Owners
+from hfs.policies.geometry import Extent
 
 
 async def test_an_owner_is_told_once_of_what_it_has_staged() -> None:

@@ -11,14 +11,14 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceError
-from mountd.base.version import Version
-from mountd.cache.objects.file import StagedFile
-from mountd.core.metrics import Metrics
-from mountd.fetch import prefetch_queue
-from mountd.fetch.prefetch import Foresight, Prefetch
-from mountd.fetch.prefetch_queue import PrefetchQueue
-from mountd.namespace.nodes.node import Node
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch import prefetch_queue
+from hfs.mountd.fetch.prefetch import Foresight, Prefetch
+from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.namespace.nodes.node import Node
 from tests.conftest import Logs
 from tests.support.fake_source import attributes
 

@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.fetch import Ensured, Goal, Resolver
-from mountd.namespace import Node
-from policies.geometry import Extent
+from hfs.mountd.fetch import Ensured, Goal, Resolver
+from hfs.mountd.namespace import Node
+from hfs.policies.geometry import Extent
 from tests.support.small_parts import SIZE, Parts, parts_of, tree
 
 NAME = b"d/0"

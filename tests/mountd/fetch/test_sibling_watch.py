@@ -6,10 +6,10 @@ import stat
 
 import trio
 
-from mountd.fetch.sibling_watch import SiblingWatch
-from mountd.namespace.nodes.node import Node
-from mountd.source.listing import Listing
-from policies.prefetch.siblings import Siblings
+from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.source.listing import Listing
+from hfs.policies.prefetch.siblings import Siblings
 from tests.support.fake_source import attributes, records
 
 FILES = [b"%02d" % number for number in range(20)]

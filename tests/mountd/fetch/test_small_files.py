@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceError, SourceTimeout, StagingError
-from mountd.fetch import BATCH_FILES, Become
+from hfs.mountd.base.errors import SourceError, SourceTimeout, StagingError
+from hfs.mountd.fetch import BATCH_FILES, Become
 from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 
 

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceError, SourceTimeout
-from mountd.namespace.nodes.node import Dentry, Node
-from policies.geometry import Extent
+from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.namespace.nodes.node import Dentry, Node
+from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource, attributes
 from tests.support.small_parts import CHUNK, SIZE, Parts, names, parts_of, tree
 

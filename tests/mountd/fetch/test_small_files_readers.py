@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.fetch import Goal
-from mountd.fetch.small_files import Become
-from policies.geometry import Extent
+from hfs.mountd.fetch import Goal
+from hfs.mountd.fetch.small_files import Become
+from hfs.policies.geometry import Extent
 from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 
 

@@ -11,13 +11,13 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.base.errors import VersionChanged
-from mountd.base.version import Version
-from mountd.cache.objects.file import is_open
-from mountd.cache.objects.file import recall as recall_file
-from mountd.kernel.plane import Served, StagedObject
-from mountd.namespace import Node, pages_lost
-from policies.geometry import Extent
+from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.objects.file import is_open
+from hfs.mountd.cache.objects.file import recall as recall_file
+from hfs.mountd.kernel.plane import Served, StagedObject
+from hfs.mountd.namespace import Node, pages_lost
+from hfs.policies.geometry import Extent
 from tests.support.fake_plane import FakePlane
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging

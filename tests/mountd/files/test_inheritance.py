@@ -18,15 +18,15 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.base.errors import HfsError, SourceError, VersionChanged
-from mountd.base.version import Version
-from mountd.core.metrics import Metrics
-from mountd.files.handles import DirectoryHandle
-from mountd.namespace.journal.facts import NodeFact
-from mountd.namespace.journal.journal import Journal
-from mountd.namespace.namespace import open_namespace
-from mountd.namespace.nodes.node import Node
-from policies.geometry import Extent
+from hfs.mountd.base.errors import HfsError, SourceError, VersionChanged
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.files.handles import DirectoryHandle
+from hfs.mountd.namespace.journal.facts import NodeFact
+from hfs.mountd.namespace.journal.journal import Journal
+from hfs.mountd.namespace.namespace import open_namespace
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.policies.geometry import Extent
 from tests.support.fake_source import ID, FakeSource, attributes
 from tests.support.fake_staging import FakeStaging
 from tests.support.journal_memory import Memory, memory_copy

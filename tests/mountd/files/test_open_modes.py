@@ -16,8 +16,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.base.errors import VersionChanged
-from policies.iomode import SMALL_BYTES
+from hfs.mountd.base.errors import VersionChanged
+from hfs.policies.iomode import SMALL_BYTES
 from tests.support.fake_source import FakeSource
 from tests.support.pattern import pattern
 from tests.support.read_parts import Parts, daemon

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mountd.files import OpenObservers
+from hfs.mountd.files import OpenObservers
 
 LOOKS = 7
 

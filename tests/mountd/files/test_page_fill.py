@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.cache.objects.file import recall
-from mountd.files import PageFill
-from mountd.files.handles import FileHandle
-from mountd.kernel import ReadProgress
+from hfs.mountd.cache.objects.file import recall
+from hfs.mountd.files import PageFill
+from hfs.mountd.files.handles import FileHandle
+from hfs.mountd.kernel import ReadProgress
 from tests.support.fake_plane import FakePlane
 from tests.support.read_parts import CHUNK, Parts, read_once
 
@@ -30,9 +30,9 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mountd.files.delegations.SMALL_BYTES", SIZE - 1)
-    monkeypatch.setattr("mountd.files.page_fill._LEAST_BYTES", CHUNK)
-    monkeypatch.setattr("mountd.files.page_fill._STEP_BYTES", STEP)
+    monkeypatch.setattr("hfs.mountd.files.delegations.SMALL_BYTES", SIZE - 1)
+    monkeypatch.setattr("hfs.mountd.files.page_fill._LEAST_BYTES", CHUNK)
+    monkeypatch.setattr("hfs.mountd.files.page_fill._STEP_BYTES", STEP)
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def test_nothing_is_pushed_while_there_is_no_room() -> None:
 
 
 async def test_small_files_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mountd.files.delegations.SMALL_BYTES", SIZE)
+    monkeypatch.setattr("hfs.mountd.files.delegations.SMALL_BYTES", SIZE)
     async with filling(Memory()) as (plane, parts, handle):
         plane.progresses[handle.node.id] = ReadProgress(SIZE, 0)
         await trio.sleep(1)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.base.errors import StagingError
-from mountd.base.version import Version
-from mountd.cache import Cache
-from mountd.cache.objects.file import StagedFile
-from mountd.core.metrics import Metrics
-from mountd.files.passthrough import Passthrough
-from mountd.kernel import fastpath
+from hfs.mountd.base.errors import StagingError
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Cache
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.files.passthrough import Passthrough
+from hfs.mountd.kernel import fastpath
 from tests.conftest import Logs
 from tests.support.fake_source import ID
 from tests.support.faults import healthy_staging, object_path, put, run, version_of

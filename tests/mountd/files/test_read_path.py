@@ -10,8 +10,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.base.errors import SourceError, VersionChanged
-from policies.geometry import Extent
+from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, daemon, with_file
 

@@ -8,7 +8,7 @@ import random
 import trio
 import trio.testing
 
-from policies.geometry import Extent
+from hfs.policies.geometry import Extent
 from tests.support.read_parts import CHUNK, Parts, daemon, with_file
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mountd.base.version import Version
-from mountd.cache import StagedFile
-from mountd.fetch import Misses
-from mountd.files import ReadaheadWindows
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import Fetch
-from policies.prefetch.readahead import Pattern
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache import StagedFile
+from hfs.mountd.fetch import Misses
+from hfs.mountd.files import ReadaheadWindows
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import Fetch
+from hfs.policies.prefetch.readahead import Pattern
 
 CHUNK = 1 << 20
 FILE = StagedFile(Version("f" * 16, 1, 64 * CHUNK, 1, 1), CHUNK, b"f")

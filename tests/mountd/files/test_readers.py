@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mountd.files.readers import Readers
+from hfs.mountd.files.readers import Readers
 
 
 class Processes:

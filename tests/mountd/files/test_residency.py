@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 import trio
 
-from mountd.files import residency
-from mountd.files.residency import Residency
-from mountd.namespace import Namespace
+from hfs.mountd.files import residency
+from hfs.mountd.files.residency import Residency
+from hfs.mountd.namespace import Namespace
 
 
 def a_file(name: str, *, opens: int) -> SimpleNamespace:

@@ -1,7 +1,7 @@
 """Threads that were sent away from a node are known as long as the node lives."""
 
-from mountd.files.sent_away import SentAway
-from mountd.namespace.nodes.node import Node
+from hfs.mountd.files.sent_away import SentAway
+from hfs.mountd.namespace.nodes.node import Node
 from tests.support.fake_source import attributes
 
 

@@ -8,8 +8,8 @@ import os
 import pytest
 import trio
 
-from mountd.fuse import polling as fuse_polling
-from mountd.fuse.polling import Polling
+from hfs.mountd.fuse import polling as fuse_polling
+from hfs.mountd.fuse.polling import Polling
 
 
 async def test_a_worker_goes_on_where_there_was_no_request() -> None:

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import Interrupted, SourceError, errno_of
-from mountd.core.metrics import Metrics
-from mountd.fuse.interrupts import Interrupts
+from hfs.mountd.base.errors import Interrupted, SourceError, errno_of
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fuse.interrupts import Interrupts
 
 REQUEST = TOKEN, THREAD = 7, 4711
 

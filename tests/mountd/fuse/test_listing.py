@@ -11,8 +11,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.base.errors import SourceError
-from mountd.source.listing import DirectoryReader, Listing
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.source.listing import DirectoryReader, Listing
 from tests.support.fake_source import records
 
 

@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.hints import hint_memory, hint_session
-from mountd.hints import learners as learners_file
-from mountd.hints.hint_session import HintSession
-from mountd.namespace import pages_lost
-from mountd.wire.hints import (
+from hfs.mountd.hints import hint_memory, hint_session
+from hfs.mountd.hints import learners as learners_file
+from hfs.mountd.hints.hint_session import HintSession
+from hfs.mountd.namespace import pages_lost
+from hfs.mountd.wire.hints import (
     At,
     LayoutFrame,
     LayoutPart,
@@ -22,8 +22,8 @@ from mountd.wire.hints import (
     Waited,
     encode_layout,
 )
-from mountd.wire.protocol import Failure, Join
-from policies.geometry import Extent
+from hfs.mountd.wire.protocol import Failure, Join
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
 from tests.support.hinted_orders import SIZE, joined, list_of, order, samples_of, source_of, told

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import trio
 
-from mountd.wire.hints import At
+from hfs.mountd.wire.hints import At
 from tests.support.fake_source import FakeSource
 from tests.support.hinted_orders import joined, order, samples_of, told
 from tests.support.read_parts import CHUNK, daemon

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 
-from mountd.core.caller import Credentials
-from mountd.hints import hint_memory, learners, plan_registry
-from mountd.hints.hint_session import HintSession
-from mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
-from mountd.wire.layout import LayoutError
-from mountd.wire.protocol import Failure, Join
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.hints import hint_memory, learners, plan_registry
+from hfs.mountd.hints.hint_session import HintSession
+from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
+from hfs.mountd.wire.layout import LayoutError
+from hfs.mountd.wire.protocol import Failure, Join
 from tests.conftest import Logs
 from tests.support.hinted_orders import joined, list_of, order, samples_of, source_of, told
 from tests.support.read_parts import CHUNK, Parts, daemon

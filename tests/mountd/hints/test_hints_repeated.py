@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from mountd.hints.page_cache_warmer import PageCacheWarmer
-from mountd.namespace import pages_lost
-from mountd.wire.hints import At
+from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
+from hfs.mountd.namespace import pages_lost
+from hfs.mountd.wire.hints import At
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
 from tests.support.hinted_orders import SIZE, joined, list_of, order, samples_of, source_of, told

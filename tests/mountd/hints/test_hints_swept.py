@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import trio
 
-from mountd.wire.hints import LayoutFrame
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import BLOCK_BYTES
+from hfs.mountd.wire.hints import LayoutFrame
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
 from tests.support.fake_source import FakeSource
 from tests.support.hinted_orders import joined, order, samples_of, told
 from tests.support.read_parts import CHUNK, daemon

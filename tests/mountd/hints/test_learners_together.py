@@ -8,11 +8,11 @@ from typing import Any
 import trio
 import trio.testing
 
-from mountd.core.metrics import Metrics
-from mountd.hints.hint_session import HintSession
-from mountd.hints.learners import Learners
-from mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
-from mountd.wire.protocol import Failure, Join, Result
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints.hint_session import HintSession
+from hfs.mountd.hints.learners import Learners
+from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Failure, Join, Result
 from tests.conftest import Logs
 
 BLOB = encode_layout(LayoutFrame(files=b"a\0b\0c"))

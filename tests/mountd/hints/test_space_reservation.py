@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import trio
 
-from mountd.core.metrics import Metrics
-from mountd.hints import space_reservation as hints_room
-from mountd.hints.epoch_plan import EpochPlan
-from mountd.hints.learners import Learners
-from mountd.hints.space_reservation import SpaceReservation
-from mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
-from mountd.wire.protocol import Join, Result
-from policies.cache.admission import blocks_bytes
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints import space_reservation as hints_room
+from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.space_reservation import SpaceReservation
+from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Join, Result
+from hfs.policies.cache.admission import blocks_bytes
 
 FILES = 400
 STAGED = 200

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.hints import unit_layout
-from mountd.hints.unit_layout import UnitLayout
-from mountd.wire.hints import LayoutFrame
-from mountd.wire.layout import LayoutError, SampleExtents
-from policies.geometry import Extent, chunk_range
+from hfs.mountd.hints import unit_layout
+from hfs.mountd.hints.unit_layout import UnitLayout
+from hfs.mountd.wire.hints import LayoutFrame
+from hfs.mountd.wire.layout import LayoutError, SampleExtents
+from hfs.policies.geometry import Extent, chunk_range
 
 CHUNK = 100
 

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from mountd.core.waits import Waits
-from mountd.kernel import DiskReads
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.kernel import DiskReads
 
 DEVICE = os.makedev(259, 3)
 

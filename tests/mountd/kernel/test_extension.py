@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mountd.kernel import fastpath
+from hfs.mountd.kernel import fastpath
 
 
 @pytest.mark.skipif("CI" not in os.environ, reason="whoever has no compiler goes without")

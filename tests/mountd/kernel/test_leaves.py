@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mountd.base.attributes import Attributes
-from mountd.base.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
-from mountd.kernel import DataPlane, PlaneLeaves, fastpath
-from mountd.native import attributes as native_attributes
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
+from hfs.mountd.kernel import DataPlane, PlaneLeaves, fastpath
+from hfs.mountd.native import attributes as native_attributes
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.plane_kernel import Kernel, reads_nowait, serving
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mountd.kernel import Backing, DataPlane, StagedObject, fastpath
-from mountd.kernel.plane import OpenCounts
+from hfs.mountd.kernel import Backing, DataPlane, StagedObject, fastpath
+from hfs.mountd.kernel.plane import OpenCounts
 from tests.support.fake_plane import FakePlane
 from tests.support.plane_kernel import Kernel, reads_nowait, serving
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mountd.kernel import processor
+from hfs.mountd.kernel import processor
 
 
 def test_the_second_number_counts(tmp_path: Path) -> None:

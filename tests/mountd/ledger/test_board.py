@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from mountd.core.waits import Waits
-from mountd.ledger import Board, CacheRoot, Grant, Ledger, Notice, Notices, Registration, ServedSource
-from mountd.ledger.notice import read_notices, write_notices
+from hfs.mountd.core.waits import Waits
+from hfs.mountd.ledger import Board, CacheRoot, Grant, Ledger, Notice, Notices, Registration, ServedSource
+from hfs.mountd.ledger.notice import read_notices, write_notices
 
 SIZE = 1 << 30
 SECOND_NS = 1_000_000_000

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mountd.ledger import Grant, Ledger, LedgerBusy, ServedSource, folder
-from mountd.ledger import ledger as ledger_module
-from mountd.ledger.record import read_grant, read_serving, write_grant, write_serving
+from hfs.mountd.ledger import Grant, Ledger, LedgerBusy, ServedSource, folder
+from hfs.mountd.ledger import ledger as ledger_module
+from hfs.mountd.ledger.record import read_grant, read_serving, write_grant, write_serving
 
 SIZE = 1000
 A, B = (f"{os.geteuid()}-{name}" for name in "ab")

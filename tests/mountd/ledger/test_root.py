@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import mountd.ledger.root as root_module
-from mountd.base.errors import CacheInUse, ConfigError
-from mountd.base.version import passing_id
-from mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from mountd.core.cache_lock import lock_cache
-from mountd.ledger.root import CacheRoot, cache_name, caches_below
+import hfs.mountd.ledger.root as root_module
+from hfs.mountd.base.errors import CacheInUse, ConfigError
+from hfs.mountd.base.version import passing_id
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 NAME = cache_name("0" * 16, 5, "/data")
 FILES = ("index.sqlite", "index.sqlite-wal", "objects/00/x", "objects.broken-1/y")

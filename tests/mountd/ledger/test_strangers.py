@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mountd.ledger import CacheRoot, Grant, Ledger, ServedSource, folder
-from mountd.ledger.record import write_grant, write_serving
+from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource, folder
+from hfs.mountd.ledger.record import write_grant, write_serving
 from tests.fuse.users import needs_root
 
 pytestmark = needs_root

@@ -8,11 +8,11 @@ from prometheus_client import parser as text_parser
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from mountd.cache.objects import State
-from mountd.core.metrics import COUNTERS
-from mountd.monitoring import FAMILIES, FIGURES, Exposition
-from mountd.monitoring.families import Family, Sample
-from policies.iomode import Mode
+from hfs.mountd.cache.objects import State
+from hfs.mountd.core.metrics import COUNTERS
+from hfs.mountd.monitoring import FAMILIES, FIGURES, Exposition
+from hfs.mountd.monitoring.families import Family, Sample
+from hfs.policies.iomode import Mode
 
 MOUNTPOINT = "/data/a b"
 NAMED = {"source.path": "/lustre/x", "version": "1.2"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mountd.monitoring.http import is_whole, reply_to, wants_openmetrics
+from hfs.mountd.monitoring.http import is_whole, reply_to, wants_openmetrics
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"

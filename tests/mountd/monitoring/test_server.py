@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.core.background import start_guarded
-from mountd.core.open_files import OpenFiles
-from mountd.monitoring import server as module
-from mountd.monitoring.server import CLIENTS, MetricsServer
+from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.monitoring import server as module
+from hfs.mountd.monitoring.server import CLIENTS, MetricsServer
 from tests.conftest import Logs
 
 pytestmark = pytest.mark.usefixtures("real_clock")

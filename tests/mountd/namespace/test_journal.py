@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mountd.base.attributes import Attributes
-from mountd.base.version import Version
-from mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
-from mountd.namespace.journal.inherited import Inherited
-from mountd.namespace.journal.journal import Journal, open_journal
-from mountd.namespace.journal.log import JournalLog
-from mountd.namespace.nodes.node import Node
-from mountd.wire.handover import Handover
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
+from hfs.mountd.namespace.journal.inherited import Inherited
+from hfs.mountd.namespace.journal.journal import Journal, open_journal
+from hfs.mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.wire.handover import Handover
 from tests.conftest import Logs
 from tests.support.fake_source import ID, attributes
 from tests.support.journal_memory import Memory, memory_copy

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.namespace.journal.log import JournalLog
-from mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
+from hfs.mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
 from tests.support.journal_memory import Noted, resized
 
 Table = dict[tuple[int, int], bytes]

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError
-from mountd.base.kept_page import KeptFile, KeptPage
-from mountd.base.seen import seen_as, seen_names
-from mountd.core.metrics import Metrics
-from mountd.namespace import Namespace, open_namespace
-from mountd.namespace.journal import NodeFact
-from mountd.namespace.nodes.node import Dentry
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.kept_page import KeptFile, KeptPage
+from hfs.mountd.base.seen import seen_as, seen_names
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace import Namespace, open_namespace
+from hfs.mountd.namespace.journal import NodeFact
+from hfs.mountd.namespace.nodes.node import Dentry
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made

@@ -12,11 +12,11 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.base.errors import SourceError, VersionChanged
-from mountd.base.seen import attributes_of
-from mountd.base.version import Version
-from mountd.namespace import Namespace
-from mountd.namespace.nodes.node import Dentry, Node
+from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.base.seen import attributes_of
+from hfs.mountd.base.version import Version
+from hfs.mountd.namespace import Namespace
+from hfs.mountd.namespace.nodes.node import Dentry, Node
 from tests.support.fake_leaves import FakeLeafTable, Kept
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made

@@ -8,9 +8,9 @@ import math
 import pytest
 import trio
 
-from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.namespace.nodes.node import Node, expire, pages_given
-from mountd.namespace.nodes.table import ROOT_ID
+from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.namespace.nodes.node import Node, expire, pages_given
+from hfs.mountd.namespace.nodes.table import ROOT_ID
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 

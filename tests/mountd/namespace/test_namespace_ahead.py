@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceError
-from mountd.core.metrics import Metrics
-from mountd.namespace.namespace import Namespace, open_namespace
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from tests.support.fake_source import FakeSource
 
 
@@ -56,7 +56,7 @@ async def test_a_listing_that_fails_is_not_kept() -> None:
 
 
 async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mountd.namespace.listings._KEPT_BYTES", 200)
+    monkeypatch.setattr("hfs.mountd.namespace.listings._KEPT_BYTES", 200)
     source = FakeSource()
     for number in range(5):
         source.directory(b"d%d" % number, 10 + number)

@@ -13,12 +13,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import HfsError, VersionChanged
-from mountd.core.metrics import Metrics
-from mountd.namespace.namespace import Namespace, open_namespace
-from mountd.namespace.nodes.names import Names
-from mountd.namespace.nodes.node import Dentry, Node, expire
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import HfsError, VersionChanged
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.namespace import Namespace, open_namespace
+from hfs.mountd.namespace.nodes.names import Names
+from hfs.mountd.namespace.nodes.node import Dentry, Node, expire
 from tests.support.fake_leaves import no_leaves
 from tests.support.fake_source import ID, FakeSource
 from tests.support.small_namespace import looked_up, made

@@ -8,17 +8,17 @@ import stat
 import pytest
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
-from mountd.core.caller import Credentials
-from mountd.core.metrics import Metrics
-from mountd.namespace import permissions as module
-from mountd.namespace.answers import Answers
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.permissions import Permissions, wanted_by
-from mountd.namespace.silence import Silence
-from mountd.source.as_user import WantedAccess
-from mountd.source.identity import FileSystemSeen
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace import permissions as module
+from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.permissions import Permissions, wanted_by
+from hfs.mountd.namespace.silence import Silence
+from hfs.mountd.source.as_user import WantedAccess
+from hfs.mountd.source.identity import FileSystemSeen
 from tests.conftest import Logs
 from tests.support.fake_source import attributes
 

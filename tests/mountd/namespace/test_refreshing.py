@@ -10,10 +10,10 @@ from typing import Any
 
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError
-from mountd.namespace import Namespace, Node, Refreshed, Refreshing
-from mountd.namespace.answers import Answers
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.namespace import Namespace, Node, Refreshed, Refreshing
+from hfs.mountd.namespace.answers import Answers
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made

@@ -7,13 +7,13 @@ import stat
 import pytest
 import trio
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from mountd.core.metrics import Metrics
-from mountd.namespace.answers import Answers
-from mountd.namespace.nodes.node import Node
-from mountd.namespace.silence import Silence
-from mountd.namespace.xattrs import Xattrs
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.silence import Silence
+from hfs.mountd.namespace.xattrs import Xattrs
 from tests.support.fake_source import attributes
 
 ACL = b"system.posix_acl_access"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mountd.native import attributes, compiled
+from hfs.mountd.native import attributes, compiled
 
-OWN = "mountd.native._attributes"
+OWN = "hfs.mountd.native._attributes"
 
 
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """hfs-cache-native of this release, with parts that are Python; the package has none of its own."""
     for name in ("_attributes", "_fastpath"):
-        monkeypatch.setitem(sys.modules, f"mountd.native.{name}", None)
+        monkeypatch.setitem(sys.modules, f"hfs.mountd.native.{name}", None)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     package = tmp_path / "hfs_native"
     package.mkdir()
@@ -42,11 +42,11 @@ def test_without_parts_of_its_own_those_of_the_distribution_are_loaded(distribut
 
 
 def test_parts_of_its_own_come_first(distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mountd.native._fastpath")
-    monkeypatch.setattr("mountd.native.__path__", [str(distribution / "hfs_native")])
+    monkeypatch.delitem(sys.modules, "hfs.mountd.native._fastpath")
+    monkeypatch.setattr("hfs.mountd.native.__path__", [str(distribution / "hfs_native")])
     found = compiled.find("_fastpath")
     assert found is not None
-    assert found.name == "mountd.native._fastpath"
+    assert found.name == "hfs.mountd.native._fastpath"
     before = list(sys.path)
     compiled.prefer_bundled_pyfuse3()
     assert sys.path == before

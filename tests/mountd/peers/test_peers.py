@@ -12,13 +12,13 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.base.errors import ConfigError, SourceError
-from mountd.peers.answering import TAKEN_S
-from mountd.peers.asking import PeerAnswer
-from mountd.peers.joining import agree, decode_infos, encode_info
-from mountd.peers.messages import ChunkRequest, MessageError, Offer, Patience, Refusal, decode, encode
-from mountd.peers.silent import REST_S
-from policies.geometry import Extent
+from hfs.mountd.base.errors import ConfigError, SourceError
+from hfs.mountd.peers.answering import TAKEN_S
+from hfs.mountd.peers.asking import PeerAnswer
+from hfs.mountd.peers.joining import agree, decode_infos, encode_info
+from hfs.mountd.peers.messages import ChunkRequest, MessageError, Offer, Patience, Refusal, decode, encode
+from hfs.mountd.peers.silent import REST_S
+from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.peer_job import CARD, CHUNK, SILENCE_S, VERSION, job
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.peers.asking import PeerAnswer
-from mountd.peers.silent import REST_S
+from hfs.mountd.peers.asking import PeerAnswer
+from hfs.mountd.peers.silent import REST_S
 from tests.support.peer_job import CHUNK, SILENCE_S, Job, job
 
 ASKED = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 1))

@@ -12,12 +12,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mountd.core.metrics import Metrics
-from mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, decode
-from mountd.peers.read_slots import ReadSlots
-from mountd.peers.silent import REST_S, SilentPeers
-from mountd.peers.slot_coordinator import HELD_S
-from policies.cluster.placement import NOBODY
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, decode
+from hfs.mountd.peers.read_slots import ReadSlots
+from hfs.mountd.peers.silent import REST_S, SilentPeers
+from hfs.mountd.peers.slot_coordinator import HELD_S
+from hfs.policies.cluster.placement import NOBODY
 from tests.support.fake_transport import FakeNetwork, FakeTransport
 
 SILENCE_S = 10.0

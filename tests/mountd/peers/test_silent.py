@@ -2,7 +2,7 @@
 
 import trio
 
-from mountd.peers.silent import REST_S, SilentPeers
+from hfs.mountd.peers.silent import REST_S, SilentPeers
 
 
 async def test_each_silence_in_a_row_is_followed_by_a_rest_twice_as_long_and_no_longer_than_half_an_hour() -> None:

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from mountd.core.caller import Credentials, credentials_of
-from mountd.source.identity import look_at
-from mountd.source.user_context import become, why_impossible
+from hfs.mountd.core.caller import Credentials, credentials_of
+from hfs.mountd.source.identity import look_at
+from hfs.mountd.source.user_context import become, why_impossible
 
 Value = TypeVar("Value")
 
@@ -80,7 +80,7 @@ def test_what_changes_for_the_process_is_taken_back() -> None:
     """Another fsuid makes a process undumpable: no core, and its /proc is root's."""
     code = """
 import ctypes
-from mountd.source import why_impossible
+from hfs.mountd.source import why_impossible
 assert why_impossible() is None
 print(ctypes.CDLL(None).prctl(3))
 """
@@ -90,7 +90,7 @@ print(ctypes.CDLL(None).prctl(3))
 
 @needs_root
 def test_without_the_capabilities_it_says_so() -> None:
-    code = "from mountd.source.user_context import why_impossible; print(why_impossible())"
+    code = "from hfs.mountd.source.user_context import why_impossible; print(why_impossible())"
     for missing in ("setuid", "setgid"):
         command = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, check=True, text=True)
@@ -135,8 +135,8 @@ def test_a_thread_is_wholly_somebody_else_where_nobody_can_trace_the_process() -
     code = """
 import threading
 from pathlib import Path
-from mountd.core.caller import Credentials
-from mountd.source.user_context import be_closed, become, become_wholly
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.source.user_context import be_closed, become, become_wholly
 
 def run(function):
     found = []

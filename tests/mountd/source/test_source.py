@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mountd.base.attributes import Attributes
-from mountd.base.errors import SourceError, VersionChanged
-from mountd.base.version import Version
-from mountd.core.buffers import Buffers
-from mountd.core.metrics import Metrics
-from mountd.native.beneath import _walk, open_directory
-from mountd.source import descriptors, metadata
-from mountd.source.listing import Listing
-from mountd.source.source import Source
-from policies.geometry import Extent
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.base.version import Version
+from hfs.mountd.core.buffers import Buffers
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.native.beneath import _walk, open_directory
+from hfs.mountd.source import descriptors, metadata
+from hfs.mountd.source.listing import Listing
+from hfs.mountd.source.source import Source
+from hfs.policies.geometry import Extent
 from tests.support.opened_source import CHUNK, ID, opened
 from tests.support.pattern import pattern
 
@@ -173,7 +173,7 @@ async def test_a_look_at_many_names_says_what_stats_say(
     tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     if not native:
-        monkeypatch.setattr("mountd.native.attributes.load", lambda: None)
+        monkeypatch.setattr("hfs.mountd.native.attributes.load", lambda: None)
     folder = tmp_path / "d"
     (folder / "sub").mkdir(parents=True)
     names = [b"file", b"again", b"linked", b"\xff\xfe", b"link", b"sub", b"gone"]

@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.base.errors import SourceTimeout, VersionChanged
-from mountd.base.version import Version, is_lasting
-from mountd.core.metrics import Metrics
-from mountd.source import doubts as source_doubts
-from mountd.source.doubts import Doubts, Seen
-from policies.geometry import Extent
+from hfs.mountd.base.errors import SourceTimeout, VersionChanged
+from hfs.mountd.base.version import Version, is_lasting
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source import doubts as source_doubts
+from hfs.mountd.source.doubts import Doubts, Seen
+from hfs.policies.geometry import Extent
 
 S = 10**9
 COARSE = Version("f" * 16, 7, 100, 5 * S, 5 * S)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mountd.base.version import is_lasting, passing_id
-from mountd.native.statx import InodePlace, mount_number, place
-from mountd.source import identity, identity_device
-from mountd.source.file_systems import FileSystems
-from mountd.source.identity import FileSystem, identify
+from hfs.mountd.base.version import is_lasting, passing_id
+from hfs.mountd.native.statx import InodePlace, mount_number, place
+from hfs.mountd.source import identity, identity_device
+from hfs.mountd.source.file_systems import FileSystems
+from hfs.mountd.source.identity import FileSystem, identify
 from tests.conftest import Logs
 
 ROOT = InodePlace(1, 100)
@@ -94,7 +94,7 @@ def test_a_copy_of_an_image_that_is_mounted_beside_it(
     mounts: Mounts, systems: FileSystems, monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     """Its UUID is the same, and its files are other files."""
-    monkeypatch.setattr("mountd.source.file_systems.mounted_devices", lambda: {1, 2, 3})
+    monkeypatch.setattr("hfs.mountd.source.file_systems.mounted_devices", lambda: {1, 2, 3})
     logs.expect("/data/s2: its UUID is that of another file system")
     mounts.mount(1, InodePlace(2, 101), "a", on_device=True)
     mounts.mount(2, InodePlace(3, 102), "a", on_device=True)
@@ -109,7 +109,7 @@ def test_a_copy_of_an_image_that_is_mounted_beside_it(
 def test_an_image_that_is_mounted_again_on_another_device_is_the_same(
     mounts: Mounts, systems: FileSystems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mountd.source.file_systems.mounted_devices", lambda: {1, 3})
+    monkeypatch.setattr("hfs.mountd.source.file_systems.mounted_devices", lambda: {1, 3})
     mounts.mount(1, InodePlace(2, 101), "a", on_device=True)
     assert systems.of(1) == (2, "a")
     mounts.mount(1, InodePlace(3, 102), "a", on_device=True)

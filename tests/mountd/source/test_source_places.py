@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.source.places import Places, SourcePlace
-from policies.hanging import Hanging
+from hfs.mountd.source.places import Places, SourcePlace
+from hfs.policies.hanging import Hanging
 
 
 def places(count: int = 4, most: int = 16, slow_s: float = 1.0) -> Places:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from mountd.base.attributes import Attributes
-from mountd.cache.index import Stamp
-from mountd.cache.objects import disk as staging_disk
-from mountd.cache.objects.disk import Disk
-from mountd.cache.objects.stamps import stamp_of
-from mountd.core.cache_directory import open_cache_directory
-from mountd.core.metrics import Metrics
-from mountd.source import small as source_small
-from mountd.source.small import BatchProgress, SmallRead, read_files
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects import disk as staging_disk
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.stamps import stamp_of
+from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source import small as source_small
+from hfs.mountd.source.small import BatchProgress, SmallRead, read_files
 from tests.support.opened_source import opened
 from tests.support.pattern import pattern
 

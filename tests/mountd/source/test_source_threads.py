@@ -7,10 +7,10 @@ import errno
 import pytest
 import trio
 
-from mountd.base.errors import SourceError, SourceTimeout
-from mountd.core.metrics import Metrics
-from mountd.source import threads as source_threads
-from mountd.source.threads import SourceThreads
+from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.source import threads as source_threads
+from hfs.mountd.source.threads import SourceThreads
 from tests.support.thread_script import Script
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mountd.supervisor import given
-from mountd.supervisor.connection import MountRefused, device_at, places_of
-from mountd.supervisor.given import GivenConnection
-from mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor import given
+from hfs.mountd.supervisor.connection import MountRefused, device_at, places_of
+from hfs.mountd.supervisor.given import GivenConnection
+from hfs.mountd.supervisor.mounts import KeptMount
 from tests.fuse.given import mounted
 from tests.fuse.users import needs_root
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mountd.core.beat import Beat
-from mountd.supervisor.pulse import LOOK_S, Process, Pulse
+from hfs.mountd.core.beat import Beat
+from hfs.mountd.supervisor.pulse import LOOK_S, Process, Pulse
 
 SLEEPS, WORKS, WAITS = 0, 1, 2
 

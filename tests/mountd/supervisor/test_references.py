@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mountd.supervisor.loop import Loop
-from mountd.supervisor.references import References
+from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.references import References
 
 
 class FakeLoop(Loop):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mountd.supervisor.log import Log
+from hfs.mountd.supervisor.log import Log
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_lines_go_to_the_file_also_after_it_was_rotated(cache: Path) -> None:
     log.info("one")
     path.rename(cache / "logs" / "m.log.1")
     log.warning("two")
-    assert path.read_text().endswith(" WARNING mountd.supervisor: two\n")
+    assert path.read_text().endswith(" WARNING hfs.mountd.supervisor: two\n")
 
 
 def test_a_link_leads_nowhere(cache: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.loop import Loop
 
 
 def test_what_is_closed_by_what_came_before_it_is_not_called() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mountd.supervisor.loop import Loop
-from mountd.supervisor.systemd import SystemdUnit
+from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.systemd import SystemdUnit
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from mountd.base.errors import ConfigError
-from mountd.core.config import Config
-from mountd.core.config.handover import dump, undump
-from mountd.wire.handover import Handover, descriptors_of, handed_over
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.handover import dump, undump
+from hfs.mountd.wire.handover import Handover, descriptors_of, handed_over
 
 
 def test_it_comes_beside_the_configuration() -> None:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.wire import protocol
-from mountd.wire.protocol import (
+from hfs.mountd.wire import protocol
+from hfs.mountd.wire.protocol import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     Check,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mountd.wire.tunnel import (
+from hfs.mountd.wire.tunnel import (
     BODY_BYTES,
     EXCHANGE,
     EXCHANGE_BYTES,

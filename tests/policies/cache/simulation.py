@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent
-from policies.prefetch.miss_policy import Fetch, Follow, MissPolicy, bypass_extent
+from hfs.policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent
+from hfs.policies.prefetch.miss_policy import Fetch, Follow, MissPolicy, bypass_extent
 
 CHUNK_BYTES = 8 << 20
 HIT_S = 0.0001

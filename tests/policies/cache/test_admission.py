@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.admission import (
+from hfs.policies.cache.admission import (
     BLOCK_BYTES,
     RoomFacts,
     admit,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.eviction import HINTED_IDLE_S, IDLE_S, Entry, Policy, victims
+from hfs.policies.cache.eviction import HINTED_IDLE_S, IDLE_S, Entry, Policy, victims
 
 NOW_S = 1_000_000
 FRESH = Entry(1, 10, NOW_S - 60)

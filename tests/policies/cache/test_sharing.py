@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.sharing import fair_bytes, givers, grant_bytes, kept_bytes, step_bytes
+from hfs.policies.cache.sharing import fair_bytes, givers, grant_bytes, kept_bytes, step_bytes
 
 GIB = 1 << 30
 sizes = st.integers(1, 1 << 45)

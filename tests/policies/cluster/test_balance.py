@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cluster.balance import Move, assign, balance, shares
+from hfs.policies.cluster.balance import Move, assign, balance, shares
 
 SURPLUSES = st.lists(st.integers(-9, 9), min_size=1, max_size=11).map(lambda some: [*some, -sum(some)])
 

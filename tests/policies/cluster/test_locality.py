@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cluster.balance import assign
-from policies.cluster.locality import node_epoch, slice_epoch
+from hfs.policies.cluster.balance import assign
+from hfs.policies.cluster.locality import node_epoch, slice_epoch
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any), st.integers(1, 5), st.data())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.cluster.placement import NOBODY, Nodes, choose, keys, owners
+from hfs.policies.cluster.placement import NOBODY, Nodes, choose, keys, owners
 
 PINNED_KEYS = [10451216379200822465, 13757245211066428519, 17911839290282890590, 4638043754431676516]
 PINNED_HOMES = [4, 2, 4, 3]

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cluster.stagger import Place, Stagger
+from hfs.policies.cluster.stagger import Place, Stagger
 
 
 def offsets_in_turn(stagger: Stagger, going: list[Place]) -> list[int]:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from policies.codecs import cosmoflow
-from policies.codecs.cosmoflow import GROUP, PLAIN, Tables, decode, encode
-from policies.codecs.errors import Unencodable
+from hfs.policies.codecs import cosmoflow
+from hfs.policies.codecs.cosmoflow import GROUP, PLAIN, Tables, decode, encode
+from hfs.policies.codecs.errors import Unencodable
 
 
 def restored(tables: Tables, channels: int, pieces: int = 1, *, channels_first: bool = False) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.cache.encoding import choose, pays
+from hfs.policies.cache.encoding import choose, pays
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.diagnosis.causes import found, waits_for
-from policies.diagnosis.situation import Situation
+from hfs.policies.diagnosis.causes import found, waits_for
+from hfs.policies.diagnosis.situation import Situation
 
 BLOCKED = Situation(readers=8, learners=8, cores=16, minute_source_wait_s=8 * 30.0, minute_source_bytes=10**9)
 """Eight readers wait half of their time for the source."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.prefetch.concurrency import Concurrency
+from hfs.policies.prefetch.concurrency import Concurrency
 
 SIZE = 8 << 20
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import Decision, Fetch, Follow, MissPolicy, ScheduledChunk, bypass_extent
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import Decision, Fetch, Follow, MissPolicy, ScheduledChunk, bypass_extent
 from tests.policies.cache.simulation import CHUNK_BYTES, Outcome, Speed, simulate
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from policies.prefetch.followed import Followed
+from hfs.policies.prefetch.followed import Followed
 
 
 def believed(followed: Followed, steps: Iterable[str], thread_id: int = 7) -> list[bool]:

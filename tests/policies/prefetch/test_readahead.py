@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.geometry import Extent
-from policies.prefetch.readahead import Advice, Kind, Limits, Pattern, advise
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.readahead import Advice, Kind, Limits, Pattern, advise
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 LIMITS = Limits()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.prefetch.siblings import Siblings
+from hfs.policies.prefetch.siblings import Siblings
 
 MB = 1_000_000
 SIZE = 110_000

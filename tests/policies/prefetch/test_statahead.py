@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.prefetch.statahead import NEAR, Reader
+from hfs.policies.prefetch.statahead import NEAR, Reader
 
 
 def walked(reader: Reader, positions: list[int], count: int, others: int = 0) -> list[range]:

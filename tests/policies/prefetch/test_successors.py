@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.geometry import Extent
-from policies.prefetch.miss_policy import bypass_extent
-from policies.schedule.successors import Successors, Trail
+from hfs.policies.geometry import Extent
+from hfs.policies.prefetch.miss_policy import bypass_extent
+from hfs.policies.schedule.successors import Successors, Trail
 
 CHUNK_BYTES = 1 << 20
 SAMPLE_BYTES = 20_000

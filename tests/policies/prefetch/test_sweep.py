@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.prefetch.sweep import Sweep
-from policies.schedule.schedule import Schedule
+from hfs.policies.prefetch.sweep import Sweep
+from hfs.policies.schedule.schedule import Schedule
 
 MUCH = 1 << 60
 UNITS = 64

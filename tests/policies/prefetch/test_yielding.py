@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.prefetch.yielding import FLOOR, Yielding
+from hfs.policies.prefetch.yielding import FLOOR, Yielding
 
 LOOK_S = 0.05
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.schedule.schedule import Schedule
+from hfs.policies.schedule.schedule import Schedule
 
 MUCH = 1 << 60
 UNITS = 12

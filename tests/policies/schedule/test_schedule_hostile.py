@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import policies.schedule.uses
-from policies.schedule.schedule import Schedule
+from hfs.policies.schedule import uses
+from hfs.policies.schedule.schedule import Schedule
 
 UNLIMITED = 1 << 62
 
@@ -58,8 +58,8 @@ def test_whatever_is_told_nothing_is_given_twice_and_nothing_counts_for_ever(
 ) -> None:
     """Also with windows so small that every order spans many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policies.schedule.uses, "_WINDOW", window)
-        patch.setattr(policies.schedule.uses, "_MAX_WINDOW", 2 * window)
+        patch.setattr(uses, "_WINDOW", window)
+        patch.setattr(uses, "_MAX_WINDOW", 2 * window)
         go_wild(random, guard, estimated=estimated)
 
 

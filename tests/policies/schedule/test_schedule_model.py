@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from policies.schedule.epoch_progress import learner_rates
-from policies.schedule.schedule import Schedule
-from policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN
+from hfs.policies.schedule.epoch_progress import learner_rates
+from hfs.policies.schedule.schedule import Schedule
+from hfs.policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN
 
 MUCH = 1 << 60
 UNITS = 12
@@ -322,7 +322,7 @@ def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray
 def test_every_interleaving_gives_what_the_model_gives(
     guard: int, seen: bool, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policies.schedule.uses._WINDOW", window)
+    monkeypatch.setattr("hfs.policies.schedule.uses._WINDOW", window)
     for seed in range(15):
         random = Random(seed)
         pair = Pair(guard, seen=seen)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.cache.admission import COMMIT_EVERY_S, blocks_bytes, grant_bytes, object_overhead_bytes
-from policies.cache.eviction import NOTED_EVERY_S, USES_FLUSHED_EVERY_S, ahead_bytes
-from policies.simulation import pieces as pieces_module
-from policies.simulation.cache import BEGIN_S, SimulatedCache
-from policies.simulation.job import simulate
-from policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount, Way
+from hfs.policies.cache.admission import COMMIT_EVERY_S, blocks_bytes, grant_bytes, object_overhead_bytes
+from hfs.policies.cache.eviction import NOTED_EVERY_S, USES_FLUSHED_EVERY_S, ahead_bytes
+from hfs.policies.simulation import pieces as pieces_module
+from hfs.policies.simulation.cache import BEGIN_S, SimulatedCache
+from hfs.policies.simulation.job import simulate
+from hfs.policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount, Way
 
 SIZE = 40_000
 ROOM = blocks_bytes(SIZE) + object_overhead_bytes(1)
