@@ -23,6 +23,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hfs.mountd.supervisor.message import Malformed, field, read
+
 
 class Program(NamedTuple):
     """What is started as a daemon, and what it is told: its configuration is passed on as it came."""
@@ -123,20 +125,26 @@ class Daemon:
         *lines, self._unread = (self._unread + part).split(b"\n")
         found = []
         for line in lines:
-            try:
-                record = json.loads(line)
-            except ValueError:  # a library that prints
+            record = read(line)
+            if record is None:  # a library that prints
                 continue
-            if not isinstance(record, dict):
-                continue
-            if "imported" in record:
-                self.imported, self.feeds = True, bool(record.get("feeds", True))
-                if not self.pid:
-                    self.is_process(int(record["imported"]))
-            elif "error" in record or "unfed" in record:
-                self.said = record
-            found.append(record)
+            with contextlib.suppress(Malformed):
+                self._understand(record)
+                found.append(record)
         return found
+
+    def _understand(self, record: dict[str, Any]) -> None:
+        if "imported" in record:
+            pid, feeds = field(record, "imported", int), field(record, "feeds", bool, default=True)
+            if not 0 < pid < 1 << 31:
+                raise Malformed("imported is no pid")
+            if not self.pid:
+                self.is_process(pid)
+            self.imported, self.feeds = True, feeds
+        elif "error" in record or "unfed" in record:
+            field(record, "error" if "error" in record else "unfed", str)
+            field(record, "code", int, 1)
+            self.said = record
 
     def has_ended(self) -> bool:
         """Whether the process has ended. Its parent must ask, or it stays a zombie."""

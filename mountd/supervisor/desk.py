@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.message import Malformed, read
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _REQUEST_BYTES = 4 << 20
@@ -64,6 +65,7 @@ class DeskClient:
 
 
 Answer = Callable[[dict[str, Any], DeskClient], None]
+"""Raises Malformed before it has done anything."""
 
 
 class Desk:
@@ -117,14 +119,15 @@ class Desk:
         self._loop.ignore(client)
         del self._unread[client]
         pid = self._pids.pop(client)
-        try:
-            request = json.loads(data)
-        except ValueError:
-            request = None
-        if not isinstance(request, dict):
+        request = read(data)
+        if request is None:
             client.close()
             return
-        self._answer(request, DeskClient(self, client, pid))
+        answered = DeskClient(self, client, pid)
+        try:
+            self._answer(request, answered)
+        except Malformed as error:
+            answered.reply({"error": f"the request is not understood: {error}", "code": 1})
 
     def keep(
         self,

@@ -20,6 +20,7 @@ from hfs.mountd.supervisor.daemons import Program
 from hfs.mountd.supervisor.desk import Desk, DeskClient
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
+from hfs.mountd.supervisor.message import Malformed, field
 from hfs.mountd.supervisor.mounts import KeptMount
 from hfs.mountd.supervisor.order import KeeperOrder
 from hfs.mountd.supervisor.references import References
@@ -154,7 +155,7 @@ class Keeper:
         self._stop(again=False)
 
     def _asked(self, request: dict[str, Any], client: DeskClient) -> None:
-        what = request.get("ask")
+        what = field(request, "ask", str)
         if what == "status":
             client.reply(self._status())
         elif what == "take-over":
@@ -163,13 +164,13 @@ class Keeper:
             except TakeOverRefused as error:
                 client.reply({"error": str(error), "code": error.code})
         elif what == "unmount":
-            lazy = bool(request.get("lazy"))
+            lazy = field(request, "lazy", bool, default=False)
             client.reply({"held": self._references.unmount(client.session, lazy=lazy)})
         elif what == "release-session":
             self._references.release_session(client.session)
             client.reply({"released": True})
         elif what == "release-job":
-            released, is_ending = self._references.release_job(str(request.get("job", "")))
+            released, is_ending = self._references.release_job(_job(request))
             client.reply({"released": released, "ending": is_ending})
         elif what in {"hold", "hold-session", "hold-job"}:
             self._held(what, request, client)
@@ -183,16 +184,17 @@ class Keeper:
             client.reply({"ending": True})
             return
         if what == "hold-session":
-            references.hold_session(client.session, str(request.get("command", "")))
+            references.hold_session(client.session, field(request, "command", str, ""))
             client.reply({"held": True})
             return
         if what == "hold-job":
-            references.hold_job(str(request.get("job", "")))
+            references.hold_job(_job(request))
             client.reply({"held": True})
             return
-        command, linger_s = str(request.get("command", "")), float(request.get("linger_s", 0.0))
+        command, linger_s = field(request, "command", str, ""), field(request, "linger_s", float, 0.0)
+        inherits = field(request, "inherits", bool, default=False)
         reference = references.hold(client.pid, command, linger_s)
-        bequest, descriptors = self._bequest() if request.get("inherits") else ({}, [])
+        bequest, descriptors = self._bequest() if inherits else ({}, [])
         client.keep(
             {"held": True, "takes_command": True, **bequest},
             lambda: {"last": references.is_last(reference), "unsettled": references.is_unsettled(reference)},
@@ -221,3 +223,10 @@ class Keeper:
             "held_by": self._references.told(),
             "ending": self._references.ending or self._stopping,
         }
+
+
+def _job(request: Mapping[str, Any]) -> str:
+    """Raises Malformed also for one without a name, which nobody could release."""
+    if not (job := field(request, "job", str)):
+        raise Malformed("job is empty")
+    return job

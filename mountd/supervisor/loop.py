@@ -9,6 +9,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+_MOST_S = 86400.0
+"""The kernel counts milliseconds in 31 bits, and a timer may be a month away."""
+
 
 class Loop:
     """Register what is waited for, then `turn` for as long as there is something to do."""
@@ -40,7 +43,8 @@ class Loop:
         if due:
             return  # what was called may have left nothing to wait for
         next_s = min((when_s for when_s, _ in self._timers), default=None)
-        for key, _ in self._selector.select(None if next_s is None else max(0.0, next_s - now_s)):
+        wait_s = None if next_s is None else min(_MOST_S, max(0.0, next_s - now_s))
+        for key, _ in self._selector.select(wait_s):
             if any(key is watched for watched in self._selector.get_map().values()):  # not ignored by what came before
                 key.data()
 

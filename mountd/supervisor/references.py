@@ -41,7 +41,11 @@ class Reference:
     """As the batch system calls it; empty: no job."""
 
     def take_command(self, pidfd: int) -> None:
-        """The command runs as this process. It may outlive the `hfs run` that has started it."""
+        """The command runs as this process. It may outlive the `hfs run` that has started it. What is no pidfd is of no
+        use, and could not even be waited for."""
+        if not _is_pidfd(pidfd):
+            os.close(pidfd)
+            return
         if self.pidfd >= 0:
             os.close(self.pidfd)
         self.pidfd = pidfd
@@ -218,6 +222,11 @@ class References:
         if turn == self._turn and not is_held and not self.ending:
             self.ending = True
             self._end()
+
+
+def _is_pidfd(descriptor: int) -> bool:
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii", errors="replace") as file:
+        return any(line.startswith("Pid:") for line in file)
 
 
 def _pid_of(pidfd: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hfs.mountd.supervisor.daemons import Daemon, Program
 from hfs.mountd.supervisor.desk import Reply
+from hfs.mountd.supervisor.message import Malformed, field
 
 _LIMIT_S = 30.0
 """For the daemon that goes: what it holds is written to the cache within ten seconds, or fetched again later."""
@@ -56,11 +57,12 @@ class TakeOver:
     def begin(cls, request: dict[str, Any], before: Program, reply: Reply) -> TakeOver:
         """From what was asked. Raises TakeOverRefused."""
         try:
-            config = request["config"]
-            given = {"config": config, "origins": request["origins"]}
-            command, directory = list(request["daemon"]), str(request["directory"])
-            environment = {str(key): str(value) for key, value in dict(request["environment"]).items()}
-        except (KeyError, TypeError, ValueError):
+            config = field(request, "config", dict)
+            given = {"config": config, "origins": field(request, "origins", dict)}
+            command, directory = field(request, "daemon", list), field(request, "directory", str)
+            environment = field(request, "environment", dict)
+            environment = {name: field(environment, name, str) for name in environment}
+        except Malformed:
             raise TakeOverRefused("the request is not understood; the two releases are too far apart", 1) from None
         faults = [
             f"{name}: the mount was made with {now!r}, and {then!r} is asked for"
